@@ -1,0 +1,53 @@
+# The developer interface: `make help` lists it. Everything is installed into .venv, from locked and hashed requirements.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.run ## build 28,000 airports into 4 shards, serve them on http://127.0.0.1:8080; Ctrl-C stops it
+	$(BIN)/lookupdb up -f examples/airports.yaml
+
+test: $(VENV)/.test ## every test that needs no cluster
+	$(BIN)/pytest -n 2 --dist worksteal
+
+check: $(VENV)/.test ## lint, types, layers
+	$(BIN)/ruff format --check --diff .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	cd server && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
+
+format: $(VENV)/.test ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+lock: ## resolve the dependencies anew (needs uv)
+	uv pip compile --quiet --upgrade $(LOCK) --group build -o requirements/run.txt
+	uv pip compile --quiet $(LOCK) --group build --group test -c requirements/run.txt -o requirements/test.txt
+	uv pip compile --quiet $(LOCK) --group build --group bench -c requirements/test.txt -o requirements/bench.txt
+LOCK := pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+clean: ## remove what was installed and built here
+	rm -rf $(VENV) .lookupdb .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# One stamp for each set of requirements; each installs the project itself, editable, fetching nothing unlocked.
+$(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
+	@echo "installing requirements/$*.txt into $(VENV)"
+	@$(PIP) install --require-hashes -r $<
+	@$(PIP) install --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -m venv $(VENV)
+
+.PHONY: help demo test check format bench lock clean

@@ -1,0 +1,5 @@
+"""``python -m lookupdb`` is ``lookupdb``."""
+
+from lookupdb.cli import main
+
+main()

@@ -1,0 +1,66 @@
+"""What the verbs' options share: names of environment variables, sizes, logging."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from lookupdb import logs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS: Final = {
+    "": 1,
+    "K": 1000,
+    "M": 1000**2,
+    "G": 1000**3,
+    "T": 1000**4,
+    "KI": 1 << 10,
+    "MI": 1 << 20,
+    "GI": 1 << 30,
+    "TI": 1 << 40,
+}
+
+
+def option(name: str, *names: str, **settings: Any) -> Callable[[F], F]:
+    """``click.option`` whose environment variable is LOOKUPDB_ and the option's long name, shown in --help."""
+    settings.setdefault(
+        "envvar", "LOOKUPDB_" + name.removeprefix("--").split("/")[0].replace("-", "_").upper()
+    )
+    settings.setdefault("show_envvar", True)
+    settings.setdefault("show_default", True)
+    return click.option(name, *names, **settings)
+
+
+class Size(click.ParamType):
+    """A number of bytes as people and Kubernetes write it: 1GiB, 512Mi, 2G, 1048576."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Fails with a usage error for anything that is not a positive size."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?", str(value).strip(), re.IGNORECASE)
+        size = int(float(match[1]) * _UNITS[(match[2] or "").upper()]) if match else 0
+        if size <= 0:
+            self.fail(f"{value!r} is not a size; write it as 1GiB, 512MiB or a number of bytes", param, ctx)
+        return size
+
+
+def _log_format(_ctx: click.Context, _param: click.Parameter, value: str) -> None:
+    logs.configure(value)
+
+
+log_format = option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    expose_value=False,
+    is_eager=True,
+    callback=_log_format,
+    help="How log lines are written to standard error.",
+)

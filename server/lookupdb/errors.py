@@ -1,0 +1,95 @@
+"""Every error a user can meet, and the exit code it ends a command with.
+
+LookupdbError (1)
+├── UsageError (2)           a flag, an address or an argument that cannot be used
+│   └── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
+├── BadSource (3)            the source cannot be read, or a row of it cannot be used
+├── GateClosed (4)           the generation was built and must not be rolled out
+├── StoreError (5)           the store cannot be read or written
+│   └── CorruptFile (5)      a shard file or manifest.json is not what its checksum or format says
+├── NotEnoughRoom (6)        memory or disk
+└── LookupFailed (1)         a client's request could not be answered
+    └── Unavailable (1)      a shard could not be reached: the key may or may not exist
+
+A message says what was expected, what was found and where; ``hint`` says what to do. The command line and
+the operator map these in one place each.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LookupdbError(Exception):
+    """Base of all errors that are the user's to see; anything else is a bug and shows a traceback."""
+
+    exit_code: ClassVar[int] = 1
+    reason: ClassVar[str] = "Failed"
+    """CamelCase, stable: the operator puts it into a condition's reason."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class UsageError(LookupdbError):
+    """A flag, an address or an argument that cannot be used."""
+
+    exit_code = 2
+    reason = "InvalidUsage"
+
+
+class InvalidManifest(UsageError):
+    """A LookupDataset manifest that does not fit the schema in crds/."""
+
+    reason = "InvalidManifest"
+
+
+class BadSource(LookupdbError):
+    """The source cannot be read, or a row of it cannot be used."""
+
+    exit_code = 3
+    reason = "BadSource"
+
+
+class GateClosed(LookupdbError):
+    """A gate refused the generation; nothing was published."""
+
+    exit_code = 4
+    reason = "GateClosed"
+
+
+class StoreError(LookupdbError):
+    """The store cannot be read or written."""
+
+    exit_code = 5
+    reason = "StoreUnavailable"
+
+
+class CorruptFile(StoreError):
+    """A file that is not what its checksum or format version says."""
+
+    reason = "CorruptFile"
+
+
+class NotEnoughRoom(LookupdbError):
+    """Memory or disk does not suffice."""
+
+    exit_code = 6
+    reason = "NotEnoughRoom"
+
+
+class LookupFailed(LookupdbError):
+    """A client's request could not be answered."""
+
+    reason = "LookupFailed"
+
+
+class Unavailable(LookupFailed):
+    """A shard could not be reached: the key may or may not exist."""
+
+    reason = "Unavailable"

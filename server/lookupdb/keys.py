@@ -1,0 +1,76 @@
+"""The one place that knows how a key becomes bytes and which shard those bytes live in.
+
+Builder, router and clients all call these functions: a second implementation of either would lose data
+without a sound. The hash is a wire contract; a change of it is a new ``FORMAT_VERSION``.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import xxhash
+
+MAX_KEY_BYTES = 511
+"""LMDB's limit for a key, in bytes of UTF-8."""
+
+UNICODE_VERSION = unicodedata.unidata_version
+"""The character tables that ``lowercase``, ``casefold`` and ``nfc`` follow here; manifests record it."""
+
+_STEPS: dict[str, Callable[[str], str]] = {
+    "strip": str.strip,
+    "lowercase": str.lower,
+    "casefold": str.casefold,
+    "nfc": lambda text: unicodedata.normalize("NFC", text),
+}
+
+NORMALIZATIONS = tuple(_STEPS)
+
+
+class InvalidKey(ValueError):
+    """A key that no shard can hold: empty, longer than ``MAX_KEY_BYTES``, or not text."""
+
+
+def normalizer(steps: Sequence[str]) -> Callable[[str], str]:
+    """The function that applies ``steps`` in the order given. Raises KeyError for an unknown step."""
+    functions = [_STEPS[step] for step in steps]
+    match functions:
+        case []:
+            return str
+        case [only]:
+            return only
+        case [first, second]:
+            return lambda text: second(first(text))
+
+    def apply(text: str) -> str:
+        for function in functions:
+            text = function(text)
+        return text
+
+    return apply
+
+
+def key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
+    """The function from a key as asked or as read to the bytes under which it is stored.
+
+    The returned function raises InvalidKey with the reason when no record can have this key.
+    """
+    normalize = normalizer(steps)
+
+    def encode(text: str) -> bytes:
+        try:
+            key = normalize(text).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidKey("the key is not valid Unicode text (a lone surrogate)") from error
+        if 0 < len(key) <= MAX_KEY_BYTES:
+            return key
+        if not key:
+            raise InvalidKey("the key is empty" if not text else "the key is empty after normalisation")
+        raise InvalidKey(f"the key is {len(key)} bytes long, the limit is {MAX_KEY_BYTES} bytes")
+
+    return encode
+
+
+def shard_of(key: bytes, shards: int) -> int:
+    """The number of the one shard, 0 to ``shards - 1``, in which the encoded ``key`` lives."""
+    return xxhash.xxh3_64_intdigest(key) % shards

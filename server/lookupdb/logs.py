@@ -1,0 +1,50 @@
+"""Logging: one line an event, to standard error, as text or as JSON. Nothing is logged per lookup."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import Any, Final, Literal
+
+import orjson
+
+FORMAT_VARIABLE: Final = "LOOKUPDB_LOG_FORMAT"
+"""How child processes learn the format."""
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure(style: Literal["text", "json"] | str, level: int = logging.INFO) -> None:
+    """Send all log records to standard error in ``style``; fields given as ``extra=`` follow the message."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Json() if style == "json" else _Text())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={value}" for name, value in _extra(record).items())
+        line = f"{_time(record)} {record.levelname:<7} {record.name.removeprefix('lookupdb.')}: {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps({**entry, **_extra(record)}, default=str).decode()

@@ -1,0 +1,137 @@
+"""manifest.json: the description of a whole generation, written last. Its presence says the generation is whole."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, Self
+
+import orjson
+
+from lookupdb.errors import CorruptFile
+
+FORMAT_VERSION: Final = 1
+FILE_NAME: Final = "manifest.json"
+GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
+
+SAMPLES: Final = 10
+"""How many rejected or duplicate rows a manifest names; it counts them all."""
+
+
+def generation_number(generation: str) -> int:
+    """12 for ``g12``. Raises ValueError for anything that is not a generation's name."""
+    match = GENERATION.fullmatch(generation)
+    if not match:
+        raise ValueError(f"a generation is called g1, g2, …, found {generation!r}")
+    return int(match[1])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One object of the source, as it was when it was read."""
+
+    url: str
+    bytes: int
+    etag: str | None
+    modified: str | None
+    """ISO 8601, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One shard's file."""
+
+    file: str
+    bytes: int
+    records: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowSample:
+    """A row that was left out, and why."""
+
+    file: str
+    row: int
+    """From 1, the header not counted."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How many rows were left out for one cause, with the first few of them."""
+
+    count: int = 0
+    samples: tuple[RowSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all shards. Bytes are of keys and of values as a lookup answers them, and of the files."""
+
+    records: int
+    key_bytes: int
+    value_bytes: int
+    stored_bytes: int
+    """Of the values as they are stored: framed, compressed where that is smaller."""
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One generation of one dataset."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: str
+    content: str
+    """``DatasetSpec.content_hash()``."""
+    fingerprint: str
+    """Changes when any object of the source does."""
+    source: tuple[SourceFile, ...]
+    key_columns: tuple[str, ...]
+    separator: str
+    normalize: tuple[str, ...]
+    unicode: str
+    """The Unicode version of the tables by which keys were normalised."""
+    value_format: Literal["json", "raw"]
+    compression: Literal["zstd", "none"]
+    dictionary_bytes: int
+    shards: tuple[ShardFile, ...]
+    totals: Totals
+    rejected: Rows
+    duplicates: Rows
+    built_at: str
+    """ISO 8601, UTC."""
+    seconds: float
+    lookupdb: str
+    """The version that built it."""
+
+    def to_json(self) -> bytes:
+        """Indented JSON, for people to read too."""
+        members = {"formatVersion": FORMAT_VERSION, **asdict(self)}
+        return orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    @classmethod
+    def from_json(cls, text: bytes, where: str) -> Self:
+        """Raises CorruptFile, naming ``where``, for another format version or a member that is missing."""
+        try:
+            members: dict[str, Any] = orjson.loads(text)
+            version = members.pop("formatVersion")
+            if version != FORMAT_VERSION:
+                raise ValueError(f"format version {version}; this lookupdb reads {FORMAT_VERSION}")
+            generation_number(members["generation"])
+            for name in ("key_columns", "normalize"):
+                members[name] = tuple(members[name])
+            members["source"] = tuple(SourceFile(**entry) for entry in members["source"])
+            members["shards"] = tuple(ShardFile(**entry) for entry in members["shards"])
+            members["totals"] = Totals(**members["totals"])
+            for name in ("rejected", "duplicates"):
+                rows = members[name]
+                members[name] = Rows(rows["count"], tuple(RowSample(**sample) for sample in rows["samples"]))
+            return cls(**members)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(
+                f"{where} is not a manifest: {error}", hint="build the generation again"
+            ) from error

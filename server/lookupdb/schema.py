@@ -1,0 +1,124 @@
+"""Validates and defaults a LookupDataset against the CRD in crds/, as a cluster's API server would.
+
+The schema, its defaults and its CEL rules have one home, the CRD file; this module only applies them.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import cel
+import jsonschema
+import yaml
+
+from lookupdb.errors import InvalidManifest
+
+CRD_FILE: Final = "lookupdatasets.lookupdb.dev.yaml"
+
+Json = Any
+"""What a JSON or YAML document may hold."""
+
+
+@cache
+def crd() -> dict[str, Any]:
+    """The CustomResourceDefinition, parsed."""
+    text = resources.files("lookupdb").joinpath("data", CRD_FILE).read_text(encoding="utf-8")
+    parsed: dict[str, Any] = yaml.safe_load(text)
+    return parsed
+
+
+@cache
+def resource_schema() -> dict[str, Any]:
+    """The JSON schema of one LookupDataset."""
+    version = crd()["spec"]["versions"][0]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def api_version() -> str:
+    """``group/version`` that a manifest must name."""
+    spec = crd()["spec"]
+    return f"{spec['group']}/{spec['versions'][0]['name']}"
+
+
+def complete(resource: dict[str, Any]) -> dict[str, Any]:
+    """A copy of ``resource`` with every default filled in.
+
+    Raises InvalidManifest naming every field that does not fit, what was expected and what was found.
+    """
+    schema = resource_schema()
+    resource = copy.deepcopy(resource)
+    problems = [*_header_problems(resource), *_unknown_fields(resource, schema, "")]
+    if not problems:
+        _fill(resource, schema)
+        validator = jsonschema.Draft202012Validator(schema)
+        errors = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
+        problems = [_sentence(error) for error in errors]
+    if not problems:
+        problems = list(_broken_rules(resource, schema, ""))
+    if problems:
+        name = (resource.get("metadata") or {}).get("name", "manifest")
+        raise InvalidManifest(
+            f"{name}: " + "; ".join(problems), hint="`kubectl explain lds.spec` and crds/ list every field"
+        )
+    return resource
+
+
+def _header_problems(resource: dict[str, Any]) -> Iterator[str]:
+    if resource.get("apiVersion") != api_version():
+        yield f"apiVersion must be {api_version()}, found {resource.get('apiVersion')!r}"
+    kind = crd()["spec"]["names"]["kind"]
+    if resource.get("kind") != kind:
+        yield f"kind must be {kind}, found {resource.get('kind')!r}"
+
+
+def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
+    """A cluster would drop such fields with a warning; a typo is better refused."""
+    properties = schema.get("properties")
+    if isinstance(value, dict) and properties:
+        for name, child in value.items():
+            where = f"{path}.{name}".lstrip(".")
+            if name in properties:
+                yield from _unknown_fields(child, properties[name], where)
+            else:
+                near = difflib.get_close_matches(str(name), properties, n=1)
+                yield f"{where} is not a field" + (f"; did you mean {near[0]}?" if near else "")
+    elif isinstance(value, list) and "items" in schema:
+        for number, item in enumerate(value):
+            yield from _unknown_fields(item, schema["items"], f"{path}[{number}]")
+
+
+def _fill(value: Json, schema: dict[str, Any]) -> None:
+    """Structural defaulting: a missing field takes its default, then its own fields are looked at."""
+    if isinstance(value, dict):
+        for name, child in schema.get("properties", {}).items():
+            if value.get(name) is None and "default" in child:
+                value[name] = copy.deepcopy(child["default"])
+            if name in value:
+                _fill(value[name], child)
+    elif isinstance(value, list):
+        for item in value:
+            _fill(item, schema.get("items", {}))
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    return f"{where.lstrip('.') or 'the manifest'}: {error.message}"
+
+
+def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if not cel.evaluate(rule["rule"], {"self": value}):
+            yield f"{path or 'the manifest'}: {rule['message']}"
+    if isinstance(value, dict):
+        for name, child in schema.get("properties", {}).items():
+            if name in value:
+                yield from _broken_rules(value[name], child, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _broken_rules(item, schema.get("items", {}), f"{path}[{number}]")

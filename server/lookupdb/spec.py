@@ -1,0 +1,220 @@
+"""Our view of a LookupDataset: frozen dataclasses made from a manifest that the schema has completed.
+
+Names follow the CRD's fields. Nothing here reads a source, a store or a cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import orjson
+import yaml
+
+from lookupdb import schema
+from lookupdb.errors import InvalidManifest
+
+LOCAL: Final = "local"
+"""The uid of a dataset, and the id of a cluster, where there is no cluster."""
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class CsvColumn:
+    """A CSV column that is named or typed by the manifest."""
+
+    name: str
+    type: Literal["text", "integer", "number", "boolean", "json"] = "text"
+    empty: Literal["text", "null"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Csv:
+    """How CSV is read. ``delimiter`` None means: by the file's name."""
+
+    delimiter: str | None = None
+    quote: str = '"'
+    header: bool = True
+    columns: tuple[CsvColumn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where records come from. ``format`` and ``compression`` None mean: by the files' names."""
+
+    urls: tuple[str, ...]
+    format: Literal["csv", "json", "jsonl", "parquet"] | None
+    compression: Literal["none", "gzip", "zstd"] | None
+    csv: Csv
+    secret_name: str | None
+    volume: dict[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a record is looked up by."""
+
+    columns: tuple[str, ...]
+    separator: str
+    normalize: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a lookup answers. At most one of ``columns``, ``column``, ``field``; none means all but the key's."""
+
+    columns: tuple[str, ...] | None
+    column: str | None
+    field: str | None
+    format: Literal["json", "raw"]
+    compression: Literal["zstd", "none"]
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What a new generation must pass before it may serve. None means: not checked."""
+
+    min_records: int
+    max_shrink_percent: int | None
+    max_growth_percent: int | None
+    max_rejected_rows: int
+    required_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """The router's workers and the limits within which it answers."""
+
+    workers: int
+    deadline_milliseconds: int
+    hedge_milliseconds: int
+    max_keys: int
+    max_body_bytes: int
+    max_connections: int
+    max_queued_keys: int
+    header_timeout_seconds: int
+    idle_timeout_seconds: int
+    write_timeout_seconds: int
+    drain_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """One LookupDataset, defaulted and validated."""
+
+    namespace: str
+    name: str
+    uid: str
+    base: Path | None
+    """The manifest's own folder, from which relative urls are taken; None in a cluster."""
+    source: Source
+    key: Key
+    value: Value
+    duplicates: Literal["fail", "first", "last"]
+    shards: int
+    replicas: int
+    keep_generations: int
+    gates: Gates
+    serving_workers: int
+    router: Router
+
+    def content_hash(self) -> str:
+        """32 hex digits that change when, and only when, the same source would give other shard files."""
+        content = {
+            "source": {**asdict(self.source), "secret_name": None},
+            "key": asdict(self.key),
+            "value": asdict(self.value),
+            "duplicates": self.duplicates,
+            "shards": self.shards,
+        }
+        return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def read_manifest(path: Path) -> DatasetSpec:
+    """The dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidManifest(f"{path} cannot be read: {error}") from error
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        raise InvalidManifest(f"{path} is not YAML: {error}") from error
+    if len(documents) != 1:
+        raise InvalidManifest(f"{path} must hold one LookupDataset, it holds {len(documents)} documents")
+    return parse_resource(documents[0], base=path.resolve().parent)
+
+
+def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
+    """The dataset that a LookupDataset resource describes. Raises InvalidManifest."""
+    if not isinstance(resource, dict):
+        raise InvalidManifest(
+            f"a manifest is a mapping with apiVersion, kind, metadata and spec, found {type(resource).__name__}"
+        )
+    resource = schema.complete(resource)
+    metadata = resource.get("metadata") or {}
+    name = metadata.get("name")
+    if not isinstance(name, str) or not _DNS_LABEL.fullmatch(name):
+        raise InvalidManifest(f"metadata.name must be a DNS label (a-z, 0-9, -, at most 63), found {name!r}")
+    return _dataset(resource["spec"], name, metadata, base)
+
+
+def _dataset(spec: dict[str, Any], name: str, metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
+    source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
+    columns = value.get("columns")
+    return DatasetSpec(
+        namespace=metadata.get("namespace", "default"),
+        name=name,
+        uid=metadata.get("uid", LOCAL),
+        base=base,
+        source=Source(
+            urls=tuple(source["urls"]) if "urls" in source else (source["url"],),
+            format=source.get("format"),
+            compression=source.get("compression"),
+            csv=_csv(source["csv"]),
+            secret_name=source.get("secretName"),
+            volume=source.get("volume"),
+        ),
+        key=Key(tuple(key["columns"]), key["separator"], tuple(key["normalize"])),
+        value=Value(
+            columns=None if columns is None else tuple(columns),
+            column=value.get("column"),
+            field=value.get("field"),
+            format=value["format"],
+            compression=value["compression"],
+            max_bytes=value["maxBytes"],
+        ),
+        duplicates=spec["duplicates"],
+        shards=spec["shards"],
+        replicas=spec["replicas"],
+        keep_generations=spec["keepGenerations"],
+        gates=Gates(
+            min_records=gates["minRecords"],
+            max_shrink_percent=gates.get("maxShrinkPercent"),
+            max_growth_percent=gates.get("maxGrowthPercent"),
+            max_rejected_rows=gates["maxRejectedRows"],
+            required_keys=tuple(gates["requiredKeys"]),
+        ),
+        serving_workers=spec["serving"]["workers"],
+        router=_router(spec["router"]),
+    )
+
+
+def _csv(csv: dict[str, Any]) -> Csv:
+    columns = tuple(
+        CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ())
+    )
+    return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns)
+
+
+def _router(router: dict[str, Any]) -> Router:
+    return Router(**{_snake(field): value for field, value in router.items()})
+
+
+def _snake(camel: str) -> str:
+    return re.sub("([A-Z])", lambda letter: "_" + letter[0].lower(), camel)
