@@ -33,7 +33,8 @@ def _time(record: logging.LogRecord) -> str:
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={value}" for name, value in _extra(record).items())
-        line = f"{_time(record)} {record.levelname:<7} {record.name.removeprefix('lookupdb.')}: {record.getMessage()}{fields}"
+        source = record.name.removeprefix("lookupdb.")
+        line = f"{_time(record)} {record.levelname:<7} {source}: {record.getMessage()}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -132,6 +132,4 @@ class Manifest:
                 members[name] = Rows(rows["count"], tuple(RowSample(**sample) for sample in rows["samples"]))
             return cls(**members)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(
-                f"{where} is not a manifest: {error}", hint="build the generation again"
-            ) from error
+            raise CorruptFile(f"{where} is not a manifest: {error}", hint="build the generation again") from error

@@ -121,10 +121,8 @@ class Shard:
             self.txn = self._env.begin(db=records)
         except FileNotFoundError:
             raise
-        except (lmdb.Error, ValueError, KeyError, TypeError) as error:
-            raise CorruptFile(
-                f"{path} is not a shard file: {error}", hint="fetch or build it again"
-            ) from error
+        except (lmdb.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"{path} is not a shard file: {error}", hint="fetch or build it again") from error
         self.inflate = inflater(self.dictionary)
 
     def _describe(self) -> tuple[ShardMeta, bytes]:

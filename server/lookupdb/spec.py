@@ -206,9 +206,7 @@ def _dataset(spec: dict[str, Any], name: str, metadata: dict[str, Any], base: Pa
 
 
 def _csv(csv: dict[str, Any]) -> Csv:
-    columns = tuple(
-        CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ())
-    )
+    columns = tuple(CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ()))
     return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns)
 
 

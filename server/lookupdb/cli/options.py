@@ -27,15 +27,13 @@ _UNITS: Final = {
 
 def option(name: str, *names: str, **settings: Any) -> Callable[[F], F]:
     """``click.option`` whose environment variable is LOOKUPDB_ and the option's long name, shown in --help."""
-    settings.setdefault(
-        "envvar", "LOOKUPDB_" + name.removeprefix("--").split("/")[0].replace("-", "_").upper()
-    )
+    settings.setdefault("envvar", "LOOKUPDB_" + name.removeprefix("--").split("/")[0].replace("-", "_").upper())
     settings.setdefault("show_envvar", True)
     settings.setdefault("show_default", True)
     return click.option(name, *names, **settings)
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A number of bytes as people and Kubernetes write it: 1GiB, 512Mi, 2G, 1048576."""
 
     name = "size"

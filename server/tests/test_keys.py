@@ -1,0 +1,72 @@
+"""Keys: what bytes a key becomes, and which shard they live in. The hash is a wire contract."""
+
+import pytest
+
+from lookupdb import keys
+
+E_ACUTE_COMPOSED, E_ACUTE_DECOMPOSED = "\u00e9", "e\u0301"
+
+
+@pytest.mark.parametrize(
+    ("key", "shards", "shard"),
+    [
+        pytest.param(b"kjfk", 4, 0, id="short"),
+        pytest.param("søren@example.com".encode(), 8, 2, id="utf-8"),
+        pytest.param(b"x" * 511, 1024, 436, id="longest"),
+        pytest.param(b"anything", 1, 0, id="one shard"),
+    ],
+)
+def test_the_shard_of_a_key_never_changes(key: bytes, shards: int, shard: int) -> None:
+    assert keys.shard_of(key, shards) == shard
+
+
+def test_keys_spread_evenly_over_shards() -> None:
+    counts = [0] * 7
+    for number in range(70_000):
+        counts[keys.shard_of(b"key-%d" % number, 7)] += 1
+    assert min(counts) > 9_500
+    assert max(counts) < 10_500
+
+
+@pytest.mark.parametrize(
+    ("steps", "asked", "stored"),
+    [
+        pytest.param([], " KJFK ", " KJFK ", id="none: as it is"),
+        pytest.param(["strip"], " \tKJFK\n", "KJFK", id="strip"),
+        pytest.param(["lowercase"], "STRASSE Straße", "strasse straße", id="lowercase keeps ß"),
+        pytest.param(["casefold"], "Straße", "strasse", id="casefold makes it ss"),
+        pytest.param(["nfc"], E_ACUTE_DECOMPOSED, E_ACUTE_COMPOSED, id="nfc composes"),
+        pytest.param(["strip", "lowercase", "nfc"], " É ".replace("É", "E\u0301"), "é", id="all, in order"),
+    ],
+)
+def test_normalisation_steps_apply_in_the_order_given(steps: list[str], asked: str, stored: str) -> None:
+    assert keys.key_encoder(steps)(asked) == stored.encode()
+
+
+def test_an_unknown_step_is_refused() -> None:
+    with pytest.raises(KeyError):
+        keys.normalizer(["uppercase"])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param("", "the key is empty", id="empty"),
+        pytest.param("  ", "empty after normalisation", id="white space only"),
+        pytest.param("x" * 512, "512 bytes long, the limit is 511", id="too long"),
+        pytest.param("é" * 256, "512 bytes long", id="too long in bytes, not in characters"),
+        pytest.param("\ud800", "lone surrogate", id="not text"),
+    ],
+)
+def test_keys_that_no_record_can_have(text: str, why: str) -> None:
+    with pytest.raises(keys.InvalidKey, match=why):
+        keys.key_encoder(["strip"])(text)
+
+
+def test_the_longest_key_is_511_bytes() -> None:
+    assert len(keys.key_encoder([])("x" * 511)) == keys.MAX_KEY_BYTES
+
+
+def test_the_hash_is_xxh3_64_as_published() -> None:
+    """With one shard for each possible digest, the shard is the digest: XXH3's own test vector."""
+    assert keys.shard_of(b"", 1 << 64) == 0x2D06800538D394C2

@@ -1,0 +1,140 @@
+"""Manifests are validated and defaulted against the CRD itself, so that laptop and cluster agree."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lookupdb import keys, schema, spec
+from lookupdb.errors import InvalidManifest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def resource(**changes: Any) -> dict[str, Any]:
+    """A small valid LookupDataset; ``changes`` replace members of its spec."""
+    return {
+        "apiVersion": "lookupdb.dev/v1alpha1",
+        "kind": "LookupDataset",
+        "metadata": {"name": "people"},
+        "spec": {"source": {"url": "people.csv"}, "key": {"columns": ["email"]}, **changes},
+    }
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_valid(path: Path) -> None:
+    assert spec.read_manifest(path).name
+
+
+def test_the_crd_shipped_in_the_package_is_the_one_in_crds() -> None:
+    assert schema.crd() == yaml.safe_load((REPOSITORY / "crds" / schema.CRD_FILE).read_text())
+
+
+def test_absent_fields_take_the_defaults_of_the_crd() -> None:
+    dataset = spec.parse_resource(resource())
+    assert (dataset.namespace, dataset.name, dataset.uid) == ("default", "people", "local")
+    assert (dataset.shards, dataset.replicas, dataset.duplicates) == (1, 1, "fail")
+    assert (dataset.key.separator, dataset.key.normalize) == (":", ())
+    assert (dataset.value.format, dataset.value.compression, dataset.value.max_bytes) == (
+        "json",
+        "zstd",
+        64 << 20,
+    )
+    assert (dataset.gates.min_records, dataset.gates.max_rejected_rows) == (1, 0)
+    assert dataset.router.deadline_milliseconds == 1000
+
+
+def test_defaults_reach_into_lists() -> None:
+    source = {"url": "a.csv", "csv": {"columns": [{"name": "age", "type": "integer"}]}}
+    assert spec.parse_resource(resource(source=source)).source.csv.columns[0].empty == "text"
+
+
+def test_the_resource_given_is_not_changed() -> None:
+    given = resource()
+    schema.complete(given)
+    assert given == resource()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param(
+            {"shardz": 3}, "spec.shardz is not a field; did you mean shards?", id="a typo, with the near name"
+        ),
+        pytest.param({"shards": 0}, "spec.shards: 0 is less than the minimum of 1", id="out of bounds"),
+        pytest.param({"shards": "4"}, "spec.shards: '4' is not of type 'integer'", id="wrong type"),
+        pytest.param({"duplicates": "newest"}, "spec.duplicates: 'newest' is not one of", id="enum"),
+        pytest.param({"source": {}}, "spec.source: give either url or urls", id="rule: no url"),
+        pytest.param({"source": {"url": "a", "urls": ["b"]}}, "give either url or urls", id="rule: two"),
+        pytest.param({"source": {"url": "volume://a.csv"}}, "needs volume", id="rule: volume"),
+        pytest.param({"source": {"url": "a", "csv": {"header": False}}}, "csv.columns", id="rule: header"),
+        pytest.param({"value": {"format": "raw"}}, "format raw needs column", id="rule: raw"),
+        pytest.param({"value": {"column": "a", "field": "b"}}, "at most one of columns", id="rule: value"),
+        pytest.param({"key": {}}, "'columns' is a required property", id="required"),
+        pytest.param({"key": {"columns": []}}, "spec.key.columns", id="empty list"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_path(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        spec.parse_resource(resource(**changes))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("member", ["apiVersion", "kind"])
+def test_another_kind_is_refused(member: str) -> None:
+    with pytest.raises(InvalidManifest, match=f"{member} must be"):
+        spec.parse_resource({**resource(), member: "v1"})
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "a" * 64, "a/b", "..", "-a", None])
+def test_names_are_dns_labels_because_they_become_paths_and_host_names(name: str | None) -> None:
+    with pytest.raises(InvalidManifest, match=r"metadata\.name"):
+        spec.parse_resource({**resource(), "metadata": {"name": name}})
+
+
+def test_a_file_must_hold_one_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text("a: 1\n---\nb: 2\n")
+    with pytest.raises(InvalidManifest, match="holds 2 documents"):
+        spec.read_manifest(path)
+
+
+@pytest.mark.parametrize("text", ["a: [", "\x00", "just text"])
+def test_what_is_no_manifest_is_said_so(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidManifest):
+        spec.read_manifest(path)
+
+
+def test_the_content_hash_follows_what_the_files_depend_on_and_nothing_else() -> None:
+    def content(**changes: Any) -> str:
+        return spec.parse_resource(resource(**changes)).content_hash()
+
+    assert content() == content(replicas=3, gates={"minRecords": 5}, serving={"workers": 2}, keepGenerations=9)
+    assert len({content(), content(shards=2), content(duplicates="last"), content(value={"compression": "none"})}) == 4
+
+
+def test_normalisation_steps_are_those_of_the_code() -> None:
+    properties = schema.resource_schema()["properties"]["spec"]["properties"]
+    assert tuple(properties["key"]["properties"]["normalize"]["items"]["enum"]) == keys.NORMALIZATIONS
+
+
+def _nodes(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from _nodes(child, f"{path}.{name}")
+    if "items" in node:
+        yield from _nodes(node["items"], f"{path}[]")
+
+
+def test_every_field_is_described_and_every_list_and_text_is_bounded() -> None:
+    spec_schema = schema.resource_schema()["properties"]["spec"]
+    for path, node in _nodes(spec_schema, "spec"):
+        assert "description" in node or path.endswith("[]"), f"{path} has no description"
+        if node["type"] == "string":
+            assert "maxLength" in node or "enum" in node, f"{path} is not bounded"
+        if node["type"] == "array":
+            assert "maxItems" in node, f"{path} is not bounded"

@@ -1,0 +1,89 @@
+"""The shard file's format: framing, self-description, refusal of anything else."""
+
+import re
+from pathlib import Path
+
+import lmdb
+import pytest
+import zstandard
+
+from lookupdb import shardfile
+from lookupdb.errors import CorruptFile
+from lookupdb.shardfile import Shard, ShardMeta
+
+META = ShardMeta("default/people", 0, 1, 2, ("strip",), "raw", "zstd", "0" * 32)
+
+
+def write(path: Path, *, version: bytes = b"1", meta: bytes = META.to_json(), dictionary: bytes = b"") -> Path:
+    """A shard file of one plain and one compressed record, written straight through LMDB."""
+    with lmdb.open(str(path), subdir=False, lock=False, max_dbs=2, map_size=1 << 20) as env:
+        records, about = env.open_db(shardfile.RECORDS), env.open_db(shardfile.META)
+        with env.begin(write=True) as txn:
+            txn.put(b"plain", shardfile.frame(b"as it is"), db=records)
+            txn.put(b"small", compress(shardfile.frame(b"x" * 1000), dictionary), db=records)
+            txn.put(shardfile.META_FORMAT, version, db=about)
+            txn.put(shardfile.META_MANIFEST, meta, db=about)
+            if dictionary:
+                txn.put(shardfile.META_DICTIONARY, dictionary, db=about)
+    return path
+
+
+def compress(framed: bytes, dictionary: bytes) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        3, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_checksum=False, write_dict_id=False
+    )
+    dict_data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+    return zstandard.ZstdCompressor(compression_params=parameters, dict_data=dict_data).compress(framed)
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"\r\n", b"$3\r\nabc\r\n", b"\x00" * 5000])
+def test_framing_is_undone_exactly(value: bytes) -> None:
+    assert shardfile.unframe(shardfile.frame(value)) == value
+
+
+def test_a_frame_is_the_redis_protocols_bulk_string() -> None:
+    assert shardfile.frame(b"value") == b"$5\r\nvalue\r\n"
+
+
+@pytest.mark.parametrize("dictionary", [b"", b"x" * 2000], ids=["no dictionary", "dictionary"])
+def test_plain_and_compressed_records_are_found_alike(tmp_path: Path, dictionary: bytes) -> None:
+    with Shard(write(tmp_path / "s.lmdb", dictionary=dictionary)) as shard:
+        assert shard.find(b"plain") == shardfile.frame(b"as it is")
+        assert shard.find(b"small") == shardfile.frame(b"x" * 1000)
+        assert shard.find(b"absent") is None
+        assert shard.meta == META
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 100, 255, 256, 1000, 65_535, 65_536, 70_000, 1 << 20])
+def test_no_compressed_record_can_be_taken_for_a_plain_one(size: int) -> None:
+    assert compress(shardfile.frame(b"x" * size), b"")[0] != shardfile.FRAMED
+
+
+def test_another_format_version_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CorruptFile, match=re.escape("format version b'2'; this lookupdb reads 1")):
+        Shard(write(tmp_path / "s.lmdb", version=b"2"))
+
+
+@pytest.mark.parametrize("meta", [b"", b"[]", b"{}", b"null"])
+def test_a_file_that_does_not_describe_itself_is_refused(tmp_path: Path, meta: bytes) -> None:
+    with pytest.raises(CorruptFile, match="is not a shard file"):
+        Shard(write(tmp_path / "s.lmdb", meta=meta or b" "))
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 5000], ids=["empty", "junk"])
+def test_what_is_no_lmdb_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "s.lmdb"
+    path.write_bytes(content)
+    with pytest.raises(CorruptFile, match="is not a shard file"):
+        Shard(path)
+
+
+def test_members_of_a_later_revision_survive() -> None:
+    text = META.to_json().replace(b'{"', b'{"later":[1],"', 1)
+    assert ShardMeta.from_json(text).extra == {"later": [1]}
+
+
+def test_names_sort_by_shard() -> None:
+    names = [shardfile.file_name(shard, 11) for shard in range(11)]
+    assert names == sorted(names)
+    assert names[3] == "shard-00003-of-00011.lmdb"
