@@ -1,0 +1,1 @@
+"""The router: HTTP in, batches over RESP to the shards, HTTP out."""
