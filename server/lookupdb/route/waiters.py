@@ -1,4 +1,4 @@
-"""What the HTTP front and the lookup core say to each other: callbacks, so that a lookup costs no future and no task."""
+"""What the HTTP front and the lookup core say to each other: callbacks, so that a lookup costs no future."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Mark(Enum):
 UNAVAILABLE: Final = _Mark.UNAVAILABLE
 """Stands in a batch for a key whose shard could not be asked: it may or may not exist."""
 
-Values: TypeAlias = "Sequence[bytes | None | Literal[_Mark.UNAVAILABLE]]"
+Values: TypeAlias = "Sequence[bytes | Literal[_Mark.UNAVAILABLE] | None]"
 """One entry a key: its value, None when no record has the key, or UNAVAILABLE."""
 
 

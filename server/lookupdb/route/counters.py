@@ -1,0 +1,54 @@
+"""What a router worker counts, in shared memory (see ``runtime.counters``), and the sentence that explains each.
+
+``lookupdb_router_`` and the name, with ``_total`` for counters, is the metric; docs/metrics.md lists them all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+REQUESTS: Final = {
+    "requests_2xx": "2xx",
+    "requests_4xx": "4xx",
+    "requests_5xx": "5xx",
+}
+"""Counters of requests answered → the value of label ``status`` of ``lookupdb_router_requests_total``."""
+
+REQUESTS_HELP: Final = "HTTP requests answered, by class of status."
+
+COUNTERS: Final = {
+    "connections_accepted": "Client connections accepted.",
+    "connections_refused": "Client connections closed at once because there were too many.",
+    "requests_refused": "Requests that were not HTTP as it should be, or over a limit; their connection was closed.",
+    "clients_timed_out": "Client connections closed because the client was too slow, sending or reading.",
+    "keys_found": "Keys for which a value was found.",
+    "keys_missing": "Keys that no record has.",
+    "keys_unavailable": "Keys of which nothing could be said.",
+    "batches": "Batches sent to endpoints. keys_asked / batches is the mean size of a batch.",
+    "keys_asked": "Keys sent to endpoints, second tries included.",
+    "batch_microseconds_sampled": "Microseconds from sending a batch to its answer, summed over every 64th batch.",
+    "batches_sampled": "How many batches batch_microseconds_sampled sums up.",
+    "retries": "Keys asked again because a first try failed or took half of the deadline.",
+    "hedges": "Keys asked of a second replica too because the first took longer than the hedge delay.",
+    "queue_full": "Keys refused because an endpoint's queue was full.",
+    "deadlines": "Keys whose deadline passed without an answer.",
+    "endpoints_broken": "Times that a connection to an endpoint that was in use broke.",
+    "proofs_failed": "Times that an endpoint proved to serve something else than the routing table says.",
+    "reloads": "Routing tables put into effect.",
+    "reloads_refused": "Routing tables refused: not valid, or older than the one in effect.",
+}
+
+GAUGES: Final = {
+    "connections": "Open client connections.",
+    "endpoints_ready": "Endpoints connected and proven, summed over workers.",
+    "endpoints_unready": "Endpoints of the routing table in effect that are not, summed over workers.",
+}
+
+TABLE_VERSION: Final = "table_version"
+"""A gauge of each worker's own; the metric is the lowest, because that is what the router can be relied on for."""
+
+NAMES: Final = (*REQUESTS, *COUNTERS, *GAUGES, TABLE_VERSION)
+"""All items of a worker's slot."""
+
+INDEX: Final = {name: place for place, name in enumerate(NAMES)}
+"""Name → place in a slot: ``slot[INDEX["keys_found"]] += 1``."""
