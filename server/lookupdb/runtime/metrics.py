@@ -1,0 +1,81 @@
+"""Collectors that read at scrape time: counters from shared memory, memory figures from /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lookupdb.runtime import memory
+from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.supervisor import Supervisor
+
+
+class CounterCollector(Collector):
+    """Shared-memory counters as metrics: ``lookups`` becomes ``<prefix>_lookups_total``.
+
+    ``counters`` and ``gauges`` map names of the shared memory to the sentence that explains them. A gauge is a
+    number that each worker sets, such as its open connections; the metric is their sum.
+    """
+
+    def __init__(self, prefix: str, source: Counters, counters: Mapping[str, str], gauges: Mapping[str, str]) -> None:
+        self.prefix = prefix
+        self.source = source
+        self.counters = counters
+        self.gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        """One family a name."""
+        for name, help_text in self.counters.items():
+            yield CounterMetricFamily(f"{self.prefix}_{name}", help_text, value=self.source.total(name))
+        for name, help_text in self.gauges.items():
+            yield GaugeMetricFamily(f"{self.prefix}_{name}", help_text, value=self.source.total(name))
+
+
+class ServiceCollector(Collector):
+    """Of every supervised service: readiness, restarts, and each process's private bytes and major faults."""
+
+    def __init__(self, prefix: str, supervisor: Supervisor) -> None:
+        self.prefix = prefix
+        self.supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        """Processes are labelled ``supervisor``, ``worker-0``, …"""
+        ready = self.supervisor.state == "ready"
+        yield self._gauge("ready", "1 while lookups are answered and no drain has begun.", int(ready))
+        restarts = sum(worker.restarts.count for worker in self.supervisor.workers)
+        yield CounterMetricFamily(
+            f"{self.prefix}_worker_restarts", "Workers started again after they ended.", value=restarts
+        )
+        yield self._by_process(
+            "private_bytes", "Memory that this process alone owns (private dirty and swap).", memory.private_bytes
+        )
+        yield self._by_process(
+            "major_faults",
+            "Page faults of the running process that had to wait for the disk.",
+            memory.major_faults,
+        )
+        yield from self._container()
+
+    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
+        return GaugeMetricFamily(f"{self.prefix}_{name}", help_text, value=value)
+
+    def _by_process(self, name: str, help_text: str, read: Callable[[int], int | None]) -> Metric:
+        family = GaugeMetricFamily(f"{self.prefix}_{name}", help_text, labels=["process"])
+        for process, pid in {"supervisor": os.getpid(), **self.supervisor.pids}.items():
+            value = read(pid)
+            if value is not None:
+                family.add_metric([process], value)
+        return family
+
+    def _container(self) -> Iterator[Metric]:
+        figures = memory.container()
+        for name, help_text, value in (
+            ("container_limit_bytes", "The container's memory limit.", figures.limit),
+            ("container_anon_bytes", "The container's memory that cannot be dropped.", figures.anon),
+            ("container_file_bytes", "The container's page cache, which holds the shard.", figures.file),
+        ):
+            if value is not None:
+                yield self._gauge(name, help_text, value)

@@ -1,0 +1,137 @@
+"""A long-running role put together: signals, admin port, preparation, workers, ready file.
+
+``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service`` and call ``run``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.registry import Collector
+
+from lookupdb import __version__
+from lookupdb.runtime import listeners, ready_file
+from lookupdb.runtime.admin import Admin
+from lookupdb.runtime.process import Fleet, State
+from lookupdb.runtime.supervisor import Supervisor
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a role needs to run. ``ready_members`` stands in the ready file beside ``pid`` and ``admin``."""
+
+    fleet: Fleet
+    admin_listener: socket.socket
+    ready_members: Mapping[str, Any]
+    ready_file: Path | None = None
+    prepare: Callable[[], Awaitable[None]] = _nothing
+    """Awaited before the workers start, while the admin port answers already (not ready)."""
+    collectors: Callable[[Supervisor], Sequence[Collector]] = field(default=lambda _: ())
+    status: Callable[[], Mapping[str, Any]] = field(default=dict)
+    """Further members of /status."""
+    lifeline: int | None = None
+    """An inherited pipe: its end, which the death of whoever started this process brings, means drain."""
+
+
+async def run(service: Service) -> None:
+    """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
+
+    Raises LookupdbError when preparation fails or a worker cannot be started.
+    """
+    supervisor = Supervisor(service.fleet)
+    preparing = asyncio.ensure_future(service.prepare())
+
+    def stop() -> None:
+        preparing.cancel()
+        supervisor.drain()
+
+    admin = Admin(
+        unready=lambda: _unready(supervisor, preparing),
+        status=lambda: _status(service, supervisor),
+        collectors=service.collectors(supervisor),
+    )
+    with _handlers(service, supervisor, stop):
+        runner = await admin.start(service.admin_listener)
+        announcing = asyncio.create_task(_announce(service, supervisor))
+        try:
+            await asyncio.wait((preparing,))
+            if not preparing.cancelled():
+                preparing.result()
+                _listen(service.fleet)
+            await supervisor.run()
+        finally:
+            announcing.cancel()
+            if service.ready_file:
+                ready_file.remove(service.ready_file)
+            await runner.cleanup()
+
+
+def _listen(fleet: Fleet) -> None:
+    for listener in {listener for sockets in fleet.sockets for listener in sockets}:
+        listener.listen(listeners.BACKLOG)
+
+
+async def _announce(service: Service, supervisor: Supervisor) -> None:
+    await supervisor.wait_ready()
+    if service.ready_file:
+        admin = listeners.port_of(service.admin_listener)
+        ready_file.write(service.ready_file, {"pid": os.getpid(), "admin": admin, **service.ready_members})
+
+
+@contextlib.contextmanager
+def _handlers(service: Service, supervisor: Supervisor, stop: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, stop)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.hang_up)
+
+    def orphaned() -> None:
+        if service.lifeline is not None and not os.read(service.lifeline, 4096):
+            loop.remove_reader(service.lifeline)
+            stop()
+
+    if service.lifeline is not None:
+        loop.add_reader(service.lifeline, orphaned)
+    try:
+        yield
+    finally:
+        if service.lifeline is not None:
+            loop.remove_reader(service.lifeline)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+def _unready(supervisor: Supervisor, preparing: asyncio.Future[None]) -> str | None:
+    match supervisor.state:
+        case State.READY:
+            return None
+        case State.DRAINING:
+            return "draining"
+        case _ if not preparing.done():
+            return "preparing"
+        case _:
+            waiting = [str(worker.index) for worker in supervisor.workers if worker.state is not State.READY]
+            return f"not ready: worker {', '.join(waiting)}"
+
+
+def _status(service: Service, supervisor: Supervisor) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "state": supervisor.state,
+        **service.ready_members,
+        "workers": [worker.describe() for worker in supervisor.workers],
+        **service.status(),
+    }

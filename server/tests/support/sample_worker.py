@@ -1,0 +1,34 @@
+"""A worker for tests of the supervisor: answers one line a connection, and misbehaves as its configuration says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from lookupdb.errors import CorruptFile
+from lookupdb.runtime.worker import Boot, run
+
+
+def main(boot: Boot) -> None:
+    match boot.config.get("fault"):
+        case "corrupt":
+            raise CorruptFile("shard 3 is damaged", hint="fetch it again")
+        case "exit":
+            sys.exit(7)
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    counters = boot.counters()
+    slot = counters.slot(boot.index)
+    listener = boot.listeners()[0]
+    listener.setblocking(True)
+    boot.ready(greeting=boot.config["greeting"])
+    while True:
+        connection, _ = listener.accept()
+        slot[counters.index["connections"]] += 1
+        connection.sendall(b"%d\n" % os.getpid())
+        connection.close()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,29 @@
+"""Counters in shared memory."""
+
+from __future__ import annotations
+
+from lookupdb.runtime.counters import Counters
+
+
+def test_a_worker_counts_in_its_own_slot_and_scrapes_see_the_sum() -> None:
+    ours = Counters(("lookups", "hits"), 2)
+    theirs = Counters(("lookups", "hits"), 2, fd=ours.fd)
+    theirs.slot(0)[theirs.index["lookups"]] += 5
+    theirs.slot(1)[theirs.index["lookups"]] += 2
+    assert ours.total("lookups") == 7
+    assert ours.value("lookups", 1) == 2
+    assert ours.total("hits") == 0
+
+
+def test_slots_do_not_share_cache_lines() -> None:
+    counters = Counters([f"c{number}" for number in range(9)], 3)
+    for slot in range(3):
+        for place in range(9):
+            counters.slot(slot)[place] = slot + 1
+    assert [counters.total(f"c{number}") for number in range(9)] == [6] * 9
+
+
+def test_counters_hold_64_bits() -> None:
+    counters = Counters(("bytes",), 1)
+    counters.slot(0)[0] = 2**64 - 1
+    assert counters.total("bytes") == 2**64 - 1

@@ -1,0 +1,163 @@
+"""The supervisor with real worker processes: it starts, restarts, drains and gives up as documented."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.waiting import soon, until
+
+from lookupdb.errors import CorruptFile, LookupdbError
+from lookupdb.runtime import listeners
+from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.process import Fleet, State
+from lookupdb.runtime.restarts import LONGEST_DELAY, Restarts
+from lookupdb.runtime.supervisor import Supervisor
+
+TESTS = str(Path(__file__).parent)
+
+
+def fleet(workers: int = 1, drain_seconds: float = 0.0, **config: str) -> Fleet:
+    sockets = [listeners.bind("127.0.0.1", 0) for _ in range(workers)]
+    for listener in sockets:
+        listener.listen(8)
+    return Fleet(
+        module="support.sample_worker",
+        configs=[{"greeting": f"worker {index}", **config} for index in range(workers)],
+        sockets=[[listener] for listener in sockets],
+        counters=Counters(("connections",), workers),
+        drain_seconds=drain_seconds,
+        environment={"PYTHONPATH": TESTS},
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(fleet: Fleet) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(fleet)
+    task = asyncio.create_task(supervisor.run())
+    try:
+        await asyncio.wait_for(supervisor.wait_ready(), 15)
+        yield supervisor
+    finally:
+        if supervisor.state is not State.DRAINING:
+            supervisor.drain()
+        supervisor.kill()
+        await task
+        for sockets in fleet.sockets:
+            sockets[0].close()
+
+
+async def run_to_its_end(fleet: Fleet) -> None:
+    try:
+        await Supervisor(fleet).run()
+    finally:
+        fleet.sockets[0][0].close()
+
+
+def ask(listener: socket.socket) -> int:
+    with socket.create_connection(listener.getsockname(), timeout=10) as client:
+        return int(client.makefile().readline())
+
+
+async def test_every_worker_serves_its_own_socket_and_says_when_it_is_ready() -> None:
+    async with running(fleet(workers=2)) as supervisor:
+        assert supervisor.state is State.READY
+        pids = [await asyncio.to_thread(ask, sockets[0]) for sockets in supervisor.fleet.sockets]
+        assert pids == list(supervisor.pids.values())
+        assert [worker.report for worker in supervisor.workers] == [
+            {"greeting": "worker 0"},
+            {"greeting": "worker 1"},
+        ]
+
+
+async def test_a_killed_worker_is_back_on_its_socket_and_goes_on_counting() -> None:
+    async with running(fleet()) as supervisor:
+        listener = supervisor.fleet.sockets[0][0]
+        first = await asyncio.to_thread(ask, listener)
+        os.kill(first, signal.SIGKILL)
+        second = await asyncio.to_thread(ask, listener)
+        assert second != first
+        assert supervisor.workers[0].restarts.count == 1
+        assert supervisor.fleet.counters.total("connections") == 2
+
+
+async def test_draining_ends_the_workers_and_starts_none_again() -> None:
+    async with running(fleet()) as supervisor:
+        supervisor.drain()
+        assert supervisor.state is State.DRAINING
+        await soon(lambda: not supervisor.pids, "no worker runs")
+
+
+async def test_a_second_signal_kills_workers_that_do_not_end() -> None:
+    async with running(fleet(drain_seconds=60, fault="deaf")) as supervisor:
+        supervisor.drain()
+        await asyncio.sleep(0.05)
+        assert supervisor.pids
+        supervisor.drain()
+        await soon(lambda: not supervisor.pids, "no worker runs")
+
+
+async def test_a_worker_that_cannot_start_ends_the_service_with_its_own_error() -> None:
+    with pytest.raises(CorruptFile, match="shard 3 is damaged\n  fetch it again"):
+        await run_to_its_end(fleet(fault="corrupt"))
+
+
+async def test_a_worker_that_dies_without_a_word_is_named() -> None:
+    with pytest.raises(LookupdbError, match=r"worker 0 \(support.sample_worker\) ended with status 7"):
+        await run_to_its_end(fleet(fault="exit"))
+
+
+def test_workers_end_when_their_supervisor_is_killed() -> None:
+    """The supervisor here is a process of its own, so that it can be killed."""
+    program = (
+        "import asyncio, test_supervisor as t\n"
+        "async def main():\n"
+        "    async with t.running(t.fleet()) as supervisor:\n"
+        "        print(supervisor.pids['worker-0'], flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=TESTS, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        worker = int(process.stdout.readline())
+        assert Path(f"/proc/{worker}").exists()
+        process.kill()
+        process.wait()
+    until(lambda: not is_running(worker), "the worker has ended")
+
+
+def is_running(pid: int) -> bool:
+    """A process whose parent is gone may stay as a zombie until someone reaps it."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_restarts_back_off_to_a_bound_and_never_end_once_ready() -> None:
+    restarts = Restarts()
+    delays = [restarts.ended(ready_seconds=0.1) for _ in range(20)]
+    assert None not in delays
+    assert delays == sorted(delays)  # type: ignore[type-var]
+    assert delays[0] == 0.05
+    assert delays[-1] == LONGEST_DELAY
+
+
+def test_a_steady_run_makes_the_next_restart_quick() -> None:
+    restarts = Restarts()
+    for _ in range(8):
+        restarts.ended(ready_seconds=0.1)
+    assert restarts.ended(ready_seconds=31) == 0.05
+
+
+def test_a_worker_never_ready_is_given_up() -> None:
+    restarts = Restarts()
+    assert [restarts.ended(None) for _ in range(3)] == [0.05, 0.1, None]
