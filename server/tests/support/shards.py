@@ -1,0 +1,184 @@
+"""Small real generations made from a dict, and shard servers started as a user starts them.
+
+generation = write_generation(tmp_path, {"a": b"1", "b": b"2"}, shards=2)
+with serving(generation, shard=0) as server:
+    redis.Redis(port=server.ports[0]).get("a")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import lmdb
+import orjson
+import zstandard
+
+from lookupdb import keys, manifest, shardfile
+from support.waiting import until
+
+
+def write_generation(
+    directory: Path,
+    records: Mapping[str, bytes],
+    *,
+    shards: int = 1,
+    generation: str = "g1",
+    namespace: str = "default",
+    name: str = "sample",
+    uid: str = "local",
+    normalize: Sequence[str] = (),
+    value_format: Literal["json", "raw"] = "raw",
+    compression: Literal["zstd", "none"] = "none",
+) -> Path:
+    """Write shard files and manifest.json of ``records`` into ``directory/generation``, which is returned.
+
+    With ``compression="zstd"`` every value is compressed (with a small dictionary) that becomes smaller by it.
+    """
+    home = directory / generation
+    home.mkdir(parents=True)
+    encode = keys.key_encoder(normalize)
+    parts: list[dict[bytes, bytes]] = [{} for _ in range(shards)]
+    for key, value in records.items():
+        encoded = encode(key)
+        parts[keys.shard_of(encoded, shards)][encoded] = shardfile.frame(value)
+    dictionary = b""
+    if compression == "zstd":
+        dictionary = b" ".join(list(records.values())[:50])[:4096]
+        squeeze = _compressor(dictionary)
+        parts = [{key: min(squeeze.compress(value), value, key=len) for key, value in part.items()} for part in parts]
+    files = []
+    for number, part in enumerate(parts):
+        meta = shardfile.ShardMeta(
+            dataset=f"{namespace}/{name}",
+            shard=number,
+            shards=shards,
+            records=len(part),
+            normalize=tuple(normalize),
+            value_format=value_format,
+            compression=compression,
+            content="sample",
+        )
+        files.append(_write_shard(home / shardfile.file_name(number, shards), part, meta, dictionary))
+    described = manifest.Manifest(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        generation=generation,
+        content="sample",
+        fingerprint="sample",
+        source=(),
+        key_columns=("key",),
+        separator="|",
+        normalize=tuple(normalize),
+        unicode=keys.UNICODE_VERSION,
+        value_format=value_format,
+        compression=compression,
+        dictionary_bytes=len(dictionary),
+        shards=tuple(files),
+        totals=manifest.Totals(
+            records=len(records),
+            key_bytes=sum(len(key) for part in parts for key in part),
+            value_bytes=sum(map(len, records.values())),
+            stored_bytes=sum(len(value) for part in parts for value in part.values()),
+            file_bytes=sum(file.bytes for file in files),
+        ),
+        rejected=manifest.Rows(),
+        duplicates=manifest.Rows(),
+        built_at="2026-01-01T00:00:00Z",
+        seconds=0.1,
+        lookupdb="0",
+    )
+    (home / manifest.FILE_NAME).write_bytes(described.to_json())
+    return home
+
+
+def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        3, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_checksum=0, write_dict_id=0
+    )
+    return zstandard.ZstdCompressor(dict_data=zstandard.ZstdCompressionDict(dictionary), compression_params=parameters)
+
+
+def _write_shard(
+    path: Path, records: Mapping[bytes, bytes], meta: shardfile.ShardMeta, dictionary: bytes
+) -> manifest.ShardFile:
+    room = 1 << 20
+    room += sum(2 * len(key) + 2 * len(value) + 8192 * (len(value) > 2000) for key, value in records.items())
+    with lmdb.open(str(path), subdir=False, lock=False, map_size=room, max_dbs=2) as env:
+        with env.begin(write=True, db=env.open_db(shardfile.META)) as txn:
+            txn.put(shardfile.META_FORMAT, b"%d" % shardfile.FORMAT_VERSION)
+            txn.put(shardfile.META_MANIFEST, meta.to_json())
+            if dictionary:
+                txn.put(shardfile.META_DICTIONARY, dictionary)
+        with env.begin(write=True, db=env.open_db(shardfile.RECORDS)) as txn:
+            for key in sorted(records):
+                assert txn.put(key, records[key], append=True)
+    path.chmod(0o444)
+    content = path.read_bytes()
+    return manifest.ShardFile(path.name, len(content), meta.records, hashlib.sha256(content).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A ``lookupdb serve`` that is ready."""
+
+    process: subprocess.Popen[bytes]
+    ports: list[int]
+    """One a worker."""
+    admin: int
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's."""
+        return self.process.pid
+
+
+@contextlib.contextmanager
+def serving(
+    path: Path,
+    *options: str,
+    shard: int | None = None,
+    workers: int = 1,
+    drain_seconds: float = 0.0,
+    ports: int = 0,
+) -> Iterator[Running]:
+    """``lookupdb serve path`` from ready until the block ends; it must then end with status 0.
+
+    ``options`` are passed on as they are. ``ports`` is the first worker's port, 0 for free ones.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        ready = Path(scratch) / "ready.json"
+        command = [sys.executable, "-m", "lookupdb", "serve", str(path), "--port", str(ports)]
+        command += ["--admin-port", "0", "--workers", str(workers), "--ready-file", str(ready)]
+        command += ["--drain-seconds", str(drain_seconds), *options]
+        if shard is not None:
+            command += ["--shard", str(shard)]
+        process = subprocess.Popen(command)
+        try:
+            until(lambda: ready.exists() or process.poll() is not None, "the shard server is ready", 20)
+            assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
+            told = orjson.loads(ready.read_bytes())
+            yield Running(process, told["ports"], told["admin"])
+        finally:
+            status = stop(process)
+        assert status in (0, -signal.SIGKILL), f"the shard server ended with {status}"
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float = 20.0) -> int:
+    """SIGTERM, wait, SIGKILL if that did not help; the exit status."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
