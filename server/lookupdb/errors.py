@@ -23,7 +23,7 @@ from typing import ClassVar
 class LookupdbError(Exception):
     """Base of all errors that are the user's to see; anything else is a bug and shows a traceback."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
     reason: ClassVar[str] = "Failed"
     """CamelCase, stable: the operator puts it into a condition's reason."""
 

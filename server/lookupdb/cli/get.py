@@ -1,0 +1,80 @@
+"""`lookupdb get`."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+import orjson
+
+from lookupdb.cli.options import option
+from lookupdb.errors import UsageError
+from lookupdb.local import client
+from lookupdb.local.up import state_file
+
+BATCH = 500
+
+
+@click.command("get")
+@click.argument("dataset")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".lookupdb"), help="Of `lookupdb up`."
+)
+@option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
+@click.pass_context
+def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: Path, generation: str | None) -> None:
+    """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
+
+    One key prints its value. Several, or `-` for one key a line on standard input, print a JSON object a line:
+    {"key": …, "value": …}, with null for a missing key and base64 for raw values. Exit code 1 when a key is
+    missing or unavailable.
+
+    \b
+        lookupdb get airports KJFK
+        cut -d, -f1 codes.csv | lookupdb get http://127.0.0.1:8080 -
+    """
+    url = dataset if "://" in dataset else _url_of(dataset, data_dir)
+    if len(keys) == 1 and keys != ("-",):
+        click.echo(client.find_one(url, keys[0], generation))
+        return
+    missing = 0
+    for batch in _batches(_asked(keys)):
+        found = client.find(url, batch, generation)
+        for key in batch:
+            missing += key not in found
+            click.echo(orjson.dumps({"key": key, "value": found.get(key)}, default=_base64))
+    ctx.exit(1 if missing else 0)
+
+
+def _url_of(dataset: str, data: Path) -> str:
+    namespace, _, name = dataset.rpartition("/")
+    path = state_file(data, namespace or "default", name)
+    try:
+        return str(orjson.loads(path.read_bytes())["url"])
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"no `lookupdb up` serves {dataset} from {data}",
+            hint="start one, or give the router's URL in place of the name",
+        ) from error
+
+
+def _asked(keys: Iterable[str]) -> Iterator[str]:
+    for key in keys:
+        if key == "-":
+            yield from (line.rstrip("\n") for line in sys.stdin)
+        else:
+            yield key
+
+
+def _batches(keys: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(keys, BATCH)):
+        yield batch
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()

@@ -1,0 +1,78 @@
+"""`lookupdb up`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+
+from lookupdb.cli.options import Size, log_format, option
+from lookupdb.local.up import Options, Up
+
+
+@click.command("up")
+@option(
+    "--file", "-f", "manifest", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The manifest."
+)
+@option(
+    "--port", type=click.IntRange(0, 65535), default=8080, help="Of the router, on 127.0.0.1; 0 chooses a free one."
+)
+@option(
+    "--watch/--no-watch", default=False, help="Build again when manifest or source change, and cut over while serving."
+)
+@option("--watch-seconds", type=click.FloatRange(0.05, 86400), default=2.0, help="How often --watch looks.")
+@option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".lookupdb"), help="Generations, logs."
+)
+@option(
+    "--memory-limit", type=Size(), default=None, help="Of a build, e.g. 512MiB; as `lookupdb build` has it by default."
+)
+@option(
+    "--volume", type=click.Path(path_type=Path, file_okay=False), default=None, help="What volume:// urls stand for."
+)
+@log_format
+def command(
+    manifest: Path,
+    port: int,
+    watch: bool,
+    watch_seconds: float,
+    data_dir: Path,
+    memory_limit: int | None,
+    volume: Path | None,
+) -> None:
+    """Build a dataset, serve every shard and route lookups to them, all on this machine.
+
+    Reads the same YAML as `kubectl apply`. A generation that is whole and whose source has not changed is reused.
+    What dies is started again. Ctrl-C stops everything. Listens on 127.0.0.1 only.
+
+    \b
+        lookupdb up -f examples/airports.yaml
+        curl http://127.0.0.1:8080/v1/lookup/KJFK
+    """
+    up = Up(Options(manifest, data_dir, port, watch, watch_seconds, memory_limit, volume), click.echo)
+    asyncio.run(_until_signalled(up))
+
+
+async def _until_signalled(up: Up) -> None:
+    """Run ``up`` until SIGINT or SIGTERM; both are the ordinary way to stop it."""
+    running = asyncio.current_task()
+    assert running is not None
+    loop = asyncio.get_running_loop()
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            running.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await up.run()
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+        click.echo("stopped")

@@ -1,0 +1,84 @@
+"""`lookupdb build` as a child process, so that a builder's memory goes back to the system when it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from lookupdb.errors import CorruptFile, LookupdbError
+from lookupdb.spec import DatasetSpec
+from lookupdb.store import Dataset
+
+
+class BuildFailed(LookupdbError):
+    """`lookupdb build` ended with an error, which it has told on standard error."""
+
+    reason = "BuildFailed"
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be built, and how."""
+
+    manifest: Path
+    store: str
+    memory_limit: int | None
+    volume: Path | None
+
+    def arguments(self, active: str | None, unless_fingerprint: str | None) -> list[str]:
+        """Of `lookupdb build`."""
+        given = {
+            "-f": self.manifest,
+            "--store": self.store,
+            "--memory-limit": self.memory_limit,
+            "--volume": self.volume,
+            "--active": active,
+            "--unless-fingerprint": unless_fingerprint,
+        }
+        return ["build", *(str(word) for flag, value in given.items() if value is not None for word in (flag, value))]
+
+
+def reusable(dataset: Dataset, spec: DatasetSpec) -> str | None:
+    """The newest whole generation that was built to this very spec, whatever the source has become since."""
+    content = spec.content_hash()
+    for generation in reversed(dataset.generations()):
+        with suppress(CorruptFile):
+            if dataset.manifest(generation).content == content:
+                return generation
+    return None
+
+
+async def build(wish: Wish, active: str | None, unless_fingerprint: str | None) -> str | None:
+    """Build a generation and return its name; None when the source is still what ``unless_fingerprint`` says.
+
+    Raises BuildFailed. When cancelled, the builder is interrupted and waited for.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "lookupdb",
+        *wish.arguments(active, unless_fingerprint),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        raise BuildFailed("the build failed", process.returncode or 1)
+    result = orjson.loads(output.splitlines()[-1])
+    return None if result["outcome"] == "unchanged" else str(result["generation"])

@@ -1,0 +1,142 @@
+"""One `lookupdb` process: started, awaited until ready, restarted when it dies, stopped in time.
+
+A child has a session of its own, so that Ctrl-C in the terminal reaches `up` alone and the order of stopping is
+up's; it ends by itself when its standard input, which `up` holds, reaches its end (see ``leash``): no orphan
+survives a killed `up`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.errors import LookupdbError
+
+log = logging.getLogger(__name__)
+
+READY_POLL_SECONDS: Final = 0.05
+FIRST_BACKOFF_SECONDS: Final = 0.1
+LONGEST_BACKOFF_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 30.0
+"""A child that lived this long after it was ready starts again without delay."""
+TAIL_LINES: Final = 15
+
+
+class ChildFailed(LookupdbError):
+    """A child ended before it was ready; the message holds the last lines of its log."""
+
+    reason = "ProcessFailed"
+
+
+class Child:
+    """``lookupdb ARGUMENTS… --ready-file …``, with its log in ``directory``.
+
+    ``on_ready`` is called each time the process has become ready, with what its ready file says.
+    """
+
+    def __init__(
+        self, name: str, arguments: list[str], directory: Path, on_ready: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.name = name
+        self.log_path = directory / f"{name}.log"
+        self._ready_path = directory / f"{name}.ready"
+        self._command = [
+            sys.executable,
+            "-m",
+            "lookupdb.local.leash",
+            *arguments,
+            "--ready-file",
+            str(self._ready_path),
+        ]
+        self._on_ready = on_ready
+        self._first_ready: asyncio.Future[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready. Raises ChildFailed when it ends before."""
+        self.log_path.unlink(missing_ok=True)
+        self._first_ready = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+        await self._first_ready
+
+    async def stop(self, grace_seconds: float) -> None:
+        """SIGTERM, then SIGKILL after ``grace_seconds``. Not an error when it is gone already."""
+        if self._keeper:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), grace_seconds)
+        except TimeoutError:
+            log.warning("%s did not stop within %.0f s: killed", self.name, grace_seconds)
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _keep(self) -> None:
+        """Run it, again and again, until cancelled; only the first start may fail for good."""
+        assert self._first_ready is not None
+        backoff = FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                ready_at = await self._run_once()
+            except OSError as error:
+                log.error("%s cannot be started: %s", self.name, error)  # noqa: TRY400 - the traceback says no more
+                ready_at = None
+            if not self._first_ready.done():
+                self._first_ready.set_exception(ChildFailed(f"{self.name} ended before it was ready\n{self._tail()}"))
+                return
+            lived = asyncio.get_running_loop().time() - ready_at if ready_at else 0.0
+            backoff = FIRST_BACKOFF_SECONDS if lived > STEADY_SECONDS else min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+            log.warning("%s ended; starting it again in %.1f s (log: %s)", self.name, backoff, self.log_path)
+            await asyncio.sleep(backoff)
+
+    async def _run_once(self) -> float | None:
+        """Run the process to its end; returns when it became ready, in loop time, None for never."""
+        assert self._first_ready is not None
+        self._ready_path.unlink(missing_ok=True)
+        with self.log_path.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+            )
+        ready_at = None
+        if report := await self._ready_report(self._process):
+            ready_at = asyncio.get_running_loop().time()
+            self._on_ready(report)
+            if not self._first_ready.done():
+                self._first_ready.set_result(None)
+        await self._process.wait()
+        return ready_at
+
+    async def _ready_report(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
+        while process.returncode is None:
+            with suppress(FileNotFoundError):
+                report: dict[str, Any] = orjson.loads(self._ready_path.read_bytes())
+                return report
+            await asyncio.sleep(READY_POLL_SECONDS)
+        return None
+
+    def _tail(self) -> str:
+        with suppress(FileNotFoundError):
+            lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+            return "\n".join(f"  {line}" for line in lines)
+        return ""

@@ -1,0 +1,78 @@
+"""A client of the router's HTTP API, small and synchronous: what `lookupdb get` uses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from lookupdb.errors import LookupFailed, Unavailable, UsageError
+
+TIMEOUT_SECONDS: Final = 30.0
+
+
+class Missing(LookupFailed):
+    """The dataset has no such key."""
+
+    reason = "Missing"
+
+
+def find_one(url: str, key: str, generation: str | None = None) -> bytes:
+    """The value of ``key``, byte for byte. Raises Missing, or what ``find`` raises."""
+    return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation)
+
+
+def find(url: str, keys: list[str], generation: str | None = None) -> dict[str, Any]:
+    """The values of those ``keys`` that are there: parsed JSON, or bytes where the dataset's values are raw.
+
+    Numbers are kept digit for digit, as ``orjson.Fragment`` where Python or orjson would round them.
+    Raises Unavailable when the router or a shard cannot be reached, LookupFailed for any other refusal.
+    """
+    body = _request(f"{url.rstrip('/')}/v1/lookup", orjson.dumps({"keys": keys}), generation)
+    answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits)
+    found: dict[str, Any] = answer["found"]
+    if answer.get("encoding") == "base64":
+        return {key: base64.b64decode(value) for key, value in found.items()}
+    return found
+
+
+def _digits(text: str) -> int | orjson.Fragment:
+    return int(text) if len(text) < 19 else orjson.Fragment(text)
+
+
+def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"a router's URL begins with http:// or https://, found {url!r}")
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    if generation:
+        headers["Lookupdb-Generation"] = generation
+    request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
+            answer: bytes = response.read()
+            return answer
+    except urllib.error.HTTPError as error:
+        raise _refusal(error) from error
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{url} cannot be reached: {error}") from error
+
+
+def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
+    with error:
+        body = error.read(1 << 16)
+    try:
+        problem = orjson.loads(body)
+        text = f"{problem['title']}: {problem['detail']}"
+    except (ValueError, KeyError, TypeError):
+        text = error.reason
+    match error.code:
+        case 404:
+            return Missing(text)
+        case 502 | 503 | 504:
+            return Unavailable(f"the router answered {error.code}: {text}")
+    return LookupFailed(f"the router answered {error.code}: {text}")

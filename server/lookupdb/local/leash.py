@@ -1,0 +1,11 @@
+"""``python -m lookupdb.local.leash VERB…`` is ``lookupdb VERB…`` that ends when its standard input does.
+
+`lookupdb up` holds the other end of that pipe, so whatever ends `up`, SIGKILL included, ends its children.
+"""
+
+from lookupdb.cli import main
+from lookupdb.runtime.worker import die_with
+
+if __name__ == "__main__":
+    die_with(0)
+    main()

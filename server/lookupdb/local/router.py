@@ -1,0 +1,111 @@
+"""The router process of `lookupdb up`, the routing table it reads, and its word on which table is in effect."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from lookupdb.errors import LookupdbError
+from lookupdb.local.child import Child
+from lookupdb.runtime import ready_file
+from lookupdb.spec import DatasetSpec
+
+HOST: Final = "127.0.0.1"
+STOP_SECONDS: Final = 10.0
+CONFIRM_SECONDS: Final = 30.0
+CONFIRM_POLL_SECONDS: Final = 0.05
+
+
+class CutoverFailed(LookupdbError):
+    """The router did not take a routing table over in time; the one before stays in effect."""
+
+    reason = "CutoverFailed"
+
+
+class Router:
+    """One `lookupdb route`, fed through a routing table file in ``directory``."""
+
+    def __init__(self, spec: DatasetSpec, port: int, directory: Path) -> None:
+        self._spec = spec
+        self._table_path = directory / "routing-table.json"
+        self._version = 0
+        self._report: dict[str, Any] = {}
+        self._child = Child("router", self._arguments(port), directory, self._report.update)
+
+    def _arguments(self, port: int) -> list[str]:
+        router = self._spec.router
+        flags = {
+            "--table": self._table_path,
+            "--host": HOST,
+            "--port": port,
+            "--admin-port": 0,
+            "--workers": router.workers,
+            "--deadline-ms": router.deadline_milliseconds,
+            "--hedge-ms": router.hedge_milliseconds,
+            "--max-keys": router.max_keys,
+            "--max-body-bytes": router.max_body_bytes,
+            "--max-connections": router.max_connections,
+            "--max-queued-keys": router.max_queued_keys,
+            "--header-timeout": router.header_timeout_seconds,
+            "--idle-timeout": router.idle_timeout_seconds,
+            "--write-timeout": router.write_timeout_seconds,
+            "--drain-seconds": 0,
+        }
+        return ["route", *(str(word) for pair in flags.items() for word in pair)]
+
+    @property
+    def url(self) -> str:
+        """Of the public port, once started."""
+        return f"http://{HOST}:{self._report['port']}"
+
+    @property
+    def admin_url(self) -> str:
+        """Of the admin port, once started."""
+        return f"http://{HOST}:{self._report['admin']}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the router's supervisor."""
+        return self._child.pid
+
+    async def start(self) -> None:
+        """Start it and wait until it answers. A table must have been written. Raises ChildFailed."""
+        await self._child.start()
+
+    async def stop(self) -> None:
+        """Stop it."""
+        await self._child.stop(STOP_SECONDS)
+
+    def write_table(self, active: dict[str, Any]) -> int:
+        """Make ``active``, an entry of a routing table, the active generation; returns the table's version."""
+        self._version += 1
+        spec = self._spec
+        table = {
+            "formatVersion": 1,
+            "version": self._version,
+            "dataset": {"namespace": spec.namespace, "name": spec.name, "uid": spec.uid},
+            "active": active["generation"],
+            "generations": [active],
+        }
+        ready_file.write(self._table_path, table)
+        return self._version
+
+    async def confirmed(self, version: int) -> None:
+        """Return when every worker answers from the table ``version``. Raises CutoverFailed after a while."""
+        seen: list[Any] = []
+        try:
+            async with asyncio.timeout(CONFIRM_SECONDS), aiohttp.ClientSession() as session:
+                while True:
+                    async with session.get(f"{self.admin_url}/status") as response:
+                        seen = [worker["tableVersion"] for worker in (await response.json())["workers"]]
+                    if seen and all(number is not None and number >= version for number in seen):
+                        return
+                    await asyncio.sleep(CONFIRM_POLL_SECONDS)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise CutoverFailed(
+                f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, it has {seen}",
+                hint=f"{self.admin_url}/status says why",
+            ) from error

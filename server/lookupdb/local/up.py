@@ -1,0 +1,242 @@
+"""Build, roll out, route; with a watch: on a change build again, roll out, cut over, drain, retire.
+
+The same steps in the same order as the operator's, for one dataset, with processes for pods. The last good
+generation keeps serving whatever goes wrong with the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+from lookupdb import store
+from lookupdb.build import source
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.local import builds
+from lookupdb.local.child import ChildFailed
+from lookupdb.local.rollout import Rollout
+from lookupdb.local.router import CutoverFailed, Router
+from lookupdb.runtime import ready_file
+from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
+
+DRAIN_MARGIN_SECONDS: Final = 0.2
+"""Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
+
+Say = Callable[[str], None]
+
+
+class Wanted(NamedTuple):
+    """What decides whether what is served is still what is asked for."""
+
+    content: str
+    fingerprint: str
+    replicas: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `lookupdb up` was asked for."""
+
+    manifest: Path
+    data: Path
+    port: int
+    watch: bool
+    watch_seconds: float
+    memory_limit: int | None
+    volume: Path | None
+
+
+def state_file(data: Path, namespace: str, name: str) -> Path:
+    """Where a running `up` says how its dataset is reached; `lookupdb get` reads it."""
+    return _run_directory(data, namespace, name) / "up.json"
+
+
+def _run_directory(data: Path, namespace: str, name: str) -> Path:
+    return data / "run" / f"{namespace}-{name}"
+
+
+class Up:
+    """One dataset on this machine: ``run()`` until cancelled. ``say`` gets the lines meant for the person."""
+
+    def __init__(self, options: Options, say: Say) -> None:
+        self._options = options
+        self._say = say
+        self._spec = read_manifest(options.manifest)
+        self._directory = _run_directory(options.data, self._spec.namespace, self._spec.name)
+        store_url = str((options.data / "store").absolute())
+        self._wish = builds.Wish(options.manifest, store_url, options.memory_limit, options.volume)
+        self._dataset = store.open(store_url, cluster=LOCAL).dataset(self._spec)
+        self._router = Router(self._spec, options.port, self._directory)
+        self._rollout: Rollout | None = None
+        self._rollouts = 0
+        self._last_complaint = ""
+
+    async def run(self) -> None:
+        """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with _OnlyOne(self._directory / "lock", self._spec):
+            try:
+                await self._begin()
+                await (self._watch() if self._options.watch else asyncio.Event().wait())
+            finally:
+                await self._end()
+
+    async def _begin(self) -> None:
+        kept = builds.reusable(self._dataset, self._spec)
+        generation = await self._first_generation(kept)
+        try:
+            self._rollout = await self._roll_out(generation, self._spec)
+        except ChildFailed as error:
+            if generation != kept:
+                raise
+            self._say(f"{self._spec.name}: {kept} cannot be served, building anew\n{error}")
+            built = await builds.build(self._wish, None, None)
+            assert built is not None, "a build without a fingerprint to compare with always builds"
+            self._rollout = await self._roll_out(built, self._spec)
+        self._router.write_table(self._rollout.table_entry())
+        await self._router.start()
+        self._announce()
+
+    async def _end(self) -> None:
+        state_file(self._options.data, self._spec.namespace, self._spec.name).unlink(missing_ok=True)
+        await self._router.stop()
+        if self._rollout:
+            await self._rollout.stop()
+
+    async def _first_generation(self, kept: str | None) -> str:
+        """The name of a generation to begin with: a new one, or ``kept`` if the source has not changed or is bad."""
+        fingerprint = self._dataset.manifest(kept).fingerprint if kept else None
+        try:
+            built = await builds.build(self._wish, kept, fingerprint)
+        except builds.BuildFailed:
+            if kept is None:
+                raise
+            self._say(f"{self._spec.name}: the build failed; serving {kept}, the last good generation")
+            return kept
+        if built is not None:
+            return built
+        assert kept is not None, "nothing to compare with is always built"
+        self._say(f"{self._spec.name}: {kept} is whole and its source has not changed")
+        return kept
+
+    async def _roll_out(self, generation: str, spec: DatasetSpec) -> Rollout:
+        self._rollouts += 1
+        manifest = self._dataset.manifest(generation)
+        path = self._dataset.local_path(generation)
+        assert path is not None, "up's store is a directory"
+        rollout = Rollout(f"r{self._rollouts}", spec, manifest, path, self._directory, self._endpoints_changed)
+        await rollout.start()
+        totals = manifest.totals
+        self._say(
+            f"{spec.name}: {generation} serves {totals.records:,} records from {len(manifest.shards)} shards, "
+            f"{totals.file_bytes / 1e6:,.1f} MB"
+        )
+        return rollout
+
+    def _endpoints_changed(self) -> None:
+        if self._rollout:
+            self._router.write_table(self._rollout.table_entry())
+
+    def _announce(self) -> None:
+        spec, url = self._spec, self._router.url
+        ready_file.write(
+            state_file(self._options.data, spec.namespace, spec.name),
+            {
+                "pid": os.getpid(),
+                "dataset": spec.name,
+                "url": url,
+                "admin": self._router.admin_url,
+                "router": self._router.pid,
+                "shards": self._rollout.pids if self._rollout else [],
+            },
+        )
+        key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
+        self._say(f"\n  curl {url}/v1/lookup/{key}\n  lookupdb get {spec.name} {key}\n\n  Ctrl-C stops it all.")
+
+    async def _watch(self) -> None:
+        """Look at manifest and source every so often; a change that has settled is built and cut over to."""
+        tried = settling = self._served()
+        while True:
+            await asyncio.sleep(self._options.watch_seconds)
+            wanted = await self._wanted()
+            if wanted is not None and wanted not in (self._served(), tried) and wanted == settling:
+                tried = wanted
+                await self._refresh(wanted)
+            settling = wanted or settling  # may still be written to: built when two looks agree
+
+    def _served(self) -> Wanted:
+        assert self._rollout is not None
+        manifest = self._rollout.manifest
+        return Wanted(manifest.content, manifest.fingerprint, self._spec.replicas, self._spec.serving_workers)
+
+    async def _wanted(self) -> Wanted | None:
+        """What manifest and source ask for as they are now, None when they cannot be read."""
+        try:
+            spec = read_manifest(self._options.manifest)
+            objects = await asyncio.to_thread(source.resolve, spec, volume=self._options.volume)
+        except LookupdbError as error:
+            if str(error) != self._last_complaint:
+                self._last_complaint = str(error)
+                self._say(f"{self._spec.name}: not rebuilt: {error}")
+            return None
+        return Wanted(spec.content_hash(), source.fingerprint(objects), spec.replicas, spec.serving_workers)
+
+    async def _refresh(self, wanted: Wanted) -> None:
+        assert self._rollout is not None
+        active = self._rollout.manifest
+        self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
+        try:
+            spec = read_manifest(self._options.manifest)
+            unless = active.fingerprint if wanted.content == active.content else None
+            generation = await builds.build(self._wish, active.generation, unless) or active.generation
+            await self._cut_over(await self._roll_out(generation, spec))
+            self._spec = spec
+        except LookupdbError as error:
+            self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving")
+
+    async def _cut_over(self, candidate: Rollout) -> None:
+        """Swap the routing table; stop the old rollout when no request can be in flight to it any more."""
+        old = self._rollout
+        assert old is not None
+        try:
+            await self._router.confirmed(self._router.write_table(candidate.table_entry()))
+        except CutoverFailed:
+            self._router.write_table(old.table_entry())
+            await candidate.stop()
+            raise
+        self._rollout = candidate
+        await asyncio.sleep(self._spec.router.deadline_milliseconds / 1000 + DRAIN_MARGIN_SECONDS)
+        await old.stop()
+        active = candidate.manifest.generation
+        self._dataset.prune(self._spec.keep_generations, protect={active})
+        self._say(f"{self._spec.name}: cut over to {active}")
+
+
+class _OnlyOne:
+    """Holds a lock file for as long as the block runs, so that two `up` do not share a directory."""
+
+    def __init__(self, path: Path, spec: DatasetSpec) -> None:
+        self._path = path
+        self._spec = spec
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> None:
+        self._file = self._path.open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise UsageError(
+                f"another `lookupdb up` serves {self._spec.namespace}/{self._spec.name} from {self._path.parent}",
+                hint="stop it, or give this one a --data-dir of its own",
+            ) from error
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()

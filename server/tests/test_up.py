@@ -1,0 +1,309 @@
+"""`lookupdb up`: one command from a manifest to routed lookups, and what it does when things go wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from lookupdb.errors import LookupFailed, Unavailable
+from lookupdb.local import client
+from lookupdb.local.up import state_file
+
+DEADLINE_SECONDS = 30.0
+MANIFEST = """\
+apiVersion: lookupdb.dev/v1alpha1
+kind: LookupDataset
+metadata: {name: people}
+spec:
+  source: {url: people.csv}
+  key: {columns: [email], normalize: [strip, lowercase]}
+  shards: 2
+  keepGenerations: 2
+  router: {deadlineMilliseconds: 500}
+"""
+
+
+def eventually(holds: Callable[[], Any], what: str) -> Any:
+    """The first true answer of ``holds``; fails after the deadline, saying ``what`` was waited for."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        answer = holds()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s for {what}"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Stack:
+    """A running `lookupdb up` on the people in ``directory``."""
+
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self._output = (directory / "output").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lookupdb", "up", "-f", str(directory / "people.yaml"), "--data-dir", str(self.data)]
+            + ["--port", "0", *flags],
+            stdout=self._output,
+            stderr=self._output,
+            cwd=directory,
+        )
+
+    @property
+    def output(self) -> str:
+        return (self.directory / "output").read_text()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        path = state_file(self.data, "default", "people")
+
+        def read() -> dict[str, Any] | None:
+            assert self.process.poll() is None, self.output
+            return orjson.loads(path.read_bytes()) if path.exists() else None
+
+        state: dict[str, Any] = eventually(read, "up.json")
+        return state
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.state["router"], *self.state["shards"]]
+
+    def find(self, *keys: str) -> dict[str, Any]:
+        return client.find(self.state["url"], list(keys))
+
+    def says(self, text: str) -> None:
+        eventually(lambda: text in self.output, f"{text!r} in the output, which is\n{self.output}")
+
+    def generations(self) -> list[str]:
+        return sorted(path.parent.name for path in self.data.rglob("manifest.json"))
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(DEADLINE_SECONDS)
+        self._output.close()
+        return code
+
+
+def write_people(directory: Path, **titles: str) -> None:
+    """The source, swapped in as a whole: one row ``NAME@example.com,TITLE`` for each."""
+    rows = "".join(f"{name}@example.com,{title}\n" for name, title in titles.items())
+    (directory / "people.csv.new").write_text("email,title\n" + rows)
+    (directory / "people.csv.new").replace(directory / "people.csv")
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Iterator[Callable[..., Stack]]:
+    """Starts `lookupdb up` on two people; stopped at the end."""
+    (tmp_path / "people.yaml").write_text(MANIFEST)
+    write_people(tmp_path, ada="Countess", alan="Reader")
+    stacks: list[Stack] = []
+
+    def start(*flags: str) -> Stack:
+        stacks.append(Stack(tmp_path, *flags))
+        return stacks[-1]
+
+    yield start
+    for stack in stacks:
+        stack.stop()
+
+
+def test_one_command_leads_from_a_manifest_to_lookups_and_ctrl_c_stops_it_all(people: Callable[..., Stack]) -> None:
+    stack = people()
+    assert stack.find(" Ada@Example.com", "nobody@example.com") == {" Ada@Example.com": {"title": "Countess"}}
+    assert "curl http://127.0.0.1:" in stack.output
+    pids = stack.pids
+    assert all(alive(pid) for pid in pids)
+    assert stack.stop(signal.SIGINT) == 0
+    eventually(lambda: not any(alive(pid) for pid in pids), "all processes to be gone")
+    assert not state_file(stack.data, "default", "people").exists()
+
+
+def test_a_whole_generation_of_an_unchanged_source_is_reused(people: Callable[..., Stack]) -> None:
+    first = people()
+    assert first.find("ada@example.com")
+    first.stop()
+    second = people()
+    assert second.find("ada@example.com")
+    assert second.generations() == ["g1"]
+    second.says("g1 is whole and its source has not changed")
+
+
+def test_a_changed_source_is_built_at_the_next_start(people: Callable[..., Stack]) -> None:
+    first = people()
+    assert first.find("ada@example.com")
+    first.stop()
+    write_people(first.directory, ada="Enchantress")
+    second = people()
+    assert second.find("ada@example.com") == {"ada@example.com": {"title": "Enchantress"}}
+    assert second.generations() == ["g1", "g2"]
+
+
+def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    url, keys = stack.state["url"], ["ada@example.com", "alan@example.com"]
+    answers: set[tuple[str, ...]] = set()
+    failures: list[LookupFailed] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                found = client.find(url, keys)
+                answers.add(tuple(found[key]["title"] for key in keys))
+            except LookupFailed as error:
+                failures.append(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        for round_ in range(2, 5):
+            write_people(stack.directory, ada=f"Countess {round_}", alan=f"Reader {round_}")
+            stack.says(f"cut over to g{round_}")
+            eventually(partial(answers.__contains__, (f"Countess {round_}", f"Reader {round_}")), "the new values")
+    finally:
+        stop.set()
+        asker.join()
+    assert failures == []
+    titles = [("Countess", "Reader"), *((f"Countess {number}", f"Reader {number}") for number in range(2, 5))]
+    assert answers <= set(titles)
+    assert stack.generations() == ["g3", "g4"], "keepGenerations: 2"
+
+
+def test_a_bad_source_leaves_the_last_good_generation_serving(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    assert stack.find("ada@example.com")
+    (stack.directory / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
+    stack.says("g1 keeps serving")
+    stack.says("the build failed")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    assert stack.generations() == ["g1"]
+    write_people(stack.directory, ada="Mended")
+    stack.says("cut over to g2")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Mended"}}
+
+
+def test_a_start_with_a_bad_source_serves_the_last_good_generation(people: Callable[..., Stack]) -> None:
+    first = people()
+    assert first.find("ada@example.com")
+    first.stop()
+    (first.directory / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
+    second = people()
+    assert second.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    second.says("the build failed; serving g1, the last good generation")
+
+
+def test_with_nothing_to_serve_a_bad_source_ends_it_with_the_builders_exit_code(people: Callable[..., Stack]) -> None:
+    stack = people()
+    stack.stop()
+    for manifest in stack.data.rglob("manifest.json"):
+        manifest.unlink()
+    (stack.directory / "people.csv").unlink()
+    again = people()
+    assert again.process.wait(DEADLINE_SECONDS) == 3
+    assert "people.csv" in again.output
+
+
+def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_missing(
+    people: Callable[..., Stack],
+) -> None:
+    stack = people()
+    keys = ["ada@example.com", "alan@example.com"]
+    assert len(stack.find(*keys)) == 2
+    for pid in stack.state["shards"]:
+        os.kill(pid, signal.SIGKILL)
+
+    def answered() -> bool:
+        try:
+            found = stack.find(*keys)
+        except Unavailable:
+            return False
+        assert set(found) == set(keys), "a key on a server that is away is unavailable, not missing"
+        return True
+
+    eventually(lambda: not answered(), "the loss to show")
+    eventually(answered, "the shards to be back")
+
+
+def test_a_killed_router_is_started_again_on_its_port(people: Callable[..., Stack]) -> None:
+    stack = people("--port", str(free_port()))
+    assert stack.find("ada@example.com")
+    os.kill(stack.state["router"], signal.SIGKILL)
+
+    def answered() -> bool:
+        try:
+            return bool(stack.find("ada@example.com"))
+        except Unavailable:
+            return False
+
+    eventually(answered, "the router to be back")
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_no_process_outlives_a_killed_up(people: Callable[..., Stack]) -> None:
+    stack = people()
+    pids = stack.pids
+    stack.process.kill()
+    eventually(lambda: not any(alive(pid) for pid in pids), "all processes to be gone")
+
+
+def test_two_of_the_same_dataset_and_directory_are_refused(people: Callable[..., Stack]) -> None:
+    stack = people()
+    assert stack.find("ada@example.com")
+    second = subprocess.run(
+        [sys.executable, "-m", "lookupdb", "up", "-f", str(stack.directory / "people.yaml")]
+        + ["--data-dir", str(stack.data), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert second.returncode == 2
+    assert "another `lookupdb up` serves default/people" in second.stderr
+
+
+def test_get_prints_the_value_as_it_is_and_several_as_lines(people: Callable[..., Stack]) -> None:
+    stack = people()
+    assert stack.find("ada@example.com")
+
+    def get(*words: str, asked: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lookupdb", "get", "--data-dir", str(stack.data), *words]
+        return subprocess.run(
+            command, input=asked, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        )
+
+    one = get("people", "ADA@example.com")
+    assert (one.returncode, one.stdout) == (0, '{"title":"Countess"}\n')
+    missing = get("people", "nobody@example.com")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "'nobody@example.com' is not in people" in missing.stderr
+    several = get(stack.state["url"], "-", asked="ada@example.com\nnobody@example.com\n")
+    assert several.returncode == 1
+    assert [orjson.loads(line)["value"] for line in several.stdout.splitlines()] == [{"title": "Countess"}, None]
+    unknown = get("elsewhere", "x")
+    assert (unknown.returncode, "no `lookupdb up` serves elsewhere" in unknown.stderr) == (2, True)
