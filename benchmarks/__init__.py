@@ -1,0 +1,1 @@
+"""Measured comparisons with peers: `make bench`, or `python -m benchmarks --list`. See README.md."""
