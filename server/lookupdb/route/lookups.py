@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+from lookupdb.keys import InvalidKey, shard_of
+from lookupdb.route.asks import Gather, One, Part
+from lookupdb.route.counters import INDEX
+from lookupdb.route.deadlines import Deadlines
+from lookupdb.route.endpoint import BATCH_KEYS
 from lookupdb.route.generation import Generation
+from lookupdb.route.limits import Limits
 from lookupdb.route.waiters import UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
 
+if TYPE_CHECKING:
+    from lookupdb.route.live import LiveTable
+    from lookupdb.route.replicas import Shard
+
 __all__ = ["UNAVAILABLE", "BatchWaiter", "DatasetInfo", "Generation", "Lookups", "Problem", "Values", "Waiter"]
+
+_MISSING: Final = INDEX["keys_missing"]
+_UNAVAILABLE: Final = INDEX["keys_unavailable"]
+NO_TABLE: Final = Problem("NoTable", "the router has not read a valid routing table yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +45,116 @@ class DatasetInfo:
 
 
 class Lookups:
-    """Finds keys in the routing table in effect."""
+    """Finds keys in the routing table in effect: ``live``, which a cutover replaces in one assignment."""
+
+    def __init__(self, limits: Limits, counters: memoryview) -> None:
+        self.live: LiveTable | None = None
+        self._counters = counters
+        self._deadlines = Deadlines(limits.deadline_seconds, limits.hedge_seconds, counters)
+        self._watch = self._deadlines.add
+        self._now = asyncio.get_running_loop().time
 
     def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
         """Look ``key`` up in the active generation, or in the one named. May call the waiter at once.
 
         A key that no record can have (``keys.InvalidKey``) is missing.
         """
-        raise NotImplementedError
+        live = self.live
+        if live is None:
+            self._counters[_UNAVAILABLE] += 1
+            waiter.unavailable(NO_TABLE)
+            return
+        chosen = live.active if generation is None else live.generations.get(generation)
+        if chosen is None:
+            waiter.unknown_generation(generation or "")
+            return
+        try:
+            encoded = chosen.encode(key)
+        except InvalidKey:
+            self._counters[_MISSING] += 1
+            waiter.missing(chosen)
+            return
+        shards = chosen.shards
+        shard = shards[shard_of(encoded, len(shards))]
+        ask = One(encoded, waiter, chosen, shard, self._now())
+        shard.ask(ask)
+        if not ask.done:
+            self._watch(ask)
 
     def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> None:
         """Look all ``keys`` up in one generation, retries included. May call the waiter at once."""
-        raise NotImplementedError
+        live = self.live
+        if live is None:
+            self._counters[_UNAVAILABLE] += len(keys)
+            waiter.unavailable(NO_TABLE)
+            return
+        chosen = live.active if generation is None else live.generations.get(generation)
+        if chosen is None:
+            waiter.unknown_generation(generation or "")
+            return
+        gather = Gather(len(keys), waiter, chosen)
+        parts = self._parts(keys, gather, chosen)
+        if not parts:
+            gather.finish()
+            return
+        gather.parts = len(parts)
+        for part in parts:
+            part.shard.ask(part)
+            if not part.done:
+                self._watch(part)
 
     def dataset(self) -> DatasetInfo | None:
         """The dataset in effect, or None while no routing table is."""
-        raise NotImplementedError
+        live = self.live
+        if live is None:
+            return None
+        table, entry = live.table, live.table.active_entry
+        return DatasetInfo(
+            namespace=table.dataset.namespace,
+            name=table.dataset.name,
+            generation=entry.generation,
+            records=entry.records,
+            shards=len(entry.shards),
+            built_at=entry.built_at,
+            age=max(0.0, time.time() - entry.built_timestamp),
+            candidates=tuple(e.generation for e in table.entries if e.generation != table.active),
+        )
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether anybody waits for an answer; may lag behind by a tick of the deadlines."""
+        return self._deadlines.outstanding
+
+    def _parts(self, keys: list[str], gather: Gather, generation: Generation) -> list[Part]:
+        """The asks for ``keys``, each of one shard and no larger than a batch."""
+        encode, shards, now = generation.encode, generation.shards, self._now()
+        count = len(shards)
+        found: dict[int, tuple[list[bytes], list[int]]] = {}
+        invalid = 0
+        for position, key in enumerate(keys):
+            try:
+                encoded = encode(key)
+            except InvalidKey:
+                invalid += 1
+                continue
+            number = shard_of(encoded, count)
+            if number in found:
+                encodeds, positions = found[number]
+                encodeds.append(encoded)
+                positions.append(position)
+            else:
+                found[number] = ([encoded], [position])
+        if invalid:
+            self._counters[_MISSING] += invalid
+        return [
+            part
+            for number, (encodeds, positions) in found.items()
+            for part in _cut(encodeds, positions, gather, shards[number], now)
+        ]
+
+
+def _cut(keys: list[bytes], positions: list[int], gather: Gather, shard: Shard, now: float) -> list[Part]:
+    return [
+        Part(keys[start : start + BATCH_KEYS], positions[start : start + BATCH_KEYS], gather, shard, now)
+        for start in range(0, len(keys), BATCH_KEYS)
+    ]

@@ -1,0 +1,157 @@
+"""Cutover: a new routing table takes effect once its endpoints have proven themselves; until then the old serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from lookupdb.route import table as tables
+from lookupdb.route.counters import INDEX, TABLE_VERSION
+from lookupdb.route.endpoint import Settings, State
+from lookupdb.route.live import LiveTable, Pool
+from lookupdb.route.lookups import Lookups
+from lookupdb.route.table import RoutingTable
+
+log = logging.getLogger(__name__)
+
+_NAMED: Final = 20
+"""Reports to the supervisor name at most so many endpoints."""
+_RELOADS: Final = INDEX["reloads"]
+_REFUSED: Final = INDEX["reloads_refused"]
+_VERSION: Final = INDEX[TABLE_VERSION]
+_READY: Final = INDEX["endpoints_ready"]
+_UNREADY: Final = INDEX["endpoints_unready"]
+
+
+class Cutover:
+    """Puts routing tables into effect in ``lookups``. ``on_change`` is called when ``status()`` has changed."""
+
+    def __init__(self, lookups: Lookups, settings: Settings, on_change: Callable[[], None]) -> None:
+        self._lookups = lookups
+        self._settings = settings
+        self._on_change = on_change
+        self._pool = Pool(settings)
+        self._next: LiveTable | None = None
+        self._retiring: list[LiveTable] = []
+        self._error: str | None = None
+        self._seen: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+
+    def offer(self, table: RoutingTable) -> None:
+        """Put ``table`` into effect as soon as it can be; the newest table offered wins."""
+        self._seen = table.version
+        current = self._lookups.live
+        why = tables.refusal(table, current.table if current else None)
+        if why:
+            self.refuse(why)
+            return
+        self._error = None
+        self._abandon()
+        if current is None or table != current.table:
+            self._next = self._bring_to_life(table)
+        self._close_unused()
+        self._consider()
+
+    def refuse(self, why: str) -> None:
+        """Keep the table in effect; ``why`` a new one cannot be used is told once, and in ``status()``."""
+        if why != self._error:
+            self._settings.counters[_REFUSED] += 1
+            log.warning("routing table refused: %s", why, extra={"inEffect": self._settings.counters[_VERSION]})
+            self._error = why
+            self._on_change()
+
+    def status(self) -> dict[str, Any]:
+        """What this worker reports: the version in effect, the version seen, and what is wrong."""
+        live = self._lookups.live
+        watched = self._next or live
+        return {
+            "tableVersion": live.table.version if live else None,
+            "tableSeen": self._seen,
+            "generation": live.active.name if live else None,
+            "unreachedShards": live.unreached[:_NAMED] if live else None,
+            "error": self._error or self._waiting(),
+            "endpoints": watched.problems(_NAMED) if watched else [],
+        }
+
+    @property
+    def complete(self) -> bool:
+        """Whether a table is in effect of which every shard has been reached at least once."""
+        live = self._lookups.live
+        return live is not None and not live.unreached
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._abandon()
+        self._lookups.live = None
+        self._pool.close_unused(())
+
+    def _waiting(self) -> str | None:
+        if not self._next:
+            return None
+        missing = [str(shard) for shard, proven in enumerate(self._next.proven) if not proven]
+        version = self._next.table.version
+        return f"version {version} waits for an endpoint to prove itself of shard {', '.join(missing[:_NAMED])}"
+
+    def _bring_to_life(self, table: RoutingTable) -> LiveTable:
+        live = self._pool.bring_to_life(table)
+        for endpoint in live.endpoints():
+            endpoint.observers.append(self._endpoint_changed)
+        return live
+
+    def _let_go(self, live: LiveTable) -> None:
+        for endpoint in live.endpoints():
+            endpoint.observers.remove(self._endpoint_changed)
+        live.close()
+
+    def _endpoint_changed(self) -> None:
+        """Consider once for all changes of this turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._consider)
+
+    def _consider(self) -> None:
+        self._scheduled = False
+        current, new = self._lookups.live, self._next
+        if new and tables.may_take_over(
+            new.table,
+            new.proven,
+            current.table if current else None,
+            current.proven if current else (),
+        ):
+            self._take_over(new)
+        self._count_endpoints()
+        self._on_change()
+
+    def _take_over(self, new: LiveTable) -> None:
+        old, self._lookups.live, self._next = self._lookups.live, new, None
+        counters = self._settings.counters
+        counters[_RELOADS] += 1
+        counters[_VERSION] = new.table.version
+        log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
+        if old:
+            # Whatever was asked of the old table has been answered, or given up, by then.
+            self._retiring.append(old)
+            self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
+
+    def _retire(self, old: LiveTable) -> None:
+        self._retiring.remove(old)
+        self._let_go(old)
+        self._close_unused()
+
+    def _abandon(self) -> None:
+        """Another table has come before the next one could take effect."""
+        if self._next:
+            abandoned, self._next = self._next, None
+            self._let_go(abandoned)
+
+    def _close_unused(self) -> None:
+        self._pool.close_unused(live for live in (self._lookups.live, self._next, *self._retiring) if live)
+
+    def _count_endpoints(self) -> None:
+        live = self._lookups.live
+        states = [endpoint.state is State.READY for endpoint in live.endpoints()] if live else []
+        self._settings.counters[_READY] = sum(states)
+        self._settings.counters[_UNREADY] = len(states) - sum(states)

@@ -1,0 +1,61 @@
+"""What an endpoint must prove before it is used: that it serves the very shard the routing table says.
+
+The address of a pod that is gone may be another pod's by now; a wrong answer is worse than no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+FORMAT_VERSION: Final = 1
+"""``shardfile.FORMAT_VERSION`` (a test compares them): that module would bring lmdb into every router worker."""
+QUESTION: Final = b"*2\r\n$4\r\nINFO\r\n$8\r\nlookupdb\r\n"
+"""``INFO lookupdb``, whose answer is lines of ``name:value``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What one endpoint is expected to serve."""
+
+    dataset: str
+    """``namespace/name``."""
+    uid: str
+    generation: str
+    shard: int
+    shards: int
+    normalize: tuple[str, ...]
+    value_format: str
+
+    def members(self) -> dict[str, str]:
+        """As ``INFO lookupdb`` names them."""
+        return {
+            "format_version": str(FORMAT_VERSION),
+            "dataset": self.dataset,
+            "dataset_uid": self.uid,
+            "generation": self.generation,
+            "shard": str(self.shard),
+            "shards": str(self.shards),
+            "normalize": ",".join(self.normalize),
+            "value_format": self.value_format,
+        }
+
+    def mismatch(self, answer: object) -> str | None:
+        """What in the ``answer`` to QUESTION is not as expected, as a sentence; None when all is."""
+        if not isinstance(answer, bytes):
+            return f"expected lines of name:value, found {str(answer)[:200]!r}"
+        found = dict(_lines(answer))
+        wrong = [
+            f"{name} {expected!r}, found {found.get(name, 'none')!r}"
+            for name, expected in self.members().items()
+            if found.get(name) != expected
+        ]
+        return f"expected {'; '.join(wrong)}" if wrong else None
+
+
+def _lines(answer: bytes) -> Iterator[tuple[str, str]]:
+    for line in answer.decode(errors="replace").splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            yield name.strip(), value.strip()

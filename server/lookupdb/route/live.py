@@ -1,0 +1,109 @@
+"""A routing table brought to life: its generations, their shards, and the endpoints behind them.
+
+Endpoints outlive tables: one that stands in the old and the new table under the same identity keeps its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lookupdb.keys import key_encoder
+from lookupdb.route.endpoint import Endpoint, Settings
+from lookupdb.route.generation import Generation
+from lookupdb.route.identity import Identity
+from lookupdb.route.replicas import Shard
+from lookupdb.route.table import Address, Entry, RoutingTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveTable:
+    """``table`` with connections. Made by ``Pool.bring_to_life``, ended by ``close``."""
+
+    table: RoutingTable
+    active: Generation
+    generations: dict[str, Generation]
+
+    @property
+    def proven(self) -> list[bool]:
+        """Of each shard of the active generation, whether an endpoint is ready now."""
+        return [shard.proven for shard in self.active.shards]
+
+    @property
+    def unreached(self) -> list[int]:
+        """The shards of the active generation of which no endpoint has ever been ready."""
+        return [shard.number for shard in self.active.shards if not shard.was_proven]
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Of all generations and shards."""
+        for generation in self.generations.values():
+            for shard in generation.shards:
+                yield from shard.endpoints
+
+    def problems(self, most: int) -> list[dict[str, Any]]:
+        """Endpoints that are not ready, at most so many, with why."""
+        found: list[dict[str, Any]] = []
+        for generation in self.generations.values():
+            for shard in generation.shards:
+                for told in shard.describe():
+                    if told["state"] != "ready" and len(found) < most:
+                        found.append({"generation": generation.name, "shard": shard.number, **told})
+        return found
+
+    def close(self) -> None:
+        """Let go of the endpoints."""
+        for generation in self.generations.values():
+            for shard in generation.shards:
+                shard.close()
+
+
+@dataclass(slots=True)
+class Pool:
+    """All endpoints that are connected or being connected."""
+
+    settings: Settings
+    _endpoints: dict[tuple[Identity, Address], Endpoint] = field(default_factory=dict)
+
+    def bring_to_life(self, table: RoutingTable) -> LiveTable:
+        """``table`` with its endpoints, of which new ones begin to connect."""
+        generations = {entry.generation: self._generation(table, entry) for entry in table.entries}
+        return LiveTable(table, generations[table.active], generations)
+
+    def close_unused(self, used: Iterable[LiveTable]) -> None:
+        """Close the endpoints of which none of the tables ``used`` knows."""
+        needed = {endpoint for live in used for endpoint in live.endpoints()}
+        for key, endpoint in list(self._endpoints.items()):
+            if endpoint not in needed:
+                del self._endpoints[key]
+                endpoint.close()
+
+    def _generation(self, table: RoutingTable, entry: Entry) -> Generation:
+        return Generation(
+            name=entry.generation,
+            value_format=entry.value_format,
+            records=entry.records,
+            built_at=entry.built_at,
+            encode=key_encoder(entry.normalize),
+            shards=tuple(self._shard(table, entry, number) for number in range(len(entry.shards))),
+        )
+
+    def _shard(self, table: RoutingTable, entry: Entry, number: int) -> Shard:
+        identity = Identity(
+            dataset=str(table.dataset),
+            uid=table.dataset.uid,
+            generation=entry.generation,
+            shard=number,
+            shards=len(entry.shards),
+            normalize=entry.normalize,
+            value_format=entry.value_format,
+        )
+        endpoints = [self._endpoint(address, identity) for address in entry.shards[number]]
+        return Shard(number, endpoints, self.settings)
+
+    def _endpoint(self, address: Address, identity: Identity) -> Endpoint:
+        endpoint = self._endpoints.get((identity, address))
+        if endpoint is None:
+            endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)
+            endpoint.start()
+        return endpoint

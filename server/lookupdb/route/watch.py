@@ -1,0 +1,71 @@
+"""Watches the routing table file. Polling, because it sees every way a file can change: renamed over, rewritten in
+place, or reached through a symbolic link that a kubelet swaps (the ``..data`` of a ConfigMap).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from lookupdb.route.table import MAX_BYTES, InvalidTable, RoutingTable, parse
+
+POLL_SECONDS: Final = 0.2
+_SETTLED_SECONDS: Final = 1.0
+"""A file changed so short before it was read may change again within its timestamp's resolution: read it again."""
+
+
+class Watcher:
+    """Calls ``changed`` with each valid content of the file at ``path``, ``invalid`` with why another is not."""
+
+    def __init__(self, path: Path, changed: Callable[[RoutingTable], None], invalid: Callable[[str], None]) -> None:
+        self._path = path
+        self._changed = changed
+        self._invalid = invalid
+        self._signature: tuple[int, int, int, int] | None = None
+        self._content: bytes | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look now, and again until ``stop``."""
+        self.look()
+        self._timer = self._loop.call_later(POLL_SECONDS, self.start)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer:
+            self._timer.cancel()
+
+    def look(self) -> None:
+        """Read the file if it has changed since it was read."""
+        try:
+            about = self._path.stat()
+            signature = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+            if signature == self._signature:
+                return
+            content = self._read()
+        except OSError as error:
+            self._signature = self._content = None
+            self._invalid(f"{self._path} cannot be read: {error.strerror or error}")
+            return
+        settled = abs(time.time() - about.st_mtime) > _SETTLED_SECONDS
+        self._signature = signature if settled else None
+        if content != self._content:
+            self._content = content
+            self._parse(content)
+
+    def _parse(self, content: bytes) -> None:
+        try:
+            table = parse(content)
+        except InvalidTable as error:
+            self._invalid(f"{self._path}: {error.message}")
+        else:
+            self._changed(table)
+
+    def _read(self) -> bytes:
+        """The content, bounded: one byte more than may be is enough to refuse it."""
+        with self._path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
