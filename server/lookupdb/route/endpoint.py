@@ -140,7 +140,7 @@ class Endpoint:
         if len(keys) == 1:
             self._connection.write(b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(keys[0]), keys[0]))
         else:
-            self._connection.write(hiredis.pack_command(("MGET", *keys))  # type: ignore[arg-type])
+            self._connection.write(hiredis.pack_command(("MGET", *keys)))  # type: ignore[arg-type]
         counters = self._settings.counters
         counters[_BATCHES] += 1
         counters[_ASKED] += len(keys)
