@@ -1,0 +1,125 @@
+"""HTTP answers as bytes. What is the same for every lookup of a generation is encoded once a second, not once a lookup.
+
+Each head ends before the ``Connection`` field, which depends on the connection: ``b""``, ``CLOSE`` or ``KEEP_ALIVE``.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from email.utils import formatdate
+from typing import Final
+
+import orjson
+
+from lookupdb.route import http_problems as problems
+from lookupdb.route.http_problems import REASONS, HttpProblem
+from lookupdb.route.lookups import UNAVAILABLE, Generation, Values
+
+STAY: Final = b""
+"""HTTP/1.1 connections stay open without being asked to."""
+CLOSE: Final = b"Connection: close\r\n"
+KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+JSON: Final = "application/json"
+OCTETS: Final = "application/octet-stream"
+PROBLEM: Final = "application/problem+json"
+
+
+class Heads:
+    """The encoded heads of one generation's answers, good for one second (they tell the date)."""
+
+    __slots__ = ("batch", "found", "media_type", "missing", "missing_body")
+
+    def __init__(self, generation: Generation, date: str) -> None:
+        common = {"Date": date, "Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
+        self.media_type = JSON if generation.value_format == "json" else OCTETS
+        self.found = _open_head(200, {**common, "Content-Type": self.media_type})
+        self.batch = _open_head(200, {**common, "Content-Type": JSON})
+        self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
+        self.missing = b"%b%d\r\n" % (
+            _open_head(404, {**common, "Content-Type": PROBLEM}),
+            len(self.missing_body),
+        )
+
+
+def missing_detail(generation: Generation) -> str:
+    """The sentence that goes with a key that is not there."""
+    return f"generation {generation.name} holds no record with this key"
+
+
+class Answers:
+    """The answers of one worker. ``tick()`` at least once a second keeps their date."""
+
+    __slots__ = ("_date", "_heads", "_second")
+
+    def __init__(self) -> None:
+        self._second = 0
+        self.tick()
+
+    def tick(self) -> None:
+        """Take the present second for the ``Date`` of answers from now on."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._date = formatdate(second, usegmt=True)
+            self._heads: dict[Generation, Heads] = {}
+
+    def heads(self, generation: Generation) -> Heads:
+        """The heads of answers out of ``generation``."""
+        heads = self._heads.get(generation)
+        if heads is None:
+            heads = self._heads[generation] = Heads(generation, self._date)
+        return heads
+
+    def document(self, media_type: str, body: bytes, line: bytes, fields: dict[str, str]) -> tuple[bytes, bytes]:
+        """Head and body of a 200."""
+        head = _open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
+        return b"%b%d\r\n%b\r\n" % (head, len(body), line), body
+
+    def allowed(self, methods: str, line: bytes) -> bytes:
+        """The answer to OPTIONS."""
+        head = _head(204, {"Date": self._date, "Allow": methods})
+        return b"%b%b\r\n" % (head, line)
+
+    def problem(self, problem: HttpProblem, line: bytes) -> tuple[bytes, bytes]:
+        """Head and body of the answer that tells ``problem``."""
+        body = problem.body()
+        fields = {"Date": self._date, "Content-Type": PROBLEM, **problem.fields}
+        head = _open_head(problem.kind.status, fields)
+        return b"%b%d\r\n%b\r\n" % (head, len(body), line), body
+
+
+def _head(status: int, fields: dict[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {REASONS[status]}", *(f"{name}: {value}" for name, value in fields.items()), ""]
+    return "\r\n".join(lines).encode("latin-1", "replace")
+
+
+def _open_head(status: int, fields: dict[str, str]) -> bytes:
+    """A head that goes on with the number of bytes of its body."""
+    return _head(status, fields) + b"Content-Length: "
+
+
+def batch_body(generation: Generation, keys: list[str], values: Values, *, partial: bool) -> bytes:
+    """The JSON that answers a batch of distinct ``keys``, with whose order ``values`` are aligned.
+
+    JSON values go in as the bytes they are, raw ones as base64. ``partial`` adds the member ``unavailable``;
+    without it no value may be UNAVAILABLE.
+    """
+    raw = generation.value_format == "raw"
+    found: dict[str, object] = {}
+    missing: list[str] = []
+    unavailable: list[str] = []
+    for key, value in zip(keys, values, strict=True):
+        if value is None:
+            missing.append(key)
+        elif value is UNAVAILABLE:
+            unavailable.append(key)
+        else:
+            found[key] = base64.b64encode(value).decode() if raw else orjson.Fragment(value)
+    document = {"generation": generation.name, "found": found, "missing": missing}
+    if partial:
+        document["unavailable"] = unavailable
+    return orjson.dumps(document)

@@ -1,0 +1,269 @@
+"""One client connection: what comes in goes to the reader, answers go out in the order of the requests.
+
+Every buffer is bounded: at most ``MAX_PIPELINE`` requests are looked up at once; those that came in the same read
+wait, and nothing more is read until they have begun; none begins while the client does not take its answers.
+
+A connection has one deadline, which the front's sweep looks at; what is overdue follows from the state it is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+from lookupdb.route import http_problems as problems
+from lookupdb.route.counters import INDEX
+from lookupdb.route.http_answers import CLOSE, STAY
+from lookupdb.route.http_exchanges import Exchange, Interim, Refusal
+from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_PIPELINE
+from lookupdb.route.http_problems import HttpProblem
+from lookupdb.route.http_request import Request, RequestReader
+from lookupdb.route.http_routes import exchange_for
+
+if TYPE_CHECKING:
+    from lookupdb.route.http_front import HttpFront
+
+_REQUESTS_REFUSED: Final = INDEX["requests_refused"]
+_CLIENTS_TIMED_OUT: Final = INDEX["clients_timed_out"]
+
+
+class Connection(asyncio.Protocol):
+    """One client connection of ``front``, which makes it and knows it until it is lost."""
+
+    __slots__ = (
+        "_advancing",
+        "_blocked",
+        "_closing",
+        "_ended",
+        "_half_closed",
+        "_pending",
+        "_reader",
+        "_receiving",
+        "_transport",
+        "_waiting",
+        "answers",
+        "counts",
+        "deadline",
+        "front",
+        "limits",
+        "lookups",
+    )
+
+    def __init__(self, front: HttpFront) -> None:
+        self.front = front
+        self.lookups = front.lookups
+        self.answers = front.answers
+        self.counts = front.counts
+        self.limits = front.limits
+        self.deadline = math.inf
+        self._reader = RequestReader(front.limits.max_body_bytes, self._received, self._continue)
+        self._pending: deque[Exchange] = deque()
+        """Begun, in order; answered once all before them are."""
+        self._waiting: deque[Exchange] = deque()
+        """Read, not begun."""
+        self._receiving = False
+        """A request has begun and is not whole: ``deadline`` is when it must be."""
+        self._blocked = False
+        """The client does not take its answers: ``deadline`` is when it must have."""
+        self._ended = False
+        """No further request will be read."""
+        self._closing = False
+        """The last answer is sent: ``deadline`` is when the connection is cut off."""
+        self._half_closed = False
+        """The client sends no more."""
+        self._advancing = False
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self.deadline = self.front.idle_deadline
+        self.front.admit(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, or broken: answers that are still due have nowhere to go."""
+        self.front.forget(self)
+        self._ended = self._closing = True
+        self._pending.clear()
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent something."""
+        if self._ended:
+            return
+        reader = self._reader
+        try:
+            reader.feed(data)
+        except HttpProblem as problem:
+            self.counts[_REQUESTS_REFUSED] += 1
+            self.refuse(problem)
+            return
+        if reader.partial or self._receiving:
+            self._time_request(data)
+
+    def eof_received(self) -> bool:
+        """The client sends no more, and may still wait for answers: it gets them before the connection closes."""
+        self._half_closed = True
+        if self._closing:
+            return False
+        if self._reader.partial and not self._ended:
+            self.counts[_REQUESTS_REFUSED] += 1
+            self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
+        elif not self._pending and not self._waiting:
+            return False
+        self._ended = True
+        return True
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent."""
+        self._blocked = True
+        self.deadline = self.front.write_deadline
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client has taken most of it."""
+        self._blocked = False
+        front = self.front
+        if self._closing:
+            self.deadline = front.linger_deadline
+        else:
+            self.deadline = front.header_deadline if self._receiving else front.idle_deadline
+        self._advance()
+
+    # What the reader calls
+
+    def _received(self, request: Request) -> None:
+        if request.line is CLOSE:
+            self._ended = True
+        self._submit(exchange_for(request, self))
+
+    def _continue(self) -> None:
+        self._submit(Interim(self, STAY, bodyless=True))
+
+    # Requests in, answers out
+
+    def _submit(self, exchange: Exchange) -> None:
+        if self._waiting or self._blocked or len(self._pending) >= MAX_PIPELINE:
+            self._waiting.append(exchange)
+            self._transport.pause_reading()
+        else:
+            self._pending.append(exchange)
+            exchange.start()
+
+    def answer(self, exchange: Exchange, answer: bytes) -> None:
+        """``answer`` is the one to ``exchange``: send it when it is its turn."""
+        pending = self._pending
+        if not pending or pending[0] is not exchange:
+            exchange.answer = answer
+            return
+        pending.popleft()
+        self._transport.write(answer)
+        if pending or self._waiting or exchange.line is not STAY or self._ended:
+            self._after(exchange)
+        elif not self._receiving and not self._blocked:
+            self.deadline = self.front.idle_deadline
+
+    def _after(self, exchange: Exchange) -> None:
+        """``exchange``'s answer is sent, and there is more to do."""
+        pending = self._pending
+        while exchange.line is not CLOSE and pending and pending[0].answer is not None:
+            exchange = pending.popleft()
+            assert exchange.answer is not None
+            self._transport.write(exchange.answer)
+        if exchange.line is CLOSE:
+            self._close()
+            return
+        self._advance()
+        if pending or self._waiting:
+            return
+        if self._ended:
+            self._close()
+        elif not self._receiving and not self._blocked:
+            self.deadline = self.front.idle_deadline
+
+    def _advance(self) -> None:
+        """Begin what waits, as far as the bounds allow; read on once nothing waits."""
+        if self._advancing:
+            return
+        self._advancing = True
+        while self._waiting and not self._blocked and not self._closing and len(self._pending) < MAX_PIPELINE:
+            exchange = self._waiting.popleft()
+            self._pending.append(exchange)
+            exchange.start()
+        self._advancing = False
+        if not self._waiting and not self._blocked:
+            self._transport.resume_reading()
+
+    def line_of(self, exchange: Exchange) -> bytes:
+        """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""
+        if (
+            self.front.draining
+            and not self._waiting
+            and not self._reader.partial
+            and len(self._pending) == 1
+            and self._pending[0] is exchange
+        ):
+            exchange.line = CLOSE
+        return exchange.line
+
+    # Ends
+
+    def refuse(self, problem: HttpProblem) -> None:
+        """Answer with ``problem`` in its turn, and close."""
+        self._ended = True
+        self._receiving = False
+        self._submit(Refusal(self, CLOSE, problem, bodyless=False))
+
+    def _close(self) -> None:
+        """Say that nothing more will be sent, and drop what the client still sends until it closes too."""
+        self._ended = self._closing = True
+        self._pending.clear()
+        self._waiting.clear()
+        self.deadline = self.front.linger_deadline
+        if self._half_closed:
+            self._transport.close()
+        else:
+            self._transport.resume_reading()
+            self._transport.write_eof()
+
+    def _time_request(self, data: bytes) -> None:
+        """Start or stop the clock of a request that has not come whole."""
+        reader = self._reader
+        if not self._receiving and not data.strip(b"\r\n"):
+            reader.partial = False
+        if reader.partial and not self._receiving:
+            self.deadline = self.front.header_deadline
+        elif self._receiving and not reader.partial and not self._blocked:
+            self.deadline = self.front.idle_deadline
+        self._receiving = reader.partial
+
+    def overdue(self) -> None:
+        """The deadline has passed: end the connection, unless what it waits for is a lookup."""
+        if self._blocked:
+            self.counts[_CLIENTS_TIMED_OUT] += 1
+            self._transport.abort()
+        elif self._closing and self._transport.get_write_buffer_size():
+            self._blocked = True
+            self.deadline = self.front.write_deadline
+        elif self._closing:
+            self._transport.abort()
+        elif self._receiving and not self._ended:
+            self.counts[_CLIENTS_TIMED_OUT] += 1
+            seconds = self.limits.header_timeout_seconds
+            self.refuse(HttpProblem(problems.TIMEOUT, f"no whole request within {seconds:g} seconds"))
+        elif not self._pending and not self._waiting:
+            self._transport.close()
+
+    def finish(self) -> None:
+        """Close if the connection is idle. Otherwise its last answer will, while the front is draining."""
+        if not (self._pending or self._waiting or self._reader.partial or self._closing):
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection off, whatever is due."""
+        self._ended = True
+        self._transport.abort()

@@ -1,0 +1,105 @@
+"""The router's HTTP port: takes connections, watches their deadlines, and drains.
+
+There is no timer for a request or a connection: a few times a second one sweep looks through all connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from typing import Final
+
+from lookupdb.route import http_problems as problems
+from lookupdb.route.counters import INDEX
+from lookupdb.route.http_answers import Answers
+from lookupdb.route.http_connection import Connection
+from lookupdb.route.http_limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SWEEP_SECONDS
+from lookupdb.route.http_problems import HttpProblem
+from lookupdb.route.limits import Limits
+from lookupdb.route.lookups import Lookups
+
+_ACCEPTED: Final = INDEX["connections_accepted"]
+_REFUSED: Final = INDEX["connections_refused"]
+_OPEN: Final = INDEX["connections"]
+
+
+class HttpFront:
+    """All client connections of one worker. ``counts`` is the worker's slot of ``counters``."""
+
+    def __init__(self, lookups: Lookups, limits: Limits, counts: memoryview) -> None:
+        self.lookups = lookups
+        self.limits = limits
+        self.counts = counts
+        self.answers = Answers()
+        self.draining = False
+        """Answers say ``Connection: close`` from now on."""
+        self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
+        """What a deadline that begins now is set to: as exact as the sweep."""
+        self._connections: set[Connection] = set()
+        self._refused: set[Connection] = set()
+        """Beyond the limit: open only until they have read that they are."""
+        self._servers: list[asyncio.Server] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept connections on ``listener``, which is bound already."""
+        if self._sweeping is None:
+            self._sweep()
+        self._servers.append(await self._loop.create_server(lambda: Connection(self), sock=listener))
+
+    def drain(self) -> None:
+        """Go on answering, and have clients leave: every answer from now on closes its connection."""
+        self.draining = True
+
+    async def close(self, seconds: float) -> None:
+        """Accept no more, close idle connections, finish what is in flight within ``seconds``; cut off the rest."""
+        self.draining = True
+        for server in self._servers:
+            server.close()
+        deadline = self._loop.time() + seconds
+        while self._connections and self._loop.time() < deadline:
+            for connection in tuple(self._connections):
+                connection.finish()
+            await asyncio.sleep(0.02)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in (*self._connections, *self._refused):
+            connection.abort()
+
+    def admit(self, connection: Connection) -> None:
+        """Count ``connection`` in, or have it tell its client that there are too many."""
+        limit = self.limits.max_connections
+        if len(self._connections) < limit:
+            self._connections.add(connection)
+            self.counts[_ACCEPTED] += 1
+            self.counts[_OPEN] = len(self._connections)
+            return
+        self.counts[_REFUSED] += 1
+        self._refused.add(connection)
+        if len(self._refused) > MAX_LINGERING_REFUSED:
+            connection.abort()
+        else:
+            detail = f"there are {limit} connections already, which is the limit"
+            connection.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
+
+    def forget(self, connection: Connection) -> None:
+        """``connection`` is lost."""
+        self._refused.discard(connection)
+        self._connections.discard(connection)
+        self.counts[_OPEN] = len(self._connections)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        limits = self.limits
+        self.idle_deadline = now + limits.idle_timeout_seconds
+        self.header_deadline = now + limits.header_timeout_seconds
+        self.write_deadline = now + limits.write_timeout_seconds
+        self.linger_deadline = now + LINGER_SECONDS
+        self.answers.tick()
+        overdue = [connection for connection in self._connections if connection.deadline < now]
+        overdue += [connection for connection in self._refused if connection.deadline < now]
+        for connection in overdue:
+            connection.overdue()
+        self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)

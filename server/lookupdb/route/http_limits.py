@@ -1,0 +1,36 @@
+"""The bounds of the router's HTTP that no dataset sets; ``limits.Limits`` has those that it does. Sizes in bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_TARGET_BYTES: Final = 8192
+"""Request target: five times the longest key with each byte percent-encoded. More: 414."""
+
+MAX_HEAD_BYTES: Final = 32 * 1024
+"""Request line and header fields, counted in steps of ``SLICE_BYTES``. More: 431."""
+
+SLICE_BYTES: Final = 8 * 1024
+"""What the parser is fed at once while it reads a head, so that a long head is noticed before it is collected."""
+
+MAX_CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
+"""Chunk sizes, extensions and trailers of one body, beyond 16 bytes for each byte of the body itself. More: 431."""
+
+MAX_PIPELINE: Final = 64
+"""Requests of one connection that are looked up at once. More wait, and nothing more is read meanwhile."""
+
+MAX_ANSWER_BYTES: Final = 64 << 20
+"""The values of one batch, together. More: 413. The schema lets a single value be no larger either."""
+
+HIGH_WATER_BYTES: Final = 256 * 1024
+"""Answers that a client has not taken yet. More: no further request of its connection is begun or read."""
+
+LINGER_SECONDS: Final = 2.0
+"""How long after a closing answer what the client still sends is read and dropped, so that it can read the answer:
+closing with unread bytes resets the connection."""
+
+MAX_LINGERING_REFUSED: Final = 256
+"""Connections over the limit that are told so at once. Further ones are reset."""
+
+SWEEP_SECONDS: Final = 0.25
+"""How often connections are looked through for timeouts: every timeout is kept to within this."""

@@ -1,0 +1,162 @@
+"""From a whole request to its exchange: which resource, which method, which keys. Decides; touches no socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from lookupdb.route import http_problems as problems
+from lookupdb.route import http_target as target
+from lookupdb.route.http_accept import accept
+from lookupdb.route.http_answers import JSON
+from lookupdb.route.http_exchanges import Batch, Dataset, Exchange, Lookup, Options, Refusal
+from lookupdb.route.http_problems import HttpProblem
+from lookupdb.route.http_request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, GENERATION, Request
+
+if TYPE_CHECKING:
+    from lookupdb.route.http_connection import Connection
+
+METHODS: Final = {
+    target.LOOKUP_KEY: "GET, HEAD, OPTIONS",
+    target.LOOKUP: "GET, HEAD, OPTIONS, POST",
+    target.DATASET: "GET, HEAD, OPTIONS",
+    target.SERVER: "GET, HEAD, OPTIONS, POST",
+}
+"""Resource → the methods it knows. ``LOOKUP_KEY`` stands for every path below it."""
+
+
+def exchange_for(request: Request, connection: Connection) -> Exchange:
+    """The exchange that answers ``request``. Never raises: a bad request's exchange is a refusal."""
+    try:
+        return _exchange(request, connection)
+    except HttpProblem as problem:
+        return Refusal(connection, request.line, problem, bodyless=request.method == b"HEAD")
+
+
+def _exchange(request: Request, connection: Connection) -> Exchange:
+    wanted = request.target
+    if not wanted.startswith(b"/"):
+        wanted = target.origin_form(wanted)
+    if wanted.startswith(target.LOOKUP_KEY):
+        if request.method == b"GET" or request.method == b"HEAD":
+            return _lookup(request, connection, target.key_in_path(wanted[len(target.LOOKUP_KEY) :]))
+        return _other(request, connection, target.LOOKUP_KEY)
+    path, question, query = wanted.partition(b"?")
+    if path not in METHODS:
+        raise HttpProblem(
+            problems.NO_SUCH_RESOURCE, "expected /v1/lookup/{key}, /v1/lookup?key=…, /v1/lookup or /v1/dataset"
+        )
+    if path == target.DATASET and request.method in (b"GET", b"HEAD"):
+        _no_query(question)
+        return Dataset(connection, request.line, bodyless=request.method == b"HEAD")
+    if path == target.LOOKUP and request.method in (b"GET", b"HEAD"):
+        return _lookup(request, connection, target.key_in_query(query))
+    if path == target.LOOKUP and request.method == b"POST":
+        _no_query(question)
+        return _batch(request, connection)
+    return _other(request, connection, path)
+
+
+def _other(request: Request, connection: Connection, resource: bytes) -> Exchange:
+    """OPTIONS, or a method that ``resource`` does not know."""
+    if request.method == b"OPTIONS":
+        return Options(connection, request.line, METHODS[resource])
+    allowed = METHODS[resource]
+    raise HttpProblem(
+        problems.METHOD_NOT_ALLOWED,
+        f"expected one of {allowed}, found {request.method.decode()}",
+        fields={"Allow": allowed},
+    )
+
+
+def _no_query(question: bytes) -> None:
+    if question:
+        raise HttpProblem(problems.INVALID_TARGET, "this resource takes no query")
+
+
+def _lookup(request: Request, connection: Connection, key: str) -> Lookup:
+    fields = request.fields
+    return Lookup(
+        connection,
+        request.line,
+        key,
+        _generation(fields) if GENERATION in fields else None,
+        accept(fields[ACCEPT]) if ACCEPT in fields else None,
+        bodyless=request.method == b"HEAD",
+    )
+
+
+def _generation(fields: dict[str, bytes]) -> str | None:
+    field = fields.get(GENERATION)
+    return None if field is None else field.strip().decode("latin-1")
+
+
+def _batch(request: Request, connection: Connection) -> Batch:
+    _check_media_type(request.fields)
+    accepted = accept(request.fields.get(ACCEPT))
+    if accepted is not None and not accepted.allows(JSON):
+        raise HttpProblem(problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON}, which Accept rules out")
+    keys, partial = batch_of(request.body, connection.limits.max_keys)
+    return Batch(connection, request.line, keys, _generation(request.fields), partial=partial)
+
+
+def _check_media_type(fields: dict[str, bytes]) -> None:
+    """A body without Content-Type is taken for JSON; anything but JSON in UTF-8, as it is, is refused."""
+    media_type, *parameters = (
+        part.strip() for part in fields.get(CONTENT_TYPE, b"application/json").decode("latin-1").lower().split(";")
+    )
+    charsets = [part.partition("=")[2].strip('" ') for part in parameters if part.startswith("charset")]
+    if media_type != JSON or any(charset not in ("utf-8", "utf8", "us-ascii") for charset in charsets):
+        raise HttpProblem(
+            problems.UNSUPPORTED_MEDIA_TYPE,
+            f"a batch is sent with Content-Type: {JSON}, in UTF-8",
+            fields={"Accept-Post": JSON},
+        )
+    if fields.get(CONTENT_ENCODING, b"identity").strip().lower() not in (b"identity", b""):
+        raise HttpProblem(
+            problems.UNSUPPORTED_MEDIA_TYPE,
+            "a batch is sent without Content-Encoding",
+            fields={"Accept-Encoding": "identity"},
+        )
+
+
+def batch_of(body: bytes, max_keys: int) -> tuple[list[str], bool]:
+    """The distinct keys, in the order in which they come first, and whether a partial answer will do.
+
+    Raises HttpProblem.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise HttpProblem(problems.INVALID_BODY, f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict) or "keys" not in document:
+        raise HttpProblem(problems.INVALID_BODY, 'expected an object such as {"keys": ["KJFK", "EGLL"]}')
+    unknown = document.keys() - {"keys", "partial"}
+    if unknown:
+        raise HttpProblem(
+            problems.INVALID_BODY, f'expected only "keys" and "partial", found {sorted(unknown)[0][:40]!r}'
+        )
+    partial = document.get("partial", False)
+    if not isinstance(partial, bool):
+        raise HttpProblem(problems.INVALID_BODY, f'"partial" is true or false, found {_kind(partial)}')
+    return _distinct(document["keys"], max_keys), partial
+
+
+def _distinct(keys: Any, max_keys: int) -> list[str]:
+    if not isinstance(keys, list):
+        raise HttpProblem(problems.INVALID_BODY, f'"keys" is an array of strings, found {_kind(keys)}')
+    if len(keys) > max_keys:
+        raise HttpProblem(
+            problems.TOO_MANY_KEYS, f"{len(keys)} keys, the limit is {max_keys}; send them in several batches"
+        )
+    for place, key in enumerate(keys):
+        if not isinstance(key, str):
+            raise HttpProblem(problems.INVALID_BODY, f"keys[{place}] is {_kind(key)}, expected a string")
+    return list(dict.fromkeys(keys))
+
+
+def _kind(value: Any) -> str:
+    """What JSON calls ``value``."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,297 @@
+"""The router's HTTP front on a real socket, with a lookup core that a test scripts; and a client of raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import uvloop
+
+from lookupdb.keys import InvalidKey, key_encoder
+from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.http_front import HttpFront
+from lookupdb.route.limits import Limits
+from lookupdb.route.lookups import UNAVAILABLE, BatchWaiter, DatasetInfo, Generation, Problem, Waiter
+from lookupdb.runtime.counters import Counters
+
+LIMITS = Limits(
+    deadline_milliseconds=1000,
+    hedge_milliseconds=0,
+    max_keys=1000,
+    max_body_bytes=1 << 20,
+    max_connections=10_000,
+    max_queued_keys=20_000,
+    header_timeout_seconds=10,
+    idle_timeout_seconds=75,
+    write_timeout_seconds=30,
+)
+
+UNREACHABLE = Problem("Unreachable", "shard 1: no endpoint of 2 answers", shard=1)
+
+
+def generation(name: str, value_format: Literal["json", "raw"] = "json") -> Generation:
+    """A generation without shards."""
+    return Generation(
+        name=name,
+        value_format=value_format,
+        records=3,
+        built_at="2026-11-21T00:00:00Z",
+        encode=key_encoder(["strip", "lowercase"]),
+        shards=(),
+    )
+
+
+@dataclass
+class ScriptedLookups:
+    """A lookup core whose answers a test sets. Keys are as asked; ``delays`` are seconds."""
+
+    values: dict[str, bytes] = field(default_factory=dict)
+    unavailable: set[str] = field(default_factory=set)
+    delays: dict[str, float] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    """Keys that are answered only once ``release`` is called."""
+    active: Generation = field(default_factory=lambda: generation("g1"))
+    candidates: tuple[Generation, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    _waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
+        self.asked.append(key)
+        chosen = self._choose(generation)
+        if chosen is None:
+            waiter.unknown_generation(generation or "")
+        elif key in self.held:
+            self._waiting.append(lambda: self._answer(key, waiter, chosen))
+        elif key in self.delays:
+            asyncio.get_running_loop().call_later(self.delays[key], self._answer, key, waiter, chosen)
+        else:
+            self._answer(key, waiter, chosen)
+
+    def release(self) -> None:
+        """Answer what is held. Call it through ``Server.call``."""
+        self.held.clear()
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer()
+
+    def _choose(self, name: str | None) -> Generation | None:
+        served = {served.name: served for served in (self.active, *self.candidates)}
+        return self.active if name is None else served.get(name)
+
+    def _answer(self, key: str, waiter: Waiter, chosen: Generation) -> None:
+        try:
+            chosen.encode(key)
+        except InvalidKey:
+            waiter.missing(chosen)
+            return
+        if key in self.unavailable:
+            waiter.unavailable(UNREACHABLE)
+        elif key in self.values:
+            waiter.found(self.values[key], chosen)
+        else:
+            waiter.missing(chosen)
+
+    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> None:
+        chosen = self._choose(generation)
+        if chosen is None:
+            waiter.unknown_generation(generation or "")
+        elif keys and self.unavailable.issuperset(keys):
+            waiter.unavailable(UNREACHABLE)
+        else:
+            found = [UNAVAILABLE if key in self.unavailable else self.values.get(key) for key in keys]
+            waiter.done(chosen, found)
+
+    def dataset(self) -> DatasetInfo:
+        return DatasetInfo(
+            namespace="default",
+            name="airports",
+            generation=self.active.name,
+            records=self.active.records,
+            shards=4,
+            built_at=self.active.built_at,
+            age=12.3456,
+            candidates=tuple(candidate.name for candidate in self.candidates),
+        )
+
+
+class Server:
+    """An HttpFront that runs on uvloop in a thread of its own."""
+
+    def __init__(self, lookups: Any, limits: Limits) -> None:
+        self.lookups = lookups
+        self.limits = limits
+        self._slot = Counters(NAMES, 1).slot(0)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._main()), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._started.wait(10)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+        self.errors: list[dict[str, Any]] = []
+        self._loop.set_exception_handler(lambda _loop, context: self.errors.append(context))
+        self.front = HttpFront(self.lookups, self.limits, self._slot)
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.port = listener.getsockname()[1]
+        await self.front.listen(listener)
+        self._started.set()
+        await self._done.wait()
+        await self.front.close(0.1)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call ``function`` in the server's loop; its result, awaited if it can be."""
+
+        async def run() -> Any:
+            result = function()
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+
+    def count(self, name: str) -> int:
+        return self._slot[INDEX[name]]
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._done.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        assert not self.errors, self.errors
+
+    def connect(self, *, receive_buffer: int | None = None) -> Client:
+        raw = socket.socket()
+        if receive_buffer:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        raw.settimeout(5)
+        raw.connect(("127.0.0.1", self.port))
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Client(raw)
+
+
+@contextmanager
+def serving(lookups: Any = None, **limits: Any) -> Iterator[Server]:
+    """A running server with ``limits`` other than the usual ones."""
+    server = Server(lookups or ScriptedLookups(), replace(LIMITS, **limits))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@dataclass
+class Response:
+    """One answer as it came; names of ``fields`` are in lower case."""
+
+    status: int
+    fields: dict[str, str]
+    body: bytes
+
+
+class Client:
+    """A socket, and answers cut out of what comes from it."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self.raw = raw
+        self._buffer = b""
+
+    def send(self, *pieces: bytes) -> Client:
+        for piece in pieces:
+            self.raw.sendall(piece)
+        return self
+
+    def half_close(self) -> Client:
+        self.raw.shutdown(socket.SHUT_WR)
+        return self
+
+    def get(self, target: str, *fields: str, method: str = "GET") -> Response:
+        """Ask, and wait for the answer."""
+        self.send(request(target, *fields, method=method))
+        return self.response(bodyless=method == "HEAD")
+
+    def post(self, body: bytes, *fields: str, target: str = "/v1/lookup") -> Response:
+        length = f"Content-Length: {len(body)}"
+        return self.send(request(target, length, *fields, method="POST") + body).response()
+
+    def response(self, *, bodyless: bool = False) -> Response:
+        """The next answer. Raises EOFError when the connection ends instead."""
+        head = self._until(b"\r\n\r\n")
+        start, *lines = head.decode("latin-1").split("\r\n")
+        version, status, _ = start.split(" ", 2)
+        assert version == "HTTP/1.1"
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(fields.get("content-length", "0"))
+        return Response(int(status), fields, b"" if bodyless else self._exactly(length))
+
+    def ended(self) -> bool:
+        """Wait for the server to close; whether it has sent nothing more before."""
+        rest = self._buffer
+        while piece := self.raw.recv(65536):
+            rest += piece
+        return not rest
+
+    def silent(self, seconds: float = 0.05) -> bool:
+        """Whether nothing comes for a moment, and the connection stays open."""
+        self.raw.settimeout(seconds)
+        try:
+            return not self._buffer and not self.raw.recv(1, socket.MSG_PEEK) and False
+        except TimeoutError:
+            return True
+        finally:
+            self.raw.settimeout(5)
+
+    def _until(self, end: bytes) -> bytes:
+        while end not in self._buffer:
+            self._receive()
+        head, _, self._buffer = self._buffer.partition(end)
+        return head
+
+    def _exactly(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            self._receive()
+        body, self._buffer = self._buffer[:size], self._buffer[size:]
+        return body
+
+    def _receive(self) -> None:
+        piece = self.raw.recv(65536)
+        if not piece:
+            raise EOFError(f"the connection ended after {self._buffer!r}")
+        self._buffer += piece
+
+    def close(self) -> None:
+        self.raw.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def request(target: str, *fields: str, method: str = "GET") -> bytes:
+    """A request of HTTP/1.1 with Host and ``fields``."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: router", *fields, "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def eventually(true: Callable[[], Any], seconds: float = 5) -> None:
+    """Wait until ``true()`` is."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def targets(clients: Sequence[Client], message: bytes) -> list[Response]:
+    """The answers to ``message``, sent by all ``clients`` before any is read."""
+    for client in clients:
+        client.send(message)
+    return [client.response() for client in clients]
