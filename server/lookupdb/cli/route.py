@@ -1,0 +1,129 @@
+"""`lookupdb route`: the HTTP router."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from lookupdb import logs, schema
+from lookupdb.cli.options import Size, log_format, option
+from lookupdb.route import metrics, worker
+from lookupdb.route.counters import NAMES
+from lookupdb.route.limits import Limits
+from lookupdb.runtime import listeners, service
+from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.process import Fleet
+from lookupdb.runtime.service import Service
+
+_ROUTER: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"]["properties"]
+"""The CRD's ``spec.router``: defaults, bounds and descriptions of the options stand there."""
+
+
+def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option whose default, bounds and help are those of ``spec.router.<field>``."""
+    schema_ = _ROUTER[field]
+    settings.setdefault("type", click.IntRange(schema_["minimum"], schema_.get("maximum")))
+    return option(name, default=schema_["default"], help=schema_["description"], **settings)
+
+
+@click.command(short_help="Answer lookups over HTTP from the shards of a routing table.")
+@option(
+    "--table",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The routing table file. It is watched: a change takes effect while serving.",
+)
+@option("--host", default="127.0.0.1", help="The address to listen on. 0.0.0.0 is for containers.")
+@option("--port", type=click.IntRange(0, 65535), default=8080, help="The public HTTP port; 0 takes a free one.")
+@option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
+@_limit("--workers", "workers")
+@_limit("--deadline-ms", "deadlineMilliseconds")
+@_limit("--hedge-ms", "hedgeMilliseconds")
+@_limit("--max-keys", "maxKeys")
+@_limit("--max-body-bytes", "maxBodyBytes", type=Size())
+@_limit("--max-connections", "maxConnections")
+@_limit("--max-queued-keys", "maxQueuedKeys")
+@_limit("--header-timeout", "headerTimeoutSeconds")
+@_limit("--idle-timeout", "idleTimeoutSeconds")
+@_limit("--write-timeout", "writeTimeoutSeconds")
+@_limit("--drain-seconds", "drainSeconds")
+@option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help='Written when ready: {"pid": …, "port": …, "admin": …}.',
+)
+@log_format
+def command(
+    *,
+    table: Path,
+    host: str,
+    port: int,
+    admin_port: int,
+    workers: int,
+    drain_seconds: int,
+    ready_file: Path | None,
+    **limits: int,
+) -> None:
+    """Answer lookups over HTTP from the shards that a routing table names.
+
+    \b
+      GET  /v1/lookup/KEY                       the value; 404 missing; 503 unavailable
+      POST /v1/lookup  {"keys": ["a", "b"]}     {"generation": …, "found": {…}, "missing": […]}
+      GET  /v1/dataset                          generation, records, shards, age
+
+    Keys that arrive together leave together: one batch a shard is in flight while the next one gathers. An endpoint
+    is used only after it has proven to serve the dataset, generation and shard that the table says. A new table
+    takes effect when all of its shards are proven; until then, and when it is not valid, the old one serves.
+
+    The admin port answers /healthz, /readyz, /status (which says why a table is not in effect) and /metrics.
+    SIGTERM: not ready, answer for --drain-seconds more while clients leave, finish what is in flight, end.
+    """
+    sockets = _listen(host, port, workers)
+    counters = Counters(NAMES, workers)
+    config = worker.config(table.absolute(), _limits(limits))
+    fleet = Fleet(
+        module="lookupdb.route.worker",
+        configs=[config] * workers,
+        sockets=[[socket] for socket in sockets],
+        counters=counters,
+        drain_seconds=drain_seconds,
+        log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
+    )
+    asyncio.run(
+        service.run(
+            Service(
+                fleet=fleet,
+                admin_listener=listeners.bind(host, admin_port),
+                ready_members={"port": listeners.port_of(sockets[0])},
+                ready_file=ready_file,
+                collectors=lambda supervisor: metrics.collectors(counters, supervisor),
+            )
+        )
+    )
+
+
+def _listen(host: str, port: int, workers: int) -> list[Any]:
+    """A socket for each worker on one port: the kernel spreads connections over them."""
+    first = listeners.bind(host, port, reuse_port=True)
+    port = listeners.port_of(first)
+    return [first, *(listeners.bind(host, port, reuse_port=True) for _ in range(workers - 1))]
+
+
+_OPTIONS: Final = {
+    "deadline_milliseconds": "deadline_ms",
+    "hedge_milliseconds": "hedge_ms",
+    "header_timeout_seconds": "header_timeout",
+    "idle_timeout_seconds": "idle_timeout",
+    "write_timeout_seconds": "write_timeout",
+}
+"""Fields of Limits whose option is called otherwise, because an option's name need not say its unit."""
+
+
+def _limits(options: dict[str, int]) -> Limits:
+    return Limits(**{field.name: options[_OPTIONS.get(field.name, field.name)] for field in fields(Limits)})

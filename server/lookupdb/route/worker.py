@@ -1,0 +1,91 @@
+"""A router's worker process: HTTP on inherited sockets, the lookup core behind it, a routing table watched.
+
+Imports stay few: each is paid for once in every worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from lookupdb.route.counters import INDEX
+from lookupdb.route.cutover import Cutover
+from lookupdb.route.endpoint import Settings
+from lookupdb.route.http_front import HttpFront
+from lookupdb.route.limits import Limits
+from lookupdb.route.lookups import Lookups
+from lookupdb.route.watch import Watcher
+from lookupdb.runtime import worker
+from lookupdb.runtime.worker import Boot
+
+FINISH_SECONDS: Final = 4.0
+"""After the drain, requests in flight have so long; the supervisor kills a worker a second later."""
+
+
+def config(table: Path, limits: Limits) -> dict[str, Any]:
+    """What the supervisor tells each worker in ``Boot.config``."""
+    return {"table": str(table), "limits": asdict(limits)}
+
+
+def settings(limits: Limits, slot: memoryview, seed: int | None = None) -> Settings:
+    """Of the endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
+    return Settings(
+        deadline_seconds=limits.deadline_seconds,
+        max_queued_keys=max(limits.max_queued_keys, limits.max_keys),
+        counters=slot,
+        random=random.Random(seed),  # noqa: S311 - spreads load, keeps no secret
+    )
+
+
+class _Reports:
+    """Tells the supervisor what has changed, and once that the worker is ready."""
+
+    def __init__(self, boot: Boot) -> None:
+        self._boot = boot
+        self._ready = False
+        self._last: dict[str, Any] | None = None
+
+    def changed(self, cutover: Cutover) -> None:
+        """Ready is when a routing table is in effect and each of its shards has been reached once."""
+        status = cutover.status()
+        if not self._ready and cutover.complete:
+            self._ready = True
+            self._boot.ready(**status)
+        elif status != self._last:
+            self._boot.report(**status)
+        self._last = status
+
+
+async def route(boot: Boot) -> None:
+    """Serve until SIGTERM and the drain that follows."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    limits = Limits(**boot.config["limits"])
+    slot = boot.counters().slot(boot.index)
+    for gauge in ("connections", "endpoints_ready", "endpoints_unready", "table_version"):
+        slot[INDEX[gauge]] = 0  # what the worker before this one left
+    lookups = Lookups(limits, slot)
+    reports = _Reports(boot)
+    cutover = Cutover(lookups, settings(limits, slot), lambda: reports.changed(cutover))
+    watcher = Watcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
+    watcher.start()
+    front = HttpFront(lookups, limits, slot)
+    for listener in boot.listeners():
+        await front.listen(listener)
+    await stop.wait()
+    front.drain()
+    await asyncio.sleep(boot.drain_seconds)
+    await front.close(FINISH_SECONDS)
+    watcher.stop()
+    cutover.close()
+
+
+if __name__ == "__main__":
+    worker.run(lambda boot: uvloop.run(route(boot)))
