@@ -1,0 +1,127 @@
+"""`lookupdb build --explain`: what a build would do, in words, from the spec, the source's listing and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lookupdb import shardfile
+from lookupdb.build import run
+from lookupdb.build.display import quantity
+from lookupdb.build.source import SourceObject, fingerprint, resolve
+from lookupdb.manifest import Manifest
+from lookupdb.spec import DatasetSpec, Gates
+from lookupdb.store import Store
+from lookupdb.store.directory import free_bytes
+
+_SHOWN_FILES = 20
+
+
+def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
+    """Several lines. Reads the source's listing and the store, writes nothing. Raises what ``build`` would."""
+    run.check_memory(options.memory_limit)
+    objects = resolve(spec, volume=options.volume)
+    dataset = store.dataset(spec)
+    active = run.active_manifest(dataset, options.active)
+    generation = options.generation or dataset.next_generation()
+    source_bytes = sum(one.described.bytes for one in objects)
+    parts: list[tuple[str, Sequence[str]]] = [
+        ("dataset", [f"{spec.namespace}/{spec.name}"]),
+        ("source", list(_source(objects))),
+        ("format", list(_format(spec))),
+        ("key", list(_key(spec))),
+        ("value", [_value(spec)]),
+        ("duplicates", [_duplicates(spec)]),
+        ("shards", [f"{spec.shards}: {_shard_names(spec.shards)}"]),
+        ("gates", list(_gates(spec.gates, active))),
+        ("memory", [f"{quantity(options.memory_limit, 'bytes')} at most, on {options.threads} cores"]),
+        ("scratch", [_room(options, source_bytes)]),
+        ("target", [f"{dataset.url}/{generation}", *_store_room(dataset.free_bytes())]),
+        ("fingerprint", [_fingerprint(objects, options)]),
+    ]
+    return "\n".join(
+        f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
+    )
+
+
+def _source(objects: Sequence[SourceObject]) -> Iterator[str]:
+    total = sum(one.described.bytes for one in objects)
+    yield f"{len(objects)} {'file' if len(objects) == 1 else 'files'}, {quantity(total, 'bytes')}"
+    for one in objects[:_SHOWN_FILES]:
+        modified = f", {one.described.modified}" if one.described.modified else ""
+        yield f"  {one.described.url} ({quantity(one.described.bytes, 'bytes')}{modified})"
+    if len(objects) > _SHOWN_FILES:
+        yield f"  and {len(objects) - _SHOWN_FILES:,} more"
+
+
+def _format(spec: DatasetSpec) -> Iterator[str]:
+    source = spec.source
+    yield f"{source.format or 'by file name'}, compression {source.compression or 'by file name'}"
+    if source.format in (None, "csv"):
+        header = "first row names the columns" if source.csv.header else "columns named by the manifest"
+        yield f"csv: delimiter {source.csv.delimiter or 'by file name'!r}, quote {source.csv.quote!r}, {header}"
+        for column in source.csv.columns:
+            empty = ", empty is null" if column.empty == "null" else ""
+            yield f"  {column.name}: {column.type}{empty}"
+
+
+def _key(spec: DatasetSpec) -> Iterator[str]:
+    joined = f" joined by {spec.key.separator!r}" if len(spec.key.columns) > 1 else ""
+    steps = f", then {', '.join(spec.key.normalize)}" if spec.key.normalize else ", as it is"
+    yield f"{', '.join(spec.key.columns)}{joined}{steps}"
+
+
+def _value(spec: DatasetSpec) -> str:
+    value = spec.value
+    if value.column:
+        what = f"the column {value.column}"
+    elif value.field:
+        what = f"the field {value.field}"
+    elif value.columns is not None:
+        what = f"the columns {', '.join(value.columns)}"
+    else:
+        what = "all columns but the key's"
+    return f"{what}, as {value.format}, compression {value.compression}, at most {quantity(value.max_bytes, 'bytes')}"
+
+
+def _duplicates(spec: DatasetSpec) -> str:
+    return {
+        "fail": "the build fails when a key stands twice",
+        "first": "of rows with one key, the first is kept",
+        "last": "of rows with one key, the last is kept",
+    }[spec.duplicates]
+
+
+def _shard_names(shards: int) -> str:
+    first = shardfile.file_name(0, shards)
+    return first if shards == 1 else f"{first} … {shardfile.file_name(shards - 1, shards)}"
+
+
+def _gates(gates: Gates, active: Manifest | None) -> Iterator[str]:
+    yield f"at least {gates.min_records:,} records, at most {gates.max_rejected_rows:,} rejected rows"
+    against = f"{active.generation} with {active.totals.records:,} records" if active else "no generation yet"
+    for percent, word in ((gates.max_shrink_percent, "fewer"), (gates.max_growth_percent, "more")):
+        if percent is not None:
+            yield f"at most {percent} % {word} records than the active generation ({against})"
+    if gates.required_keys:
+        yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
+
+
+def _room(options: run.Options, source_bytes: int) -> str:
+    free = free_bytes(options.scratch)
+    return (
+        f"{options.scratch}, {quantity(free, 'bytes')} free; needed: about twice the uncompressed source "
+        f"(the files as they are: {quantity(source_bytes, 'bytes')})"
+    )
+
+
+def _store_room(free: int | None) -> list[str]:
+    return [] if free is None else [f"{quantity(free, 'bytes')} free"]
+
+
+def _fingerprint(objects: Sequence[SourceObject], options: run.Options) -> str:
+    found = fingerprint(tuple(objects))
+    if options.unless_fingerprint is None:
+        return found
+    return (
+        f"{found}, {'as given: nothing would be built' if found == options.unless_fingerprint else 'not the one given'}"
+    )

@@ -1,0 +1,97 @@
+"""Gates: the checks that a new generation must pass before it may be rolled out. No I/O beyond the lookup given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lookupdb.errors import GateClosed
+from lookupdb.manifest import Manifest, Rows
+from lookupdb.spec import Gates
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a new generation when it stands before the gates."""
+
+    records: int
+    rejected: Rows
+    active: Manifest | None
+    """Of the generation that serves now; None for the first one."""
+    has_key: Callable[[str], bool]
+    """Whether a key, as a client would ask for it, is found."""
+
+
+Check = Callable[[Gates, Facts], str | None]
+"""Why the gate is closed, or None when it is open."""
+
+
+def min_records(gates: Gates, facts: Facts) -> str | None:
+    """At least so many records."""
+    if facts.records >= gates.min_records:
+        return None
+    return f"minRecords: expected at least {gates.min_records:,} records, found {facts.records:,}"
+
+
+def max_shrink_percent(gates: Gates, facts: Facts) -> str | None:
+    """At most so many percent fewer records than the active generation."""
+    if gates.max_shrink_percent is None or facts.active is None:
+        return None
+    before = facts.active.totals.records
+    if (before - facts.records) * 100 <= gates.max_shrink_percent * before:
+        return None
+    return f"maxShrinkPercent: at most {gates.max_shrink_percent} % fewer records allowed, {_change(facts, before)}"
+
+
+def max_growth_percent(gates: Gates, facts: Facts) -> str | None:
+    """At most so many percent more records than the active generation."""
+    if gates.max_growth_percent is None or facts.active is None:
+        return None
+    before = facts.active.totals.records
+    if (facts.records - before) * 100 <= gates.max_growth_percent * before:
+        return None
+    return f"maxGrowthPercent: at most {gates.max_growth_percent} % more records allowed, {_change(facts, before)}"
+
+
+def _change(facts: Facts, before: int) -> str:
+    percent = f" ({(facts.records - before) * 100 / before:+.1f} %)" if before else ""
+    generation = facts.active.generation if facts.active else "none"
+    return f"{generation} has {before:,}, the new one {facts.records:,}{percent}"
+
+
+def max_rejected_rows(gates: Gates, facts: Facts) -> str | None:
+    """At most so many rows left out."""
+    rejected = facts.rejected
+    if rejected.count <= gates.max_rejected_rows:
+        return None
+    samples = "; ".join(f"row {sample.row} of {sample.file}: {sample.reason}" for sample in rejected.samples[:3])
+    more = f"; and {rejected.count - 3:,} more" if rejected.count > 3 else ""
+    return f"maxRejectedRows: at most {gates.max_rejected_rows:,} allowed, found {rejected.count:,}: {samples}{more}"
+
+
+def required_keys(gates: Gates, facts: Facts) -> str | None:
+    """Certain keys are found."""
+    missing = [key for key in gates.required_keys if not facts.has_key(key)]
+    if not missing:
+        return None
+    return f"requiredKeys: not found: {', '.join(map(repr, missing))}"
+
+
+BEFORE_WRITING: tuple[Check, ...] = (max_rejected_rows,)
+"""What can be told as soon as the source is sorted."""
+AFTER_WRITING: tuple[Check, ...] = (min_records, max_shrink_percent, max_growth_percent, required_keys)
+
+
+def closed(checks: tuple[Check, ...], gates: Gates, facts: Facts) -> list[str]:
+    """Why gates are closed, one sentence a gate."""
+    return [reason for check in checks if (reason := check(gates, facts))]
+
+
+def pass_all(checks: tuple[Check, ...], gates: Gates, facts: Facts) -> None:
+    """Raises GateClosed naming every gate that is closed."""
+    reasons = closed(checks, gates, facts)
+    if reasons:
+        raise GateClosed(
+            "\n".join(reasons),
+            hint="nothing was published; correct the source, or change spec.gates if this is as it should be",
+        )

@@ -1,0 +1,97 @@
+"""What a build tells when it ends: one line of JSON, for people, for scripts and for the operator."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import orjson
+
+from lookupdb.errors import LookupdbError, StoreError
+from lookupdb.spec import DatasetSpec
+
+MAX_BYTES: Final = 4096
+"""What Kubernetes keeps of a termination message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a build ended. Record bytes are of keys and values."""
+
+    outcome: Literal["built", "unchanged", "failed"]
+    dataset: str
+    """``namespace/name``."""
+    generation: str | None = None
+    fingerprint: str | None = None
+    records: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+    record_bytes: int = 0
+    file_bytes: int = 0
+    seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    exit_code: int = 0
+    reason: str = ""
+    """CamelCase; the error's when the build failed, else Built or Unchanged."""
+    message: str = ""
+
+    def to_json(self, limit: int | None = None) -> bytes:
+        """One line; the message is shortened until all is at most ``limit`` bytes long."""
+        line = orjson.dumps({_camel(name): value for name, value in asdict(self).items()})
+        if limit is None or len(line) <= limit:
+            return line
+        # Escaping makes the JSON of a character at most six times as long: halving ends soon.
+        shorter = self.message[: len(self.message) // 2].removesuffix("…")
+        return replace(self, message=shorter + "…").to_json(limit if shorter else None)
+
+
+def failed(spec: DatasetSpec | None, error: LookupdbError, seconds: float) -> Result:
+    """The result of a build that ended with ``error``; ``spec`` is None when it was the manifest that was bad."""
+    return Result(
+        outcome="failed",
+        dataset=_name(spec),
+        seconds=round(seconds, 3),
+        peak_memory_bytes=peak_memory(),
+        exit_code=error.exit_code,
+        reason=error.reason,
+        message=str(error),
+    )
+
+
+def interrupted(spec: DatasetSpec | None, exit_code: int, seconds: float) -> Result:
+    """The result of a build that a signal ended."""
+    return Result(
+        outcome="failed",
+        dataset=_name(spec),
+        seconds=round(seconds, 3),
+        peak_memory_bytes=peak_memory(),
+        exit_code=exit_code,
+        reason="Interrupted",
+        message="the build was interrupted; nothing was published, and it can be run again",
+    )
+
+
+def write_termination_log(path: Path | None, result: Result) -> None:
+    """Leave ``result`` where Kubernetes looks for it. Raises StoreError."""
+    if path is None:
+        return
+    try:
+        path.write_bytes(result.to_json(MAX_BYTES))
+    except OSError as error:
+        raise StoreError(f"cannot write the termination log {path}: {error.strerror}") from error
+
+
+def peak_memory() -> int:
+    """The most memory this process had resident so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _name(spec: DatasetSpec | None) -> str:
+    return f"{spec.namespace}/{spec.name}" if spec else ""
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,251 @@
+"""One build from source to published generation: who calls whom, in which order."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lookupdb.build.records import SortedRecords
+
+from lookupdb import __version__, keys, shardfile
+from lookupdb.build import gates, report
+from lookupdb.build.compress import choose_dictionary
+from lookupdb.build.duplicates import Duplicates
+from lookupdb.build.fetch import fetch
+from lookupdb.build.progress import Progress
+from lookupdb.build.report import Result
+from lookupdb.build.scratch import scratch_folder
+from lookupdb.build.source import SourceObject, fingerprint, resolve
+from lookupdb.build.write import GenerationWriter
+from lookupdb.errors import NotEnoughRoom
+from lookupdb.manifest import Manifest, ShardFile, Totals
+from lookupdb.shardfile import ShardMeta
+from lookupdb.spec import DatasetSpec
+from lookupdb.store import Claim, Dataset, Store
+
+log = logging.getLogger(__name__)
+
+WRITER_BYTES: Final = 192 << 20
+"""What the interpreter, its libraries and the writing of shards take of the memory limit; sorting gets the rest."""
+MIN_MEMORY_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to build; what to build is the spec's to say."""
+
+    scratch: Path
+    memory_limit: int = 1 << 30
+    """Bytes that the whole process may use."""
+    threads: int = 1
+    volume: Path | None = None
+    """Where volume:// urls are found."""
+    generation: str | None = None
+    """None: the next free one."""
+    active: str | None = None
+    """The generation that gates compare with; None: the newest whole one."""
+    unless_fingerprint: str | None = None
+    """Build nothing when the source has this fingerprint."""
+
+
+def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress) -> Result:
+    """Build one generation of ``spec`` in ``store``.
+
+    Raises BadSource, GateClosed, StoreError, NotEnoughRoom. Whatever happens, earlier generations are untouched,
+    and the new one is there whole or not at all.
+    """
+    began = time.monotonic()
+    check_memory(options.memory_limit)
+    objects = resolve(spec, volume=options.volume)
+    print_of = fingerprint(objects)
+    if options.unless_fingerprint == print_of:
+        return _unchanged(spec, print_of, began)
+    dataset = store.dataset(spec)
+    active = active_manifest(dataset, options.active)
+    with (
+        scratch_folder(options.scratch) as scratch,
+        dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
+    ):
+        one = _Build(spec, options, progress, scratch, claim, active)
+        manifest = one.run(dataset.url, objects, print_of, began)
+    return _built(manifest)
+
+
+class _Build:
+    """The steps between claim and publication."""
+
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        options: Options,
+        progress: Progress,
+        scratch: Path,
+        claim: Claim,
+        active: Manifest | None,
+    ) -> None:
+        self.spec = spec
+        self.options = options
+        self.progress = progress
+        self.scratch = scratch
+        self.claim = claim
+        self.active = active
+
+    def run(self, url: str, objects: Sequence[SourceObject], print_of: str, began: float) -> Manifest:
+        """Fetch, sort, write, check, publish."""
+        generation = self.claim.generation
+        log.info("building", extra={"dataset": f"{self.spec.namespace}/{self.spec.name}", "generation": generation})
+        options = self.options
+        files = fetch(objects, self.scratch, self.progress)
+        duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in objects])
+        sort_bytes = options.memory_limit - WRITER_BYTES
+        with SortedRecords(self.spec, files, self.scratch, sort_bytes, options.threads, self.progress) as records:
+            rejected = records.rejected
+            facts = gates.Facts(records.rows, rejected, self.active, lambda _key: True)
+            gates.pass_all(gates.BEFORE_WRITING, self.spec.gates, facts)
+            dictionary, shards, totals = self._write(records, duplicates)
+        facts = gates.Facts(totals.records, rejected, self.active, self._has_key)
+        gates.pass_all(gates.AFTER_WRITING, self.spec.gates, facts)
+        spec = self.spec
+        manifest = Manifest(
+            namespace=spec.namespace,
+            name=spec.name,
+            uid=spec.uid,
+            generation=generation,
+            content=spec.content_hash(),
+            fingerprint=print_of,
+            source=tuple(one.described for one in objects),
+            key_columns=spec.key.columns,
+            separator=spec.key.separator,
+            normalize=spec.key.normalize,
+            unicode=keys.UNICODE_VERSION,
+            value_format=spec.value.format,
+            compression=spec.value.compression,
+            dictionary_bytes=len(dictionary),
+            shards=shards,
+            totals=totals,
+            rejected=rejected,
+            duplicates=duplicates.rows,
+            built_at=_now(),
+            seconds=round(time.monotonic() - began, 3),
+            lookupdb=__version__,
+        )
+        self.progress.phase("publishing", None, "bytes")
+        self.claim.publish(manifest)
+        self.progress.done()
+        log.info("published", extra={"generation": generation, "records": totals.records, "store": url})
+        return manifest
+
+    def _write(self, records: SortedRecords, duplicates: Duplicates) -> tuple[bytes, tuple[ShardFile, ...], Totals]:
+        spec = self.spec
+        dictionary = b""
+        if spec.value.compression == "zstd":
+            self.progress.phase("training", None, "rows")
+            dictionary = choose_dictionary(records.sample, records=records.rows, shards=spec.shards)
+            self.progress.done()
+        meta = ShardMeta(
+            dataset=f"{spec.namespace}/{spec.name}",
+            shard=0,
+            shards=spec.shards,
+            records=0,
+            normalize=spec.key.normalize,
+            value_format=spec.value.format,
+            compression=spec.value.compression,
+            content=spec.content_hash(),
+        )
+        with GenerationWriter(self.claim.folder, meta, dictionary, self.options.threads) as writer:
+            self.progress.phase("writing", records.rows, "rows")
+            for written in writer.write(duplicates.drop(records)):
+                self.progress.advance(written)
+            self.progress.done()
+            self.progress.phase("syncing", None, "bytes")
+            shards, totals = writer.finish()
+            self.progress.done()
+        return dictionary, shards, totals
+
+    def _has_key(self, text: str) -> bool:
+        """Looked up as a router would, in the files just written."""
+        try:
+            key = keys.key_encoder(self.spec.key.normalize)(text)
+        except keys.InvalidKey:
+            return False
+        shards = self.spec.shards
+        path = self.claim.folder / shardfile.file_name(keys.shard_of(key, shards), shards)
+        with shardfile.Shard(path) as shard:
+            return shard.find(key) is not None
+
+
+def check_memory(limit: int) -> None:
+    """Raises NotEnoughRoom when no build fits ``limit`` bytes."""
+    if limit < MIN_MEMORY_BYTES:
+        raise NotEnoughRoom(
+            f"a memory limit of {limit >> 20} MiB is too small, a build needs {MIN_MEMORY_BYTES >> 20} MiB or more",
+            hint="raise --memory-limit",
+        )
+
+
+def active_manifest(dataset: Dataset, generation: str | None) -> Manifest | None:
+    """Of ``generation``, or of the newest whole one; None when there is none yet."""
+    name = generation or dataset.newest()
+    return None if name is None else dataset.manifest(name)
+
+
+def reusable(dataset: Dataset, spec: DatasetSpec, source: str) -> str | None:
+    """The newest whole generation built to this very spec from a source with the fingerprint ``source``, or None."""
+    content = spec.content_hash()
+    for generation in reversed(dataset.generations()):
+        manifest = dataset.manifest(generation)
+        if manifest.content == content and manifest.fingerprint == source:
+            return generation
+    return None
+
+
+def source_fingerprint(spec: DatasetSpec, volume: Path | None = None) -> str:
+    """The fingerprint of the source as it is now. Raises BadSource."""
+    return fingerprint(resolve(spec, volume=volume))
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _unchanged(spec: DatasetSpec, print_of: str, began: float) -> Result:
+    return Result(
+        outcome="unchanged",
+        dataset=f"{spec.namespace}/{spec.name}",
+        fingerprint=print_of,
+        seconds=round(time.monotonic() - began, 3),
+        peak_memory_bytes=report.peak_memory(),
+        reason="Unchanged",
+        message="the source is unchanged; nothing was built",
+    )
+
+
+def _built(manifest: Manifest) -> Result:
+    totals = manifest.totals
+    return Result(
+        outcome="built",
+        dataset=f"{manifest.namespace}/{manifest.name}",
+        generation=manifest.generation,
+        fingerprint=manifest.fingerprint,
+        records=totals.records,
+        rejected=manifest.rejected.count,
+        duplicates=manifest.duplicates.count,
+        record_bytes=totals.key_bytes + totals.value_bytes,
+        file_bytes=totals.file_bytes,
+        seconds=manifest.seconds,
+        peak_memory_bytes=report.peak_memory(),
+        reason="Built",
+        message=f"built {manifest.generation}: {totals.records:,} records in {len(manifest.shards)} shards, "
+        f"{manifest.seconds:.1f} s",
+    )

@@ -1,0 +1,261 @@
+"""Writes all shard files of a generation side by side from one stream in key order.
+
+What a file holds byte for byte depends on its records alone: transactions end where records say, never where a batch
+of the stream happened to end or where memory ran short.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import lmdb
+
+from lookupdb import shardfile
+from lookupdb.build.compress import Compressor
+from lookupdb.build.duplicates import Record
+from lookupdb.errors import NotEnoughRoom, StoreError
+from lookupdb.keys import shard_of
+from lookupdb.manifest import ShardFile, Totals
+from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta, frame
+from lookupdb.store.dataset import sha256_of
+
+DIRTY_BYTES: Final = 64 << 20
+"""What all shards together hold in memory before it is written; a transaction's share of it is at least
+``_MIN_TRANSACTION_BYTES``, because each costs some pages."""
+_MIN_TRANSACTION_BYTES: Final = 256 << 10
+_FIRST_MAP_BYTES: Final = 1 << 20
+_PAGE_BYTES: Final = 4096
+_OVERFLOW_BYTES: Final = 2000
+"""LMDB puts values from about this length on pages of their own."""
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn what LMDB and the file system say into the error a user can act on."""
+    try:
+        yield
+    except lmdb.Error as error:
+        if any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
+            raise _full(path, error) from error
+        raise StoreError(f"cannot write {path}: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _full(path, error) from error
+        raise StoreError(f"cannot write {path}: {error}") from error
+
+
+def _full(path: Path, error: Exception) -> NotEnoughRoom:
+    return NotEnoughRoom(f"the disk is full while writing {path}: {error}", hint="make room, or give another --store")
+
+
+@dataclass(slots=True)
+class Sums:
+    """What a shard's records amount to, in bytes."""
+
+    records: int = 0
+    key_bytes: int = 0
+    value_bytes: int = 0
+    stored_bytes: int = 0
+
+
+class ShardWriter:
+    """One shard file in the making."""
+
+    def __init__(self, path: Path, transaction_bytes: int) -> None:
+        self.path = path
+        self.sums = Sums()
+        self._transaction_bytes = transaction_bytes
+        self._pending = 0
+        self._txn: lmdb.Transaction | None = None
+        with write_errors(path):
+            self._env = lmdb.open(
+                str(path),
+                subdir=False,
+                lock=False,
+                sync=False,
+                metasync=False,
+                map_size=_FIRST_MAP_BYTES,
+                max_dbs=2,
+                mode=0o644,
+            )
+            self._map_bytes = _FIRST_MAP_BYTES
+            self._records = self._env.open_db(RECORDS)
+            self._meta = self._env.open_db(META)
+
+    def append(self, items: list[tuple[bytes, bytes]]) -> None:
+        """Add (key, stored value) pairs, in key order after all that were added. Raises NotEnoughRoom, StoreError."""
+        with write_errors(self.path):
+            cost = sum([_cost(key, stored) for key, stored in items])
+            if self._pending + cost <= self._transaction_bytes:
+                self._put(items, cost)
+                return
+            for item in items:
+                cost = _cost(*item)
+                if self._pending + cost > self._transaction_bytes:
+                    self._commit()
+                self._put([item], cost)
+
+    def _put(self, items: list[tuple[bytes, bytes]], cost: int) -> None:
+        if not items:
+            return
+        if self._txn is None:
+            self._make_room(max(cost, self._transaction_bytes))
+            self._txn = self._env.begin(write=True, db=self._records)
+        with self._txn.cursor() as cursor:
+            consumed, added = cursor.putmulti(items, append=True)
+        # LMDB does not raise for a key that is out of order or there already: it stops, or counts less.
+        if not consumed == added == len(items):
+            raise AssertionError(f"{self.path}: {added} of {len(items)} records were appended: keys out of order")
+        self._pending += cost
+        self.sums.records += added
+
+    def _make_room(self, needed: int) -> None:
+        """Let the map hold ``needed`` more bytes of records; twice, because append may leave pages half full."""
+        used = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
+        while self._map_bytes < used + 2 * needed + _FIRST_MAP_BYTES // 2:
+            self._map_bytes *= 2
+        self._env.set_mapsize(self._map_bytes)
+
+    def _commit(self) -> None:
+        if self._txn is not None:
+            self._txn.commit()
+            self._txn = None
+            self._pending = 0
+
+    def finish(self, meta: ShardMeta, dictionary: bytes) -> ShardFile:
+        """Write what the file says of itself, put everything on the disk, and describe the file."""
+        with write_errors(self.path):
+            self._commit()
+            self._make_room(len(dictionary) + _PAGE_BYTES)
+            with self._env.begin(write=True, db=self._meta) as txn:
+                txn.put(META_FORMAT, b"%d" % shardfile.FORMAT_VERSION)
+                txn.put(META_MANIFEST, meta.to_json())
+                if dictionary:
+                    txn.put(META_DICTIONARY, dictionary)
+            size = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
+            self.close()
+            with self.path.open("r+b") as file:
+                file.truncate(size)
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o444)
+            return ShardFile(self.path.name, size, self.sums.records, sha256_of(self.path))
+
+    def close(self) -> None:
+        """Give the file up as it is. May be called twice."""
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = None
+        self._env.close()
+
+
+def _cost(key: bytes, stored: bytes) -> int:
+    """About what a record takes in the file."""
+    size = len(key) + len(stored) + 16
+    return size if size < _OVERFLOW_BYTES else size + _PAGE_BYTES
+
+
+class GenerationWriter:
+    """All shard files of a generation. Use as a context manager: leaving it closes the files."""
+
+    def __init__(self, folder: Path, meta: ShardMeta, dictionary: bytes, threads: int) -> None:
+        """``meta`` describes every shard but for its number and records."""
+        self._meta = meta
+        self._dictionary = dictionary
+        self._threads = threads
+        self._compressor = Compressor(dictionary, threads) if meta.compression == "zstd" else None
+        share = max(_MIN_TRANSACTION_BYTES, DIRTY_BYTES // meta.shards)
+        self._stack = ExitStack()
+        with self._stack as stack:
+            names = [shardfile.file_name(number, meta.shards) for number in range(meta.shards)]
+            self._shards = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
+            self._stack = stack.pop_all()
+
+    def write(self, batches: Iterable[list[Record]]) -> Iterator[int]:
+        """Write records in key order, each key once; yields how many were written, batch by batch.
+
+        While one batch is compressed, the one before it is written.
+        """
+        with ThreadPoolExecutor(1, "compress") as pool:
+            ahead: tuple[list[bytes], list[bytes], Future[list[bytes]]] | None = None
+            for batch in batches:
+                keys, framed = [record[0] for record in batch], [frame(record[1]) for record in batch]
+                following = keys, framed, pool.submit(self._store, framed)
+                if ahead:
+                    yield self._append(ahead[0], ahead[1], ahead[2].result())
+                ahead = following
+            if ahead:
+                yield self._append(ahead[0], ahead[1], ahead[2].result())
+
+    def _store(self, framed: list[bytes]) -> list[bytes]:
+        return self._compressor.store(framed) if self._compressor else framed
+
+    def _append(self, keys: list[bytes], framed: list[bytes], stored: list[bytes]) -> int:
+        shards = len(self._shards)
+        groups: list[list[int]] = [[] for _ in range(shards)]
+        for number, key in enumerate(keys):
+            groups[shard_of(key, shards)].append(number)
+        for shard, group in zip(self._shards, groups, strict=True):
+            shard.append([(keys[number], stored[number]) for number in group])
+            sums = shard.sums
+            sums.key_bytes += sum([len(keys[number]) for number in group])
+            sums.value_bytes += sum([_value_bytes(framed[number]) for number in group])
+            sums.stored_bytes += sum([len(stored[number]) for number in group])
+        return len(keys)
+
+    def finish(self) -> tuple[tuple[ShardFile, ...], Totals]:
+        """Complete every file; what they are, and what they amount to."""
+        with ThreadPoolExecutor(self._threads, "finish") as pool:
+            files = tuple(pool.map(self._finish_one, range(len(self._shards))))
+        sums = [shard.sums for shard in self._shards]
+        return files, Totals(
+            records=sum(one.records for one in sums),
+            key_bytes=sum(one.key_bytes for one in sums),
+            value_bytes=sum(one.value_bytes for one in sums),
+            stored_bytes=sum(one.stored_bytes for one in sums),
+            file_bytes=sum(file.bytes for file in files),
+        )
+
+    def _finish_one(self, number: int) -> ShardFile:
+        shard = self._shards[number]
+        return shard.finish(describe(self._meta, number, shard.sums), self._dictionary)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def describe(meta: ShardMeta, number: int, sums: Sums) -> ShardMeta:
+    """``meta`` for one shard, with its sums as further fields."""
+    extra = {"key_bytes": sums.key_bytes, "value_bytes": sums.value_bytes, "stored_bytes": sums.stored_bytes}
+    return ShardMeta(
+        dataset=meta.dataset,
+        shard=number,
+        shards=meta.shards,
+        records=sums.records,
+        normalize=meta.normalize,
+        value_format=meta.value_format,
+        compression=meta.compression,
+        content=meta.content,
+        extra=extra,
+    )
+
+
+def open_shards(folder: Path, files: Sequence[ShardFile]) -> list[shardfile.Shard]:
+    """The files of a generation, open for reading."""
+    return [shardfile.Shard(folder / file.file) for file in files]
+
+
+def _value_bytes(framed: bytes) -> int:
+    return len(framed) - framed.index(b"\r\n") - 4

@@ -1,0 +1,164 @@
+"""`lookupdb build`: one generation of a dataset, from source to store."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import click
+
+from lookupdb import store
+from lookupdb.build import display, explain, report, run
+from lookupdb.cli.options import Size, log_format, option
+from lookupdb.errors import LookupdbError
+from lookupdb.manifest import GENERATION
+from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
+
+DEFAULT_STORE: Final = ".lookupdb/store"
+
+
+class Generation(click.ParamType[str]):
+    """g1, g2, …"""
+
+    name = "gN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Fails with a usage error for anything else."""
+        if not GENERATION.fullmatch(str(value)):
+            self.fail(f"a generation is called g1, g2, …, found {value!r}", param, ctx)
+        return str(value)
+
+
+@click.command()
+@option(
+    "--file",
+    "-f",
+    "file",
+    required=True,
+    metavar="MANIFEST",
+    type=click.Path(path_type=Path),
+    help="The YAML of a LookupDataset.",
+    envvar="LOOKUPDB_MANIFEST",
+)
+@option(
+    "--store",
+    "store_url",
+    default=DEFAULT_STORE,
+    metavar="URL",
+    help="Where generations are kept: a directory, or file://, s3://, gs://, az://.",
+)
+@option("--cluster-id", default=LOCAL, help="The part of the store that is this cluster's.")
+@option(
+    "--generation", type=Generation(), help="The generation to build.  [default: the next free one]", show_default=False
+)
+@option(
+    "--active",
+    type=Generation(),
+    help="The generation that gates compare with.  [default: the newest whole one]",
+    show_default=False,
+)
+@option(
+    "--memory-limit", type=Size(), default="1GiB", help="The memory this process may use, whatever the source's size."
+)
+@option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=tempfile.gettempdir,
+    show_default="the system's temporary folder",
+    help="Disk for sorting: about twice the uncompressed source.",
+)
+@option(
+    "--threads", type=click.IntRange(1, 256), default=run.usable_cores, show_default="all cores", help="Cores to use."
+)
+@option(
+    "--volume",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The folder that volume:// urls name files in.",
+)
+@option("--unless-fingerprint", metavar="F", help="Build nothing when the source's fingerprint is F.")
+@option("--explain", "explains", is_flag=True, help="Say what would be done, and do nothing.")
+@option(
+    "--termination-log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the result here, failures too, in at most 4096 bytes.",
+)
+@option(
+    "--progress",
+    "style",
+    type=click.Choice(["auto", "rich", "plain", "none"]),
+    default="auto",
+    help="How to show progress, on standard error.",
+)
+@log_format
+def command(
+    file: Path,
+    store_url: str,
+    cluster_id: str,
+    explains: bool,
+    termination_log: Path | None,
+    style: str,
+    **options: Any,
+) -> None:
+    """Build one generation of the dataset that MANIFEST describes.
+
+    Reads the source, sorts its records within the memory limit, writes one file per shard, checks the gates, and
+    publishes the generation into the store. Standard output gets the result as one line of JSON.
+
+    \b
+        lookupdb build -f examples/airports.yaml
+        lookupdb build -f examples/airports.yaml --explain
+        lookupdb build -f people.yaml --store s3://lookups/eu --memory-limit 4GiB
+
+    A generation never changes once it is published. When a build fails or is interrupted, nothing of it is left and
+    earlier generations are as they were: run it again.
+    """
+    began = time.monotonic()
+    chosen = run.Options(**options)
+    with _termination_log(termination_log, began) as told:
+        spec = told.spec = read_manifest(file)
+        place = store.open(store_url, cluster_id)
+        if explains:
+            click.echo(explain.explain(spec, place, chosen))
+            return
+        with display.shown(style) as progress:
+            result = run.build(spec, place, chosen, progress)
+        told.result = result
+    click.echo(result.to_json())
+
+
+class _Told:
+    """What is known so far of how the build goes."""
+
+    spec: DatasetSpec | None = None
+    result: report.Result | None = None
+
+
+@contextmanager
+def _termination_log(path: Path | None, began: float) -> Iterator[_Told]:
+    """Make SIGTERM end the build as cleanly as Ctrl-C does, and write down how it ended, whatever the end."""
+    told = _Told()
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield told
+        if told.result:
+            report.write_termination_log(path, told.result)
+    except LookupdbError as error:
+        report.write_termination_log(path, report.failed(told.spec, error, time.monotonic() - began))
+        raise
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+        report.write_termination_log(path, report.interrupted(told.spec, code, time.monotonic() - began))
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + signal.SIGTERM)

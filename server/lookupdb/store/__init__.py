@@ -1,0 +1,70 @@
+"""Where generations are kept: a directory, or a bucket of S3, GCS or Azure.
+
+    dataset = store.open("s3://lookups/production", cluster="local").dataset(spec)
+    dataset.generations()                   # ("g11", "g12"): whole ones, oldest first
+    with dataset.claim("g13", scratch) as claim:
+        …                                   # write shard files into claim.folder
+        claim.publish(manifest)
+
+``layout`` names things, ``dataset`` says what can be done with a dataset's generations, ``directory`` and ``objects``
+do it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from lookupdb.errors import UsageError
+from lookupdb.spec import LOCAL, DatasetSpec
+from lookupdb.store.dataset import Claim, Dataset
+from lookupdb.store.directory import DirectoryDataset, directory_addresses
+from lookupdb.store.layout import Address, checked_cluster
+from lookupdb.store.objects import Bucket, ObjectDataset
+
+__all__ = ["Address", "Claim", "Dataset", "Store", "open"]
+
+_OBJECT_SCHEMES: Final = ("s3", "gs", "az")
+
+
+class Store:
+    """One cluster's part of a store."""
+
+    def __init__(self, url: str, cluster: str, place: Path | Bucket) -> None:
+        self.url = url
+        self.cluster = cluster
+        self._place = place
+
+    def dataset(self, spec: DatasetSpec) -> Dataset:
+        """The generations of the dataset that ``spec`` describes; there need not be any yet."""
+        return self.at(Address(self.cluster, spec.namespace, spec.name, spec.uid))
+
+    def at(self, address: Address) -> Dataset:
+        """The generations of the dataset at ``address``."""
+        if isinstance(self._place, Path):
+            return DirectoryDataset(self._place, address)
+        return ObjectDataset(self._place, address)
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Every dataset of this cluster that the store holds anything of. Raises StoreError."""
+        if isinstance(self._place, Path):
+            return directory_addresses(self._place, self.cluster)
+        return self._place.addresses(self.cluster)
+
+
+def open(url: str, cluster: str = LOCAL) -> Store:
+    """The store at ``url``: a directory's path, or a file://, s3://, gs:// or az:// URL.
+
+    Nothing is read or created yet. Buckets take credentials and endpoints from the environment (AWS_…, GOOGLE_…,
+    AZURE_…). Raises UsageError for a URL that cannot be used.
+    """
+    checked_cluster(cluster)
+    scheme = urlsplit(url).scheme if "://" in url else ""
+    if scheme in _OBJECT_SCHEMES:
+        return Store(url, cluster, Bucket(url))
+    if scheme not in ("", "file") or not url:
+        raise UsageError(f"{url!r} is not a store", hint="give a directory, or a URL of file://, s3://, gs:// or az://")
+    path = unquote(urlsplit(url).path) if scheme else url
+    return Store(url, cluster, Path(os.path.abspath(path)))  # noqa: PTH100 - resolve() would follow links

@@ -1,0 +1,188 @@
+"""A store in a directory. A generation appears by one rename, so it is there whole or not at all.
+
+A build in progress is ``.g13.partial`` beside the generations, and holds a lock on ``.g13.lock``, which the kernel
+releases however the process ends: what a dead builder left is told from what a living one writes by its lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Final
+
+from lookupdb.errors import NotEnoughRoom, StoreError
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
+from lookupdb.store.dataset import Claim, Dataset, in_order
+from lookupdb.store.layout import Address, checked_generation, is_generation, parse_manifest
+from lookupdb.store.locks import try_lock, unlock
+
+_HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def store_errors(doing: str) -> Iterator[None]:
+    """Turn what the file system says into the error a user can act on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NotEnoughRoom(
+                f"{doing}: {error.strerror}: {error.filename or ''}".rstrip(": "),
+                hint="make room there, or give another directory",
+            ) from error
+        raise StoreError(f"{doing}: {error}") from error
+
+
+def directory_addresses(root: Path, cluster: str) -> tuple[Address, ...]:
+    """Every dataset under ``root`` of ``cluster``, by path."""
+    with store_errors(f"cannot list {root}"):
+        folders = sorted(path for path in (root / cluster).glob("*/*") if path.is_dir())
+    found = (Address.parse(cluster, path.parent.name, path.name) for path in folders)
+    return tuple(address for address in found if address)
+
+
+class DirectoryDataset(Dataset):
+    """One dataset's folder."""
+
+    def __init__(self, root: Path, address: Address) -> None:
+        self.address = address
+        self.folder = root / address.path
+        self.url = str(self.folder)
+
+    def generations(self) -> tuple[str, ...]:
+        """Folders with a manifest.json."""
+        return in_order({name for name in self._names() if is_generation(name) and self._manifest_path(name).is_file()})
+
+    def manifest(self, generation: str) -> Manifest:
+        """Reads manifest.json."""
+        path = self._manifest_path(checked_generation(generation))
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._missing(generation) from error
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        return parse_manifest(text, str(path), generation)
+
+    def next_generation(self) -> str:
+        """One more than the highest folder, partial folder or lock."""
+        hidden = (_HIDDEN.fullmatch(name) for name in self._names())
+        taken = [name for name in self._names() if is_generation(name)] + [match[1] for match in hidden if match]
+        return f"g{max(map(generation_number, taken), default=0) + 1}"
+
+    def local_path(self, generation: str) -> Path | None:
+        """The generation's own folder."""
+        return self.folder / checked_generation(generation)
+
+    def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
+        """The file itself."""
+        return nullcontext(self.folder / checked_generation(generation) / shard.file)
+
+    def claim(self, generation: str, scratch: Path) -> Claim:
+        """Takes the lock, then clears what dead builders left."""
+        checked_generation(generation)
+        with store_errors(f"cannot write to the store at {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = try_lock(self.folder / f".{generation}.lock")
+            if lock is None:
+                raise StoreError(
+                    f"generation {generation} of {self.address} is being built by another process",
+                    hint="wait for it to end, or choose another --generation",
+                )
+            try:
+                self._clear(generation)
+                partial = self.folder / f".{generation}.partial"
+                partial.mkdir()
+            except BaseException:
+                unlock(self.folder / f".{generation}.lock", lock)
+                raise
+        return DirectoryClaim(self.folder, generation, lock)
+
+    def remove(self, generation: str) -> None:
+        """The manifest goes first: from then on the generation is not whole and is nobody's to open."""
+        folder = self.folder / checked_generation(generation)
+        with store_errors(f"cannot remove {folder}"):
+            with suppress(FileNotFoundError):
+                (folder / FILE_NAME).unlink()
+                _sync_folder(folder)
+            with suppress(FileNotFoundError):
+                shutil.rmtree(folder)
+
+    def free_bytes(self) -> int | None:
+        """Of the file system that the folder is, or will be, on."""
+        return free_bytes(self.folder)
+
+    def _names(self) -> list[str]:
+        with store_errors(f"cannot list {self.folder}"):
+            return os.listdir(self.folder) if self.folder.exists() else []  # noqa: PTH208 - names, not paths
+
+    def _manifest_path(self, generation: str) -> Path:
+        return self.folder / generation / FILE_NAME
+
+    def _clear(self, generation: str) -> None:
+        """Remove what is left of builds and removals that were interrupted. ``generation`` is locked by us."""
+        if self._manifest_path(generation).is_file():
+            raise StoreError(
+                f"generation {generation} of {self.address} exists already in {self.folder}",
+                hint="a generation never changes: leave --generation away to build the next one",
+            )
+        if (self.folder / generation).exists():
+            shutil.rmtree(self.folder / generation)
+        for name in {match[1] for match in map(_HIDDEN.fullmatch, self._names()) if match}:
+            path = self.folder / f".{name}.lock"
+            lock = None if name == generation else try_lock(path)
+            if name == generation or lock is not None:
+                shutil.rmtree(self.folder / f".{name}.partial", ignore_errors=True)
+            if lock is not None:
+                unlock(path, lock)
+
+
+class DirectoryClaim(Claim):
+    """A locked ``.gN.partial`` that becomes ``gN``."""
+
+    def __init__(self, dataset: Path, generation: str, lock: int) -> None:
+        self.generation = generation
+        self.folder = dataset / f".{generation}.partial"
+        self._target = dataset / generation
+        self._lock: int | None = lock
+
+    def publish(self, manifest: Manifest) -> None:
+        """Everything is on the disk before the rename that makes it visible."""
+        with store_errors(f"cannot publish {self._target}"):
+            path = self.folder / FILE_NAME
+            with path.open("xb") as file:
+                file.write(manifest.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            path.chmod(0o444)
+            _sync_folder(self.folder)
+            self.folder.rename(self._target)
+            _sync_folder(self._target.parent)
+
+    def release(self) -> None:
+        """After ``publish`` only the lock is left."""
+        if self._lock is None:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        unlock(self._target.with_name(f".{self._target.name}.lock"), self._lock)
+        self._lock = None
+
+
+def free_bytes(path: Path) -> int:
+    """The free bytes of the file system that holds ``path``, or the nearest folder above it that exists."""
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

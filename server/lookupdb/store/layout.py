@@ -1,0 +1,85 @@
+"""Names within a store, and the only parsers of them: what does not match is never turned into a path.
+
+<store>/<cluster id>/<namespace>/<dataset>-<first 8 of its uid>/<generation>/shard-00000-of-00004.lmdb
+                                                                             manifest.json
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from lookupdb import manifest, shardfile
+from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.manifest import Manifest
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where one dataset's generations stand within a store."""
+
+    cluster: str
+    namespace: str
+    name: str
+    uid: str
+    """Shortened to its first eight characters."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uid", self.uid[:8])
+        for part in (self.cluster, self.namespace, self.name):
+            if not _LABEL.fullmatch(part):
+                raise UsageError(f"{part!r} cannot be part of a store's path: expected a-z, 0-9 and -, at most 63")
+        if not _UID.fullmatch(self.uid):
+            raise UsageError(f"a dataset's uid begins with eight letters or digits, found {self.uid!r}")
+
+    @property
+    def path(self) -> str:
+        """Relative to the store, with ``/``."""
+        return f"{self.cluster}/{self.namespace}/{self.name}-{self.uid}"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @classmethod
+    def parse(cls, cluster: str, namespace: str, folder: str) -> Self | None:
+        """The address that ``<cluster>/<namespace>/<folder>`` stands for, or None if it is no dataset's."""
+        name, _, uid = folder.rpartition("-")
+        try:
+            return cls(cluster, namespace, name, uid)
+        except UsageError:
+            return None
+
+
+def checked_cluster(cluster: str) -> str:
+    """``cluster`` if it can be part of a path. Raises UsageError."""
+    return Address(cluster, "default", "dataset", "local").cluster
+
+
+def checked_generation(generation: str) -> str:
+    """``generation`` if it is a generation's name. Raises UsageError."""
+    try:
+        manifest.generation_number(generation)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return generation
+
+
+def is_generation(name: str) -> bool:
+    """Whether ``name`` is a generation's: g1, g2, …"""
+    return manifest.GENERATION.fullmatch(name) is not None
+
+
+def parse_manifest(text: bytes, where: str, generation: str) -> Manifest:
+    """The manifest in ``text``, whose files are all within the generation. Raises CorruptFile naming ``where``."""
+    parsed = Manifest.from_json(text, where)
+    if parsed.generation != generation:
+        raise CorruptFile(f"{where} says it describes {parsed.generation}, expected {generation}")
+    for number, shard in enumerate(parsed.shards):
+        expected = shardfile.file_name(number, len(parsed.shards))
+        if shard.file != expected:
+            raise CorruptFile(f"{where} names the file {shard.file!r}, expected {expected}")
+    return parsed

@@ -1,0 +1,92 @@
+"""Generations made by the real writer from records given in the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from lookupdb.build.compress import choose_dictionary
+from lookupdb.build.duplicates import Record
+from lookupdb.build.write import GenerationWriter
+from lookupdb.manifest import Manifest, Rows, ShardFile, Totals
+from lookupdb.shardfile import ShardMeta
+from lookupdb.store import Dataset
+
+
+def records(content: Mapping[str, bytes]) -> list[Record]:
+    """Keys and values as the sorted stream gives them."""
+    return [(key.encode(), value, 0, row) for row, (key, value) in enumerate(sorted(content.items()), 1)]
+
+
+def in_batches(content: list[Record], size: int = 1000) -> Iterator[list[Record]]:
+    """The stream in batches of ``size``."""
+    for start in range(0, len(content), size):
+        yield content[start : start + size]
+
+
+def meta(shards: int, compression: str = "zstd") -> ShardMeta:
+    """What the shard files say of themselves."""
+    return ShardMeta("default/things", 0, shards, 0, ("strip",), "json", compression, "content")  # type: ignore[arg-type]
+
+
+def write(
+    folder: Path,
+    batches: Iterable[list[Record]],
+    *,
+    shards: int = 3,
+    compression: str = "zstd",
+    dictionary: bytes = b"",
+    threads: int = 1,
+) -> tuple[tuple[ShardFile, ...], Totals]:
+    """Write ``batches`` as the files of a generation into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with GenerationWriter(folder, meta(shards, compression), dictionary, threads) as writer:
+        for _ in writer.write(batches):
+            pass
+        return writer.finish()
+
+
+def manifest(generation: str, files: tuple[ShardFile, ...], totals: Totals, dictionary: bytes = b"") -> Manifest:
+    """A manifest for files just written."""
+    return Manifest(
+        namespace="default",
+        name="things",
+        uid="local",
+        generation=generation,
+        content="content",
+        fingerprint="fingerprint",
+        source=(),
+        key_columns=("id",),
+        separator=":",
+        normalize=("strip",),
+        unicode="15.0.0",
+        value_format="json",
+        compression="zstd",
+        dictionary_bytes=len(dictionary),
+        shards=files,
+        totals=totals,
+        rejected=Rows(),
+        duplicates=Rows(),
+        built_at="2026-11-21T00:00:00Z",
+        seconds=1.0,
+        lookupdb="0.1.0",
+    )
+
+
+def publish(
+    dataset: Dataset,
+    generation: str,
+    content: Mapping[str, bytes],
+    scratch: Path,
+    *,
+    shards: int = 3,
+    train: bool = False,
+) -> Manifest:
+    """Build ``content`` as ``generation`` of ``dataset``."""
+    stream = records(content)
+    dictionary = choose_dictionary([one[1] for one in stream], records=len(stream), shards=shards) if train else b""
+    with dataset.claim(generation, scratch) as claim:
+        files, totals = write(claim.folder, in_batches(stream), shards=shards, dictionary=dictionary)
+        made = manifest(generation, files, totals, dictionary)
+        claim.publish(made)
+    return made

@@ -1,0 +1,261 @@
+"""The store: generations are whole or not there, claimed by one builder, and never leave their folder."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import obstore
+import pytest
+from moto.server import ThreadedMotoServer
+from support.generations import publish
+
+from lookupdb import store
+from lookupdb.errors import CorruptFile, StoreError, UsageError
+from lookupdb.store import Address, Dataset
+from lookupdb.store import open as open_store
+from lookupdb.store.dataset import verify
+from lookupdb.store.objects import Bucket, ObjectDataset
+
+ADDRESS = Address("local", "default", "things", "local")
+CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
+    """An S3 bucket over real HTTP, with a lease short enough to wait for."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{abs(hash(tmp_path))}"
+    urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT")).close()
+    return Bucket(f"s3://{name}/some/prefix", heartbeat=0.05, lease=0.5)
+
+
+@pytest.fixture(params=["directory", "s3"])
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
+    if request.param == "s3":
+        return ObjectDataset(request.getfixturevalue("bucket"), ADDRESS)
+    return open_store(str(tmp_path / "store")).at(ADDRESS)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    path = tmp_path / "scratch"
+    path.mkdir()
+    return path
+
+
+class TestGenerations:
+    def test_an_empty_store_has_none(self, dataset: Dataset) -> None:
+        assert dataset.generations() == ()
+        assert dataset.newest() is None
+        assert dataset.next_generation() == "g1"
+
+    def test_a_published_generation_is_listed_read_and_opened(self, dataset: Dataset, scratch: Path) -> None:
+        made = publish(dataset, "g1", CONTENT, scratch)
+        assert dataset.generations() == ("g1",)
+        assert dataset.manifest("g1") == made
+        for shard in made.shards:
+            with dataset.shard("g1", shard, scratch) as path:
+                verify(path, shard)
+        assert list(scratch.glob("*.lmdb")) == []
+
+    def test_generations_are_in_order_of_their_numbers(self, dataset: Dataset, scratch: Path) -> None:
+        for name in ("g10", "g9", "g2"):
+            publish(dataset, name, {"a": b"1"}, scratch, shards=1)
+        assert dataset.generations() == ("g2", "g9", "g10")
+        assert dataset.newest() == "g10"
+        assert dataset.next_generation() == "g11"
+
+    def test_a_generation_is_never_built_twice(self, dataset: Dataset, scratch: Path) -> None:
+        publish(dataset, "g1", CONTENT, scratch)
+        with pytest.raises(StoreError, match="g1 of default/things exists already"):
+            dataset.claim("g1", scratch)
+        assert dataset.generations() == ("g1",)
+
+    def test_a_claim_left_without_publishing_leaves_nothing(self, dataset: Dataset, scratch: Path) -> None:
+        publish(dataset, "g1", CONTENT, scratch)
+        with dataset.claim("g2", scratch) as claim:
+            (claim.folder / "shard-00000-of-00001.lmdb").write_bytes(b"half")
+            assert dataset.next_generation() == "g3"
+        assert dataset.generations() == ("g1",)
+        assert dataset.next_generation() == "g2"
+        assert list(scratch.iterdir()) == []
+
+    def test_of_two_builders_of_one_generation_one_is_refused(self, dataset: Dataset, scratch: Path) -> None:
+        other = _made(scratch / "other")
+        with dataset.claim("g1", scratch), pytest.raises(StoreError, match="g1 of default/things is being built"):
+            dataset.claim("g1", other)
+        dataset.claim("g1", scratch).release()
+
+    def test_a_generation_that_is_not_there(self, dataset: Dataset, scratch: Path) -> None:
+        publish(dataset, "g1", {"a": b"1"}, scratch, shards=1)
+        with pytest.raises(StoreError, match="no generation g7") as caught:
+            dataset.manifest("g7")
+        assert "it has: g1" in str(caught.value)
+
+    def test_removal_and_pruning_keep_what_is_protected(self, dataset: Dataset, scratch: Path) -> None:
+        for number in range(1, 6):
+            publish(dataset, f"g{number}", {"a": b"1"}, scratch, shards=1)
+        assert dataset.prune(2, protect={"g2"}) == ("g1", "g3")
+        assert dataset.generations() == ("g2", "g4", "g5")
+        dataset.remove("g5")
+        dataset.remove("g5")
+        assert dataset.generations() == ("g2", "g4")
+
+    def test_a_manifest_that_leads_out_of_its_generation_is_refused(self, dataset: Dataset, scratch: Path) -> None:
+        made = publish(dataset, "g1", {"a": b"1"}, scratch, shards=1)
+        evil = replace(made, generation="g2", shards=(replace(made.shards[0], file="../../../etc/passwd"),))
+        with dataset.claim("g2", scratch) as claim:
+            if isinstance(dataset, ObjectDataset):
+                obstore.put(dataset.bucket.store, f"{ADDRESS.path}/g2/manifest.json", evil.to_json())
+            else:
+                claim.publish(evil)
+        with pytest.raises(CorruptFile, match=r"names the file '../../../etc/passwd'"):
+            dataset.manifest("g2")
+
+
+class TestDirectory:
+    def test_it_is_laid_out_as_documented(self, tmp_path: Path, scratch: Path) -> None:
+        dataset = open_store(str(tmp_path / "store"), "c1").at(Address("c1", "team", "things", "3f2b9c1e-77aa"))
+        publish(dataset, "g1", CONTENT, scratch, shards=2)
+        found = sorted(
+            str(path.relative_to(tmp_path / "store")) for path in (tmp_path / "store").rglob("*") if path.is_file()
+        )
+        assert found == [
+            "c1/team/things-3f2b9c1e/g1/manifest.json",
+            "c1/team/things-3f2b9c1e/g1/shard-00000-of-00002.lmdb",
+            "c1/team/things-3f2b9c1e/g1/shard-00001-of-00002.lmdb",
+        ]
+        assert [str(one) for one in open_store(str(tmp_path / "store"), "c1").addresses()] == ["team/things"]
+        assert open_store(str(tmp_path / "store"), "c2").addresses() == ()
+
+    def test_what_a_killed_builder_left_goes_with_the_next_claim(self, tmp_path: Path, scratch: Path) -> None:
+        script = (
+            "import sys, time; from pathlib import Path; from lookupdb.store import Address, open\n"
+            "claim = open(sys.argv[1]).at(Address('local', 'default', 'things', 'local')).claim('g1', Path('.'))\n"
+            "(claim.folder / 'half').write_bytes(b'x'); print(flush=True); time.sleep(60)"
+        )
+        dataset = open_store(str(tmp_path / "store")).at(ADDRESS)
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "store")], stdout=subprocess.PIPE
+        ) as builder:
+            assert builder.stdout
+            builder.stdout.readline()
+            with pytest.raises(StoreError, match="is being built by another process"):
+                dataset.claim("g1", scratch)
+            builder.send_signal(signal.SIGKILL)
+        assert dataset.generations() == ()
+        publish(dataset, "g2", CONTENT, scratch)
+        assert [path.name for path in Path(dataset.url).iterdir()] == ["g2"]
+
+    def test_an_interrupted_removal_is_completed_by_a_build_of_that_name(self, tmp_path: Path, scratch: Path) -> None:
+        dataset = open_store(str(tmp_path / "store")).at(ADDRESS)
+        publish(dataset, "g1", CONTENT, scratch)
+        (Path(dataset.url) / "g1" / "manifest.json").unlink()
+        assert dataset.generations() == ()
+        publish(dataset, "g1", CONTENT, scratch)
+        assert dataset.generations() == ("g1",)
+
+    def test_a_file_url_is_a_directory(self, tmp_path: Path) -> None:
+        assert open_store(f"file://{tmp_path}/a%20b").at(ADDRESS).url == f"{tmp_path}/a b/local/default/things-local"
+
+    def test_a_store_that_cannot_be_written(self, tmp_path: Path, scratch: Path) -> None:
+        (tmp_path / "store").write_text("a file, not a folder")
+        with pytest.raises(StoreError, match="cannot write to the store"):
+            open_store(str(tmp_path / "store")).at(ADDRESS).claim("g1", scratch)
+
+
+class TestObjects:
+    def test_a_dead_builders_claim_is_taken_over(self, bucket: Bucket, scratch: Path) -> None:
+        path = f"{ADDRESS.path}/g1"
+        obstore.put(bucket.store, f"{path}/claim.json", b"{}")
+        obstore.put(bucket.store, f"{path}/shard-00000-of-00009.lmdb", b"left over")
+        publish(ObjectDataset(bucket, ADDRESS), "g1", CONTENT, scratch, shards=1)
+        names = bucket.names(path)
+        assert sorted(names) == ["manifest.json", "shard-00000-of-00001.lmdb"]
+
+    def test_a_builder_that_stood_still_and_lost_its_claim_publishes_nothing(
+        self, bucket: Bucket, scratch: Path
+    ) -> None:
+        dataset = ObjectDataset(bucket, ADDRESS)
+        with dataset.claim("g1", scratch) as claim:
+            obstore.put(bucket.store, f"{ADDRESS.path}/g1/claim.json", b"somebody else")
+            made = publish(dataset, "g2", CONTENT, _made(scratch / "other"))
+            for shard in made.shards:
+                with dataset.shard("g2", shard, scratch) as copy:
+                    (claim.folder / shard.file).write_bytes(copy.read_bytes())
+            with pytest.raises(StoreError, match="taken over by another process"):
+                claim.publish(replace(made, generation="g1"))
+        assert dataset.generations() == ("g2",)
+        assert "claim.json" in bucket.names(f"{ADDRESS.path}/g1")
+
+    def test_a_damaged_object_is_never_opened(self, bucket: Bucket, scratch: Path) -> None:
+        dataset = ObjectDataset(bucket, ADDRESS)
+        shard = publish(dataset, "g1", CONTENT, scratch, shards=1).shards[0]
+        obstore.put(bucket.store, f"{ADDRESS.path}/g1/{shard.file}", bytes(shard.bytes))
+        with pytest.raises(CorruptFile, match="checksum"), dataset.shard("g1", shard, scratch):
+            pass
+        assert list(scratch.iterdir()) == []
+
+    def test_datasets_are_listed(self, bucket: Bucket, scratch: Path) -> None:
+        publish(ObjectDataset(bucket, ADDRESS), "g1", {"a": b"1"}, scratch)
+        assert bucket.addresses("local") == (ADDRESS,)
+
+    def test_a_bucket_that_is_not_there(self, bucket: Bucket) -> None:
+        missing = Bucket("s3://no-such-bucket")
+        with pytest.raises(StoreError, match="cannot list s3://no-such-bucket"):
+            ObjectDataset(missing, ADDRESS).generations()
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+class TestNames:
+    @pytest.mark.parametrize("part", ["", "..", "a/b", "A", "-a", "a" * 64, "a\n"])
+    def test_what_is_no_name_never_becomes_a_path(self, part: str, tmp_path: Path) -> None:
+        for build in (
+            lambda: Address(part, "n", "d", "u"),
+            lambda: Address("c", part, "d", "u"),
+            lambda: Address("c", "n", part, "u"),
+        ):
+            with pytest.raises(UsageError):
+                build()
+        assert Address.parse("c", "n", part) is None
+
+    @pytest.mark.parametrize("name", ["", "g0", "../g1", "g1/..", "latest", "g1234567890"])
+    def test_what_is_no_generation_never_becomes_a_path(self, name: str, tmp_path: Path) -> None:
+        dataset = open_store(str(tmp_path)).at(ADDRESS)
+        for use in (dataset.manifest, dataset.remove, dataset.local_path, lambda name: dataset.claim(name, tmp_path)):
+            with pytest.raises(UsageError, match="a generation is called"):
+                use(name)
+
+    def test_an_address_is_read_back(self) -> None:
+        assert Address.parse("c", "n", "a-b-3f2b9c1e") == Address("c", "n", "a-b", "3f2b9c1e")
+
+    @pytest.mark.parametrize("url", ["", "ftp://host/path", "http://host/path"])
+    def test_what_is_no_store(self, url: str) -> None:
+        with pytest.raises(UsageError, match="is not a store"):
+            store.open(url)
