@@ -1,0 +1,34 @@
+"""Runs load.c, which it compiles first: C, because a generator in Python is slower than what it should load."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Final
+
+from benchmarks import processes
+from benchmarks.load.sample import Sample
+from benchmarks.machine import LOAD_CORE, BenchError
+
+_SOURCE: Final = Path(__file__).with_name("load.c")
+
+
+def compiled(folder: Path) -> Path:
+    """The program, compiled into ``folder`` unless this very source already is."""
+    program = folder / f"load-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]}"
+    if not program.exists():
+        processes.output(["cc", "-O2", "-o", str(program), str(_SOURCE)])
+    return program
+
+
+def run(
+    program: Path, port: int, script: Path, *, connections: int, depth: int = 1, seconds: float = 0, requests: int = 0
+) -> Sample:
+    """Load 127.0.0.1:``port`` for ``seconds``, or with so many ``requests``. Raises BenchError on a wrong answer."""
+    amount = f"-{requests}" if requests else f"{seconds}"
+    words = [str(program), str(port), str(connections), str(depth), amount, str(script)]
+    line = json.loads(processes.output(processes.pinned(words, LOAD_CORE), timeout=seconds + 300))
+    if not line["requests"]:
+        raise BenchError(f"the server at port {port} answered nothing in {seconds} s")
+    return Sample(line["requests"] / line["seconds"], line["seconds"], line["busy"], line["p50_us"], line["p99_us"])

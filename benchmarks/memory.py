@@ -1,0 +1,73 @@
+"""Memory, as the kernel counts it: of processes (from /proc) and of files in the page cache."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_MAPPING: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A process's memory, in bytes."""
+
+    private: int
+    """In pages that no other process maps, clean or dirty; a shard file's own pages left out, which the page cache
+    keeps once for all who map them and takes back at will."""
+    anonymous: int
+    """Heap and stacks: what can never be taken back. A part of ``private``."""
+    shard: int
+    """Of shard files, mapped and touched by this process."""
+
+
+def of(pid: int) -> Memory:
+    """The memory of process ``pid`` now."""
+    private = anonymous = shard = 0
+    in_shard = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if _MAPPING.match(line):
+            in_shard = line.endswith(".lmdb")
+            continue
+        name, _, rest = line.partition(":")
+        if in_shard and name == "Rss":
+            shard += _bytes(rest)
+        elif not in_shard and name in ("Private_Clean", "Private_Dirty"):
+            private += _bytes(rest)
+        elif not in_shard and name == "Anonymous":
+            anonymous += _bytes(rest)
+    return Memory(private, anonymous, shard)
+
+
+def resident(pid: int) -> int:
+    """Resident bytes of process ``pid``, 0 when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    except (OSError, IndexError):
+        return 0
+
+
+def tree(pid: int) -> Iterator[int]:
+    """``pid`` and its living descendants."""
+    yield pid
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    except OSError:
+        return
+    for child in children:
+        yield from tree(int(child))
+
+
+def cached(files: Iterable[Path]) -> int:
+    """Bytes of ``files`` that are in the page cache."""
+    words = ["fincore", "--bytes", "--noheadings", "--output", "RES", *map(str, files)]
+    return sum(map(int, subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.split()))
+
+
+def _bytes(kilobytes: str) -> int:
+    return int(kilobytes.split()[0]) * 1024

@@ -1,0 +1,76 @@
+"""What was measured, and what follows from it: medians, ratios, spread. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, Literal
+
+from benchmarks.load.sample import Sample
+
+OURS: Final = "lookupdb"
+"""The side with the defaults: compressed."""
+UNCOMPRESSED: Final = "lookupdb, not compressed"
+REDIS: Final = "Redis"
+WEBDIS: Final = "webdis"
+FLASK: Final = "Flask"
+NUTCRACKER: Final = "nutcracker"
+PICKLE: Final = "pickle"
+SQLITE: Final = "sqlite"
+SOURCE: Final = "source file"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of those compared: a value for each round, and how the rounds of load went, if it was load."""
+
+    values: tuple[float, ...]
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def value(self) -> float:
+        """The median round."""
+        return median(self.values)
+
+    def typical(self, name: Literal["load_busy", "server_busy", "p50_us", "p99_us"]) -> float | None:
+        """The median of a sample's member, None where there was no load."""
+        return median(getattr(sample, name) for sample in self.samples) if self.samples else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One side's value to another's: that of the medians, and the least and greatest of one round."""
+
+    value: float
+    least: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One row of the benchmarks."""
+
+    name: str
+    title: str
+    unit: Literal["requests/s", "keys/s", "s", "bytes"]
+    sides: dict[str, Side]
+    note: str = ""
+    baselines: tuple[str, ...] = field(default=())
+    """The sides that ours are set in relation to."""
+
+    def ratio(self, side: str, to: str) -> Ratio:
+        """``side`` : ``to``. Raises KeyError when either was not measured."""
+        ours, theirs = self.sides[side], self.sides[to]
+        rounds = [a / b for a, b in zip(ours.values, theirs.values, strict=False)]
+        return Ratio(ours.value / theirs.value, min(rounds), max(rounds))
+
+
+def rates(samples: Sequence[Sample], keys: int = 1) -> Side:
+    """A side of a row of load; with ``keys`` a request, its unit is keys a second."""
+    return Side(tuple(sample.rate * keys for sample in samples), tuple(samples))
+
+
+def single(*values: float) -> Side:
+    """A side that was not load."""
+    return Side(values)

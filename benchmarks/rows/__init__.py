@@ -1,0 +1,45 @@
+"""The rows: what is measured, in the order it is measured. To add one, write a function and name it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.arena import Arena
+from benchmarks.results import Result
+from benchmarks.rows import build, memory, routed, shard
+
+_ALWAYS: Final = ("taskset", "setpriv")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measurement that can be asked for by name. It may give several results."""
+
+    name: str
+    title: str
+    measure: Callable[[Arena], list[Result]]
+    programs: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The programs that must be installed."""
+        return (*_ALWAYS, *self.programs)
+
+
+_RESP: Final = ("redis-server", "cc")
+_HTTP: Final = ("redis-server", "webdis", "wrk")
+
+ROWS: Final = (
+    Row("build", "build time and peak memory, against Redis, pickle, sqlite", build.time_and_memory, _RESP),
+    Row("disk", "bytes on disk, against the source, pickle, sqlite", build.disk),
+    Row("get", "one key a request over RESP, against Redis", shard.get, _RESP),
+    Row("pipeline", "GETs sent 16 at a time, against Redis", shard.pipeline, _RESP),
+    Row("mget", "100 keys a request over RESP, against Redis", shard.mget, _RESP),
+    Row("routed-get", "one key a request over HTTP, against webdis and Flask", routed.get, _HTTP),
+    Row("routed-batch", "100 keys a request over HTTP, against webdis and Flask", routed.batch, _HTTP),
+    Row("sharded-batch", "100 keys of four shards, against nutcracker", routed.sharded, (*_RESP, "nutcracker")),
+    Row("memory", "private bytes a worker, page cache; Redis, Flask", memory.measure, (*_RESP, "fincore")),
+    Row("persons", "five million persons: build time, peak memory, bytes on disk", build.persons),
+)

@@ -1,0 +1,121 @@
+"""The router against webdis and Flask over HTTP, and against nutcracker, which shards too but speaks RESP.
+
+What is measured stands alone on the server's core; what stands behind it (four shards, Redis) shares the other
+with the load generator.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.arena import Arena
+from benchmarks.load import generator, script, wrk
+from benchmarks.load.sample import Sample
+from benchmarks.machine import LOAD_CORE, BenchError
+from benchmarks.peers import webdis
+from benchmarks.results import FLASK, NUTCRACKER, OURS, WEBDIS, Result, rates
+from benchmarks.rows.rounds import interleaved
+from benchmarks.rows.shard import mgets
+
+_CHECKED: Final = 20
+"""Answers compared by value, each side, before the load; under load any status but 2xx ends the run."""
+
+
+def get(arena: Arena) -> list[Result]:
+    """One key a request."""
+    keys = [key.decode() for key in arena.pairs.keys]
+    requests = {
+        WEBDIS: [script.http_get(webdis.get_path(key)) for key in keys],
+        FLASK: [script.http_get(f"/lookup/{key}") for key in keys],
+        OURS: [script.http_get(f"/v1/lookup/{key}") for key in keys],
+    }
+    expected = [json.loads(value) for value in arena.pairs.values[:_CHECKED]]
+    samples = _compare(arena, "routed-get", requests, expected)
+    title = f"GET over HTTP, {arena.settings.connections} connections"
+    return [Result("routed-get", title, "requests/s", {n: rates(s) for n, s in samples.items()}, "", (WEBDIS, FLASK))]
+
+
+def batch(arena: Arena) -> list[Result]:
+    """100 keys a request."""
+    size = arena.settings.batch
+    requests, expected = _batches(arena)
+    samples = _compare(arena, "routed-batch", requests, expected)
+    sides = {name: rates(found, size) for name, found in samples.items()}
+    return [Result("routed-batch", f"{size} keys a request over HTTP", "keys/s", sides, "", (WEBDIS, FLASK))]
+
+
+def sharded(arena: Arena) -> list[Result]:
+    """100 keys a request, spread over four shards, by one load generator for both protocols."""
+    size, requests = arena.settings.batch, _batches(arena)[0][OURS]
+    ours = script.write(arena.run / "batch.load", requests)
+    sides = {
+        NUTCRACKER: (arena.nutcracker[0], partial(_load, arena, arena.nutcracker[1], mgets(arena))),
+        OURS: (arena.router[0], partial(_load, arena, arena.router[1], ours)),
+    }
+    samples = interleaved(arena.settings, sides)
+    note = "nutcracker proxies RESP; the router parses HTTP and JSON and writes them."
+    title = f"{size} keys a request from four shards"
+    return [
+        Result("sharded-batch", title, "keys/s", {n: rates(s, size) for n, s in samples.items()}, note, (NUTCRACKER,))
+    ]
+
+
+def _batches(arena: Arena) -> tuple[dict[str, list[bytes]], list[dict[str, Any]]]:
+    """Side → requests of 100 keys; and for the first few what is to be found."""
+    batches = arena.pairs.batches(arena.settings.batch)
+    asked = [[key.decode() for key in keys] for keys, _ in batches]
+    bodies = [json.dumps({"keys": keys}).encode() for keys in asked]
+    requests = {
+        WEBDIS: [script.http_get(webdis.batch_path(keys)) for keys in asked],
+        FLASK: [script.http_post("/lookup", body) for body in bodies],
+        OURS: [script.http_post("/v1/lookup", body) for body in bodies],
+    }
+    found = [
+        dict(zip(keys, map(json.loads, values), strict=True))
+        for keys, (_, values) in zip(asked, batches[:_CHECKED], strict=False)
+    ]
+    return requests, found
+
+
+def _compare(
+    arena: Arena, name: str, requests: dict[str, list[bytes]], expected: Sequence[Any]
+) -> dict[str, list[Sample]]:
+    arena.redis[0].pin(LOAD_CORE)
+    servers = {WEBDIS: arena.webdis, FLASK: arena.flask, OURS: arena.router}
+    sides = {}
+    for side, (server, port) in servers.items():
+        _check(side, port, requests[side], expected)
+        path = wrk.write_requests(arena.run / f"{name}-{side}.wrk", requests[side])
+        sides[side] = (server, partial(_wrk, arena, port, path))
+    return interleaved(arena.settings, sides)
+
+
+def _check(side: str, port: int, requests: Sequence[bytes], expected: Sequence[Any]) -> None:
+    for request, wanted in zip(requests, expected, strict=False):
+        head, _, body = request.partition(b"\r\n\r\n")
+        method, path, _ = head.split(b"\r\n")[0].decode().split()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request(method, path, body or None, {"Content-Type": "application/json"} if body else {})
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        found = json.loads(text) if answer.status == 200 else None
+        if isinstance(found, dict) and "found" in found:
+            found = found["found"]
+        elif isinstance(found, dict) and "MGET" in found:
+            found = dict(zip(wanted, map(json.loads, found["MGET"]), strict=True))
+        if found != wanted:
+            raise BenchError(f"{side} answers {method} {path} with {answer.status} {text[:300]!r}")
+
+
+def _wrk(arena: Arena, port: int, path: Path, seconds: float) -> Sample:
+    return wrk.run(port, path, connections=arena.settings.connections, seconds=seconds)
+
+
+def _load(arena: Arena, port: int, path: Path, seconds: float) -> Sample:
+    return generator.run(arena.program, port, path, connections=arena.settings.connections, seconds=seconds)

@@ -1,0 +1,67 @@
+"""One shard server against Redis, both speaking RESP, both holding everything, taking turns on the same core."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.arena import Arena
+from benchmarks.load import generator, script
+from benchmarks.load.sample import Sample
+from benchmarks.machine import SERVER_CORE
+from benchmarks.results import OURS, REDIS, UNCOMPRESSED, Result, rates
+from benchmarks.rows.rounds import interleaved
+
+_NOTE: Final = "Every answer is compared with the expected bytes."
+
+
+def get(arena: Arena) -> list[Result]:
+    """One GET a request, 50 connections."""
+    title = f"GET over RESP, {arena.settings.connections} connections"
+    return [_compare(arena, "get", title, _gets(arena))]
+
+
+def pipeline(arena: Arena) -> list[Result]:
+    """GETs sent in groups, 50 connections."""
+    depth = arena.settings.pipeline
+    return [_compare(arena, "pipeline", f"GET over RESP, pipelined by {depth}", _gets(arena), depth=depth)]
+
+
+def mget(arena: Arena) -> list[Result]:
+    """MGET of 100 keys."""
+    return [
+        _compare(arena, "mget", f"MGET of {arena.settings.batch} over RESP", mgets(arena), keys=arena.settings.batch)
+    ]
+
+
+def mgets(arena: Arena) -> Path:
+    """The load script of MGETs."""
+    batches = arena.pairs.batches(arena.settings.batch)
+    requests = [script.command(b"MGET", *keys) for keys, _ in batches]
+    return script.write(arena.run / "mget.load", requests, [script.array(values) for _, values in batches])
+
+
+def _gets(arena: Arena) -> Path:
+    requests = [script.command(b"GET", key) for key in arena.pairs.keys]
+    return script.write(arena.run / "get.load", requests, [script.bulk(value) for value in arena.pairs.values])
+
+
+def _compare(arena: Arena, name: str, title: str, path: Path, *, depth: int = 1, keys: int = 1) -> Result:
+    arena.redis[0].pin(SERVER_CORE)
+    servers = {REDIS: arena.redis, UNCOMPRESSED: arena.shard("none"), OURS: arena.shard("zstd")}
+    sides = {side: (server, partial(_load, arena, port, path, depth)) for side, (server, port) in servers.items()}
+    samples = interleaved(arena.settings, sides)
+    return Result(
+        name=name,
+        title=title,
+        unit="requests/s" if keys == 1 else "keys/s",
+        sides={side: rates(samples[side], keys) for side in sides},
+        note=_NOTE,
+        baselines=(REDIS,),
+    )
+
+
+def _load(arena: Arena, port: int, path: Path, depth: int, seconds: float) -> Sample:
+    connections = arena.settings.connections
+    return generator.run(arena.program, port, path, connections=connections, depth=depth, seconds=seconds)

@@ -1,0 +1,32 @@
+"""How large and how long a run is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The numbers that a full and a quick run differ in, and those they share."""
+
+    rows: int
+    """Of recommendations."""
+    persons: int
+    """Rows of the person database."""
+    sample: int
+    """Keys that are asked for."""
+    seconds: float
+    """Of load, a side and a round."""
+    rounds: int
+    builds: int
+    """How often build and load are repeated."""
+    lookups: tuple[int, int] = (100_000, 1_000_000)
+    """After how many lookups a worker's memory is read."""
+    connections: int = 50
+    batch: int = 100
+    pipeline: int = 16
+
+
+FULL: Final = Settings(rows=1_000_000, persons=5_000_000, sample=200_000, seconds=2, rounds=5, builds=2)
+QUICK: Final = Settings(rows=50_000, persons=50_000, sample=20_000, seconds=1, rounds=2, builds=1)
