@@ -1,0 +1,16 @@
+"""`lookupdb build`: a source becomes one generation.
+
+The records side reads and sorts:
+
+    objects = source.resolve(spec, volume=None)         # what there is: location lists files and objects
+    source.fingerprint(objects)                         # changes when the source does
+    files = fetch.fetch(objects, scratch, progress)     # plain local files; inflate decompresses
+    with records.SortedRecords(spec, files, scratch, memory_limit, threads, progress) as sorted_records:
+        sorted_records.rejected, sorted_records.rows, sorted_records.sample
+        for batch in sorted_records: ...                # [(encoded key, value, file number, row), …]
+
+``parse_csv``, ``parse_json`` and ``parse_parquet`` make rows, ``rows`` and ``objects`` keys and values of them,
+``sorter`` sorts out of core, ``budget`` divides the memory limit.
+
+The writer side turns the sorted records into shard files: ``duplicates``, ``compress``, ``write``, then ``gates``.
+"""

@@ -1,0 +1,140 @@
+"""Makes every file of the source a plain, uncompressed file of this machine.
+
+A local file that is not compressed is used where it is. All else is streamed into scratch in bounded memory and
+decompressed on the way by us, so that a stream that is cut short is always seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lookupdb.build.inflate import inflate
+from lookupdb.build.location import Remote, describe_local, remote_errors
+from lookupdb.build.progress import Progress
+from lookupdb.build.source import Format, SourceObject
+from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.manifest import SourceFile
+
+_CHUNK: Final = 1 << 20
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """One file of the source, plain and uncompressed."""
+
+    described: SourceFile
+    """The object it was made from."""
+    format: Format
+    delimiter: str
+    path: Path
+    bytes: int
+    """Of the plain file."""
+    in_place: bool
+    """It is the user's own file, which may change under us."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.described.url
+
+    def check_unchanged(self) -> None:
+        """Raises BadSource when it is the user's own file and no longer what it was when the build began."""
+        if self.in_place:
+            _check_unchanged(self.described, self.path)
+
+
+def fetch(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:
+    """The files of ``objects`` in their order. Raises BadSource, NotEnoughRoom when ``scratch`` is full.
+
+    Tells ``progress`` of the bytes read, as they are compressed.
+    """
+    objects = tuple(objects)
+    copied = [item for item in objects if not _is_plain(item)]
+    if copied:
+        progress.phase("fetch", sum(item.described.bytes for item in copied), "bytes")
+    files = tuple(
+        _in_place(item) if _is_plain(item) else _copy(item, scratch / f"source-{number:05d}", progress)
+        for number, item in enumerate(objects)
+    )
+    if copied:
+        progress.done()
+    return files
+
+
+def _is_plain(item: SourceObject) -> bool:
+    return isinstance(item.place, Path) and item.compression == "none"
+
+
+def _in_place(item: SourceObject) -> LocalFile:
+    assert isinstance(item.place, Path)
+    _check_unchanged(item.described, item.place)
+    # An example's file does not change: it is part of the program.
+    in_place = item.described.modified is not None
+    return LocalFile(item.described, item.format, item.delimiter, item.place, item.described.bytes, in_place)
+
+
+def _copy(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
+    chunks = _counted(_chunks(item), item.described, progress)
+    if item.compression != "none":
+        chunks = inflate(chunks, item.compression, item.described.url)
+    with room_in(target.parent), target.open("wb") as out:
+        for chunk in chunks:
+            out.write(chunk)
+    if isinstance(item.place, Path):
+        _check_unchanged(item.described, item.place)
+    return LocalFile(item.described, item.format, item.delimiter, target, target.stat().st_size, False)
+
+
+def _chunks(item: SourceObject) -> Iterator[bytes]:
+    name = item.described.url
+    if isinstance(item.place, Remote):
+        with remote_errors(name):
+            yield from item.place.open(item.described)
+        return
+    with item.place.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _counted(chunks: Iterator[bytes], described: SourceFile, progress: Progress) -> Iterator[bytes]:
+    total = 0
+    for chunk in chunks:
+        total += len(chunk)
+        yield chunk
+        progress.advance(len(chunk))
+    if total != described.bytes:
+        raise BadSource(
+            f"{described.url} changed while it was read: expected {described.bytes} bytes, got {total}",
+            hint="build again once it is complete",
+        )
+
+
+def _check_unchanged(described: SourceFile, path: Path) -> None:
+    try:
+        now = describe_local(described.url, path.stat())
+    except OSError as error:
+        raise BadSource(f"{described.url} went away while it was read: {error.strerror}") from error
+    if described.modified is not None and now != described:
+        raise BadSource(f"{described.url} changed while it was read", hint="build again once it is complete")
+
+
+@contextmanager
+def room_in(folder: Path) -> Iterator[None]:
+    """Turn "no space left" into NotEnoughRoom naming ``folder``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        free = os.statvfs(folder)
+        raise NotEnoughRoom(
+            f"no room left in the scratch folder {folder}: {error.strerror} ({free.f_bavail * free.f_frsize} bytes free)",
+            hint="a build needs about twice its uncompressed source there; give a larger folder with --scratch",
+        ) from error

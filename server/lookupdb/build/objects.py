@@ -1,0 +1,173 @@
+"""The key and the value of a record that is a dict: a JSON object, or a Parquet row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from lookupdb.build.rows import RowRejected, joined_key, json_text, unknown_column, value_names
+from lookupdb.errors import BadSource
+from lookupdb.spec import DatasetSpec
+
+_ABSENT: Any = object()
+
+
+class Objects:
+    """How the spec makes records of dicts. A dot in a column's name reaches into nested ones, unless a member has the
+    whole name.
+
+    A value's column that a row does not have is left out of its value; one that no row has is a BadSource.
+    """
+
+    def __init__(self, spec: DatasetSpec, where: str) -> None:
+        self._spec, self._where = spec, where
+        role, wanted = value_names(spec.value)
+        self._roles = {**dict.fromkeys(wanted, role), **dict.fromkeys(spec.key.columns, "key.columns")}
+        self._unseen = set(self._roles)
+        self._names: dict[str, None] = {}
+        """What the rows looked at have instead; kept while anything is unseen."""
+        self._rows = 0
+        self._value = self._value_function()
+
+    def key(self, record: dict[str, Any]) -> str:
+        """The record's key, not yet normalised. Raises RowRejected."""
+        if self._unseen:
+            self._look_for_unseen(record)
+        columns = self._spec.key.columns
+        if len(columns) == 1:
+            return key_part(record, columns[0])
+        return joined_key(columns, [key_part(record, column) for column in columns], self._spec.key.separator)
+
+    def value(self, record: dict[str, Any]) -> bytes:
+        """The record's value; the record is used up. Raises RowRejected."""
+        try:
+            return self._value(record)
+        except orjson.JSONEncodeError as error:
+            raise RowRejected(f"its value cannot be written as JSON: {error}") from error
+
+    def finish(self) -> None:
+        """Raises BadSource when a column that the spec names was in no row."""
+        for name, role in self._roles.items():
+            if self._rows and name in self._unseen:
+                raise unknown_column(f"{self._where}: none of its {self._rows} rows", role, name, self._names)
+
+    def declare(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
+        """The columns are known beforehand. Raises BadSource for one that the spec names and that is not there."""
+        names = list(names)
+        known = {*names, *nested}
+        for name, role in self._roles.items():
+            if name not in known:
+                raise unknown_column(self._where, role, name, names)
+        self._unseen.clear()
+
+    def _look_for_unseen(self, record: dict[str, Any]) -> None:
+        self._rows += 1
+        self._unseen -= {name for name in self._unseen if reach(record, name) is not _ABSENT}
+        if len(self._names) < 1000:
+            self._names.update(dict.fromkeys(record))
+
+    def _value_function(self) -> Callable[[dict[str, Any]], bytes]:
+        value, dumps = self._spec.value, orjson.dumps
+        if value.column is not None:
+            column = value.column
+            raw = value.format == "raw"
+            return lambda record: _column_bytes(record, column, raw)
+        if value.field is not None:
+            field = value.field
+            return lambda record: dumps(_present(record, field))
+        if value.columns is not None:
+            columns = value.columns
+            return lambda record: dumps(
+                {name: found for name in columns if (found := reach(record, name)) is not _ABSENT}
+            )
+        keys = self._spec.key.columns
+        if len(keys) == 1 and "." not in keys[0]:
+            key = keys[0]
+
+            def all_but_key(record: dict[str, Any]) -> bytes:
+                del record[key]
+                return dumps(record)
+
+            return all_but_key
+
+        def all_but_keys(record: dict[str, Any]) -> bytes:
+            for name in keys:
+                _remove(record, name)
+            return dumps(record)
+
+        return all_but_keys
+
+
+def reach(record: dict[str, Any], name: str) -> Any:
+    """The member called ``name``, or the one that its dots lead to; ``_ABSENT`` when there is neither."""
+    if name in record:
+        return record[name]
+    owner, last = _owner(record, name)
+    return _ABSENT if owner is None else owner.get(last, _ABSENT)
+
+
+def _owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
+    """The nested dict in which the last part of ``name`` would be, and that part."""
+    *path, last = name.split(".")
+    owner: Any = record
+    for part in path:
+        owner = owner.get(part) if isinstance(owner, dict) else None
+    return (owner if path and isinstance(owner, dict) else None), last
+
+
+def _remove(record: dict[str, Any], name: str) -> None:
+    if name in record:
+        del record[name]
+        return
+    owner, last = _owner(record, name)
+    if owner is not None:
+        owner.pop(last, None)
+
+
+def _present(record: dict[str, Any], name: str) -> Any:
+    found = reach(record, name)
+    if found is _ABSENT:
+        raise RowRejected(f"it has no {name}")
+    return found
+
+
+def key_part(record: dict[str, Any], column: str) -> str:
+    """A key column's text: text as it is, an integer in decimal. Raises RowRejected for anything else."""
+    found = record.get(column, _ABSENT)
+    if found is _ABSENT:
+        found = reach(record, column)
+    if type(found) is str:
+        return found
+    if type(found) is int:
+        return str(found)
+    if isinstance(found, orjson.Fragment):
+        text = found.contents if isinstance(found.contents, str) else found.contents.decode()
+        if text.removeprefix("-").isdecimal():
+            return text
+        raise RowRejected(f"the key column {column} is {text}; a key is text or an integer")
+    if found is _ABSENT:
+        raise RowRejected(f"it has no key column {column}")
+    if found is None:
+        raise RowRejected(f"the key column {column} is null")
+    kinds = {bool: "a boolean", float: "a fraction", list: "an array", dict: "an object", bytes: "binary"}
+    kind = kinds.get(type(found), "of another type")
+    raise RowRejected(f"the key column {column} is {kind}; a key is text or an integer")
+
+
+def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
+    found = _present(record, column)
+    if isinstance(found, str):
+        try:
+            found = found.encode()
+        except UnicodeEncodeError:
+            raise RowRejected(f"the column {column} is not valid Unicode text (a lone surrogate)") from None
+    if not isinstance(found, bytes):
+        raise RowRejected(f"the column {column} is not text" + (" or binary" if raw else " that holds JSON"))
+    return found if raw else json_text(found, f"the column {column}")
+
+
+def unsupported(where: str, column: str, kind: str) -> BadSource:
+    """The error for a column whose type has no JSON form."""
+    return BadSource(f"{where}: the column {column} is of type {kind}, which cannot be written as JSON")

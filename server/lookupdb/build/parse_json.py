@@ -1,0 +1,237 @@
+"""JSON lines and JSON arrays: numbers keep their text, whatever their size; the rest is written anew, compactly.
+
+orjson parses; it makes floats of fractions, exponents and integers beyond 64 bits. A row in which it made any is
+parsed again with their text kept (``EXACT``). Rows of ids and words, the common ones, are parsed once.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.build.fetch import LocalFile
+from lookupdb.build.objects import Objects
+from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.spec import DatasetSpec
+
+_BOM: Final = b"\xef\xbb\xbf"
+_WINDOW: Final = 1 << 18
+_SPACE: Final = " \t\r\n"
+
+
+def _number_text(text: str) -> orjson.Fragment:
+    return orjson.Fragment(text)
+
+
+def _integer(text: str) -> int | orjson.Fragment:
+    return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
+
+
+def _constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+EXACT: Final = json.JSONDecoder(parse_float=_number_text, parse_int=_integer, parse_constant=_constant)
+"""Gives numbers that Python would change as fragments that hold their text."""
+
+
+def is_exact(value: Any, minus_zero: bool) -> bool:
+    """Whether what orjson made of an object or array holds no number whose text is lost.
+
+    ``minus_zero``: its text holds "-0", so that a 0 may have lost its sign.
+    """
+    members = value.values() if type(value) is dict else value
+    for kind in set(map(type, members)):
+        if kind is float or (kind is int and minus_zero and 0 in members):
+            return False
+        if kind is dict or kind is list:
+            nested = (member for member in members if type(member) is kind)
+            if not all(is_exact(member, minus_zero) for member in nested):
+                return False
+    return True
+
+
+class JsonLinesParser:
+    """One file of JSON lines. Rows are dicts."""
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, max_row_bytes: int) -> None:
+        self._file, self._max_row = file, max_row_bytes
+        self._opened = file.path.open("rb", buffering=1 << 18)
+        self._objects = Objects(spec, file.name)
+        self.key: Callable[[Any], str] = self._objects.key
+        self.value: Callable[[Any], bytes] = self._objects.value
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        loads, readline, limit = orjson.loads, self._opened.readline, self._max_row
+        row = 0
+        for number, line in enumerate(iter(lambda: readline(limit), b""), 1):
+            try:
+                record = loads(line)
+            except orjson.JSONDecodeError as error:
+                text = line.removeprefix(_BOM) if number == 1 else line
+                if not text.strip():
+                    continue
+                record = self._again(text, error, row + 1, number)
+            row += 1
+            if type(record) is not dict:
+                raise not_an_object(f"{self._file.name} row {row} (line {number})", record)
+            if not is_exact(record, b"-0" in line):
+                record = EXACT.decode(line.decode("utf-8-sig"))
+            yield record
+
+    def _again(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
+        """The line without its byte order mark, or the error that tells why it is none."""
+        where = f"{self._file.name} row {row} (line {line})"
+        if len(text) >= self._max_row:
+            raise NotEnoughRoom(
+                f"{where} is longer than {self._max_row} bytes, more than the memory limit allows",
+                hint="raise --memory-limit; or is the file one JSON array (source.format: json)?",
+            )
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            raise malformed(where, text, error) from error
+
+    def position(self) -> int:
+        """How many bytes were parsed."""
+        return self._opened.tell()
+
+    def finish(self) -> None:
+        """Raises BadSource when a column that the spec names was in no row."""
+        self._opened.close()
+        self._objects.finish()
+
+
+class JsonArrayParser:
+    """One file that is a JSON array of objects, read through a window. Rows are dicts."""
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, max_row_bytes: int) -> None:
+        self._file, self._max_row = file, max_row_bytes
+        self._raw = file.path.open("rb", buffering=0)
+        self._text = _decoded(self._raw, file.name)
+        self._objects = Objects(spec, file.name)
+        self.key: Callable[[Any], str] = self._objects.key
+        self.value: Callable[[Any], bytes] = self._objects.value
+        self._window, self._at, self._ended = "", 0, False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        name = self._file.name
+        if self._next() != "[":
+            raise BadSource(
+                f"{name} is not a JSON array: it begins with {self._next() or 'nothing'!r}, expected '['",
+                hint="source.format: jsonl is for one object a line",
+            )
+        self._at += 1
+        row = 0
+        while self._next() != "]" or row:
+            row += 1
+            where = f"{name} row {row}"
+            record = self._element(where)
+            if type(record) is not dict:
+                raise not_an_object(where, record)
+            yield record
+            match self._next():
+                case ",":
+                    self._at += 1
+                case "]":
+                    break
+                case other:
+                    found = repr(other) if other else "the end of the file"
+                    raise BadSource(f"{name} after row {row}: expected ',' or ']', found {found}")
+        self._at += 1
+        if self._next():
+            raise BadSource(f"{name} after row {row}: expected nothing after the array, found {self._next()!r}")
+
+    def _next(self) -> str:
+        """The next character that is no white space, "" at the end; ``_at`` stands on it."""
+        while True:
+            while self._at < len(self._window):
+                character = self._window[self._at]
+                if character not in _SPACE:
+                    return character
+                self._at += 1
+            if not self._more(_WINDOW):
+                return ""
+
+    def _element(self, where: str) -> Any:
+        """The next element. The window grows, by doubling, until the element fits."""
+        self._next()
+        while True:
+            try:
+                record, end = EXACT.raw_decode(self._window, self._at)
+            except RecursionError as error:
+                raise BadSource(f"{where}: its objects are nested too deeply") from error
+            except ValueError as error:
+                if not self._more(max(_WINDOW, len(self._window) - self._at)):
+                    raise BadSource(f"{where} is not JSON: {getattr(error, 'msg', error)}") from error
+                if len(self._window) - self._at > self._max_row:
+                    raise NotEnoughRoom(
+                        f"{where} is longer than {self._max_row} characters, more than the memory limit allows, "
+                        f"or is not JSON: {getattr(error, 'msg', error)}",
+                        hint="raise --memory-limit, or correct the row",
+                    ) from error
+                continue
+            if end == len(self._window) and self._more(_WINDOW):
+                continue  # a number at the window's end may go on
+            self._at = end
+            return record
+
+    def _more(self, characters: int) -> bool:
+        """Drop what is behind us and read on; False at the end of the file."""
+        pieces = [self._window[self._at :]]
+        self._at = 0
+        for piece in self._text:
+            pieces.append(piece)
+            characters -= len(piece)
+            if characters <= 0:
+                break
+        self._window = "".join(pieces)
+        return len(pieces) > 1
+
+    def position(self) -> int:
+        """How many bytes were read, which is a little more than was parsed."""
+        return self._raw.tell()
+
+    def finish(self) -> None:
+        """Raises BadSource when a column that the spec names was in no row."""
+        self._raw.close()
+        self._objects.finish()
+
+
+def _decoded(raw: Any, name: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    position = 0
+    while True:
+        chunk = raw.read(_WINDOW)
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            raise BadSource(
+                f"{name} is not valid UTF-8 near its byte {position + error.start}", hint="write the file in UTF-8"
+            ) from error
+        position += len(chunk)
+        if text:
+            yield text
+        if not chunk:
+            return
+
+
+def malformed(where: str, text: bytes, error: Exception) -> BadSource:
+    """The error for a row that is not JSON."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
+    hint = "source.format: json is for a file that is one array" if text[:1] == b"[" else None
+    return BadSource(f"{where} is not JSON: {error}", hint=hint)
+
+
+def not_an_object(where: str, found: Any) -> BadSource:
+    """The error for a row that is JSON, and no object."""
+    kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+    hint = "source.format: json is for a file that is one array" if type(found) is list else None
+    return BadSource(f"{where} is {kinds.get(type(found), 'a number')}, expected an object", hint=hint)

@@ -1,0 +1,235 @@
+"""Parquet, read by DuckDB: every type keeps its own value, exactly.
+
+| Parquet | JSON |
+| --- | --- |
+| integers, decimals | a number, digit for digit |
+| float, double | the shortest number that reads back the same; NaN and infinities reject the row |
+| boolean, string, enum, null | as they are |
+| date, time, timestamp | text, ISO 8601; with time zone: in UTC, ending in Z |
+| uuid, interval | text |
+| binary | text, base64 (with ``format: raw``, the bytes as they are) |
+| list, struct | array, object |
+| map | an object, if its keys are text; else a BadSource |
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import duckdb
+import orjson
+
+from lookupdb.build.fetch import LocalFile
+from lookupdb.build.objects import Objects, unsupported
+from lookupdb.errors import BadSource
+from lookupdb.spec import DatasetSpec
+
+Convert = Callable[[Any], Any]
+"""From what DuckDB gives for a value that is not null to what orjson writes."""
+
+_MAGIC: Final = b"PAR1"
+_BATCH: Final = 256
+_AS_IT_IS: Final = frozenset(
+    ["boolean", "tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger", "ubigint"]
+    + ["varchar", "enum", "null"]
+)
+_DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
+_FRACTIONS: Final = frozenset(["float", "double"])
+_TIMES: Final = frozenset(["timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp_us"])
+_TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
+
+
+class ParquetParser:
+    """One Parquet file. Rows are dicts."""
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, connection: Any) -> None:
+        """``connection`` is a DuckDB that nothing else uses meanwhile."""
+        _check_magic(file)
+        self._file, self._connection = file, connection
+        self._keeps = spec.value.column if spec.value.format == "raw" else None
+        self._objects = Objects(spec, file.name)
+        self.key: Callable[[Any], str] = self._objects.key
+        self.value: Callable[[Any], bytes] = self._objects.value
+        self._read = 0
+        with _duckdb_says(file.name):
+            self._rows = self._count()
+            self._names, self._casts, self._converts = self._columns()
+
+    def _count(self) -> int:
+        found = self._connection.execute(
+            "SELECT num_rows FROM parquet_file_metadata($1)", [_literal(self._file)]
+        ).fetchone()
+        return int(found[0])
+
+    def _columns(self) -> tuple[list[str], list[str], list[tuple[str, Convert]]]:
+        self._connection.execute("SELECT * FROM read_parquet($1) LIMIT 0", [_literal(self._file)])
+        names, casts, converts = [], [], []
+        nested: list[str] = []
+        for name, kind, *_ in self._connection.description:
+            cast, convert = self._plan(name, kind)
+            names.append(name)
+            quoted = '"' + name.replace('"', '""') + '"'
+            casts.append(f"CAST({quoted} AS {cast})" if cast != str(kind) else quoted)
+            if convert is not None:
+                converts.append((name, convert))
+            nested += _nested(name, kind)
+        self._objects.declare(names, nested)
+        return names, casts, converts
+
+    def _plan(self, name: str, kind: Any) -> tuple[str, Convert | None]:
+        if name == self._keeps and kind.id == "blob":
+            return "BLOB", None
+        plan = plan_type(kind)
+        if plan is None:
+            raise unsupported(self._file.name, name, str(kind))
+        return plan
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        names, converts = self._names, self._converts
+        query = f"SELECT {', '.join(self._casts)} FROM read_parquet($1)"  # noqa: S608 - names are quoted
+        with _duckdb_says(self._file.name, lambda: self._read):
+            self._connection.execute(query, [_literal(self._file)])
+        while True:
+            with _duckdb_says(self._file.name, lambda: self._read):
+                batch = self._connection.fetchmany(_BATCH)
+            if not batch:
+                return
+            for fields in batch:
+                self._read += 1
+                record = dict(zip(names, fields, strict=True))
+                for name, convert in converts:
+                    if record[name] is not None:
+                        record[name] = convert(record[name])
+                yield record
+
+    def position(self) -> int:
+        """The file's bytes in proportion to the rows read."""
+        return self._file.bytes * self._read // max(1, self._rows)
+
+    def finish(self) -> None:
+        """Nothing is left to check: the schema told."""
+
+
+def plan_type(kind: Any) -> tuple[str, Convert | None] | None:
+    """The SQL type as which a column of the DuckDB type ``kind`` is fetched, and what is done with each value.
+
+    None when it has no JSON form.
+    """
+    name = kind.id
+    if name in _AS_IT_IS:
+        return str(kind), None
+    if name in _DIGITS:
+        return "VARCHAR", orjson.Fragment
+    if name in _FRACTIONS:
+        return "VARCHAR", _fraction
+    if name in _TEXTS:
+        return "VARCHAR", None
+    if name in _TIMES:
+        return "VARCHAR", lambda text: text.replace(" ", "T", 1)
+    if name == "timestamp with time zone":
+        return "VARCHAR", lambda text: text.replace(" ", "T", 1).replace("+00", "Z")
+    if name == "blob":
+        return "BLOB", lambda content: b64encode(content).decode()
+    if name in ("list", "array"):
+        return _plan_list(kind)
+    if name == "struct":
+        return _plan_struct(kind)
+    return _plan_map(kind) if name == "map" else None
+
+
+def _plan_list(kind: Any) -> tuple[str, Convert | None] | None:
+    plan = plan_type(dict(kind.children)["child"])
+    if plan is None:
+        return None
+    cast, convert = plan
+    if convert is None:
+        return f"{cast}[]", list if kind.id == "array" else None
+    return f"{cast}[]", lambda items: [None if item is None else convert(item) for item in items]
+
+
+def _plan_struct(kind: Any) -> tuple[str, Convert | None] | None:
+    members, converts = [], []
+    for name, child in kind.children:
+        plan = plan_type(child)
+        if plan is None:
+            return None
+        quoted = '"' + name.replace('"', '""') + '"'
+        members.append(f"{quoted} {plan[0]}")
+        if plan[1] is not None:
+            converts.append((name, plan[1]))
+
+    def convert_members(record: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in converts:
+            if record[name] is not None:
+                record[name] = convert(record[name])
+        return record
+
+    return f"STRUCT({', '.join(members)})", convert_members if converts else None
+
+
+def _plan_map(kind: Any) -> tuple[str, Convert | None] | None:
+    children = dict(kind.children)
+    plan = plan_type(children["value"])
+    if children["key"].id != "varchar" or plan is None:
+        return None
+    cast, convert = plan
+    if convert is None:
+        return f"MAP(VARCHAR, {cast})", None
+    return f"MAP(VARCHAR, {cast})", lambda entries: {
+        key: None if value is None else convert(value) for key, value in entries.items()
+    }
+
+
+def _fraction(text: str) -> orjson.Fragment | _NotFinite:
+    return orjson.Fragment(text) if text[-1].isdigit() else _NotFinite(text)
+
+
+class _NotFinite:
+    """NaN or an infinity. orjson does not know it, so that a row with it is rejected when its value is written."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _nested(prefix: str, kind: Any) -> list[str]:
+    if kind.id != "struct":
+        return []
+    found = []
+    for name, child in kind.children:
+        found += [f"{prefix}.{name}", *_nested(f"{prefix}.{name}", child)]
+    return found
+
+
+def _literal(file: LocalFile) -> str:
+    """The path, for functions of DuckDB that would otherwise take it for a pattern."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in str(file.path))
+
+
+def _check_magic(file: LocalFile) -> None:
+    with file.path.open("rb") as opened:
+        first = opened.read(4)
+        opened.seek(max(0, file.bytes - 4))
+        last = opened.read(4)
+    if first != _MAGIC or last != _MAGIC:
+        what = "is cut short" if first == _MAGIC else "is not Parquet"
+        raise BadSource(
+            f"{file.name} {what}: a Parquet file begins and ends with PAR1, found {first!r} and {last!r}",
+            hint="source.format says what a file is, if its name does not",
+        )
+
+
+class _duckdb_says:  # noqa: N801 - used as a function
+    """Turn what DuckDB says of a Parquet file into a BadSource; memory and disk are the sorter's to explain."""
+
+    def __init__(self, where: str, read: Callable[[], int] = int) -> None:
+        self._where, self._read = where, read
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, duckdb.Error) and not isinstance(error, duckdb.OutOfMemoryException):
+            after = f" after row {self._read()}" if self._read() else ""
+            raise BadSource(f"{self._where} cannot be read as Parquet{after}: {str(error).splitlines()[0]}") from error

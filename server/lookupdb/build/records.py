@@ -1,0 +1,154 @@
+"""Parse, normalise, sort: a source's files become one stream of records in key order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from lookupdb.build.budget import Budget
+from lookupdb.build.fetch import LocalFile
+from lookupdb.build.parse_csv import CsvParser
+from lookupdb.build.parse_json import JsonArrayParser, JsonLinesParser
+from lookupdb.build.parse_parquet import ParquetParser
+from lookupdb.build.progress import Progress
+from lookupdb.build.rows import Parser, RowRejected
+from lookupdb.build.sample import Sample
+from lookupdb.build.sorter import Sorter
+from lookupdb.errors import BadSource
+from lookupdb.keys import InvalidKey, key_encoder
+from lookupdb.manifest import SAMPLES, Rows, RowSample
+from lookupdb.spec import DatasetSpec
+
+Record = tuple[bytes, bytes, int, int]
+"""Encoded key, value, number of the file from 0, row from 1."""
+
+_ROW_BITS: Final = 40
+_ROW_MASK: Final = (1 << _ROW_BITS) - 1
+"""A record's place is its file's number and its row, in one integer."""
+_SAMPLE_VALUES: Final = 200_000
+_TELL_EVERY: Final = 2000
+
+
+class SortedRecords:
+    """The records of ``files`` in the order of their keys' bytes; those of equal keys in the source's order.
+
+    Entering reads, parses and sorts everything; ``rows``, ``rejected`` and ``sample`` are complete from then on.
+    Iterating gives the records in batches, once. Duplicates are not removed here.
+
+    Entering raises BadSource for what cannot be parsed, NotEnoughRoom when memory or ``scratch`` do not suffice.
+    """
+
+    rows: int
+    """How many rows were read, rejected ones included."""
+    rejected: Rows
+    sample: list[bytes]
+    """Values as they are, at most 32 MiB of them: those whose keys have the smallest hashes."""
+
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        files: Sequence[LocalFile],
+        scratch: Path,
+        memory_limit: int,
+        threads: int,
+        progress: Progress,
+    ) -> None:
+        self._spec, self._files, self._scratch, self._progress = spec, files, scratch, progress
+        self._threads = threads
+        self._budget = Budget.of(memory_limit)
+        self._open = ExitStack()
+        self._sorter: Sorter
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            raw = self._spec.value.format == "raw"
+            self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting, self._threads, encode=raw))
+            reading = _Reading(self._spec, self._sorter, self._budget, self._progress)
+            self._progress.phase("read", sum(file.bytes for file in self._files), "bytes")
+            for number, file in enumerate(self._files):
+                reading.read(number, file)
+            self._progress.done()
+            self._progress.phase("sort", None, "rows")
+            self._sorter.finish()
+            self._progress.done()
+            self.rows, self.rejected, self.sample = reading.rows, reading.rejected(), reading.sample.values()
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def __iter__(self) -> Iterator[list[Record]]:
+        for batch in self._sorter:
+            yield [(key, value, place >> _ROW_BITS, place & _ROW_MASK) for key, value, place in batch]
+
+
+class _Reading:
+    """One pass over the files, into the sorter."""
+
+    def __init__(self, spec: DatasetSpec, sorter: Sorter, budget: Budget, progress: Progress) -> None:
+        self._spec, self._sorter, self._budget, self._progress = spec, sorter, budget, progress
+        self._encode = key_encoder(spec.key.normalize)
+        self.sample = Sample(budget.sample, _SAMPLE_VALUES)
+        self.rows = 0
+        self._rejected = 0
+        self._samples: list[RowSample] = []
+
+    def rejected(self) -> Rows:
+        """What was left out so far."""
+        return Rows(self._rejected, tuple(self._samples))
+
+    def read(self, number: int, file: LocalFile) -> None:
+        """Everything of ``file``, the source's file ``number``."""
+        parser = _parser(self._spec, file, self._sorter, self._budget)
+        key_of, value_of, encode = parser.key, parser.value, self._encode
+        put, offer, max_bytes = self._sorter.put, self.sample.offer, self._spec.value.max_bytes
+        place, row, told = number << _ROW_BITS, 0, (0, 0)
+        for row, fields in enumerate(parser, 1):
+            try:
+                key = encode(key_of(fields))
+                value = value_of(fields)
+                if len(value) > max_bytes:
+                    raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {max_bytes}")
+            except (RowRejected, InvalidKey) as error:
+                self._reject(file, row, str(error))
+            else:
+                put(key, place | row, value)
+                offer(key, row, value)
+            if row % _TELL_EVERY == 0:
+                told = self._tell(parser.position(), row, told)
+        self._tell(file.bytes, row, told)
+        parser.finish()
+        file.check_unchanged()
+        self.rows += row
+
+    def _reject(self, file: LocalFile, row: int, reason: str) -> None:
+        self._rejected += 1
+        if len(self._samples) < SAMPLES:
+            self._samples.append(RowSample(file.name, row, reason))
+
+    def _tell(self, position: int, row: int, told: tuple[int, int]) -> tuple[int, int]:
+        self._progress.advance(position - told[0], row - told[1])
+        return position, row
+
+
+_PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, int], Any]]] = {
+    "csv": CsvParser,
+    "json": JsonArrayParser,
+    "jsonl": JsonLinesParser,
+}
+
+
+def _parser(spec: DatasetSpec, file: LocalFile, sorter: Sorter, budget: Budget) -> Parser:
+    try:
+        if file.format == "parquet":
+            return ParquetParser(spec, file, sorter.cursor)
+        parser: Parser = _PARSERS[file.format](spec, file, budget.row)
+    except OSError as error:
+        raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
+    return parser

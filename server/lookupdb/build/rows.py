@@ -1,0 +1,86 @@
+"""What the parsers of all formats share: a row's key as text, its value as bytes, and the ways these fail.
+
+A row that cannot be a record (no key, a field of the wrong type) is *rejected*: counted, sampled, left to the gate
+``maxRejectedRows``. A file that cannot be parsed on (a broken quote, malformed JSON) is a BadSource.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from lookupdb.errors import BadSource
+from lookupdb.spec import Value
+
+Row = Any
+"""One record as its parser has it: a list of fields (CSV) or a dict (JSON, Parquet)."""
+
+
+class RowRejected(ValueError):
+    """A row that cannot be a record."""
+
+
+class Parser(Protocol):
+    """Reads one file. ``key`` and ``value`` take a row that iteration gave, ``key`` first: ``value`` may consume it."""
+
+    key: Callable[[Row], str]
+    """Raises RowRejected."""
+    value: Callable[[Row], bytes]
+    """Raises RowRejected. JSON values are free of raw line breaks and control characters."""
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows in the file's order. Raises BadSource naming file and row."""
+
+    def position(self) -> int:
+        """How many bytes of the file are behind us."""
+
+    def finish(self) -> None:
+        """Called after the last row. Raises BadSource when a column that the spec names was in no row."""
+
+
+def joined_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> str:
+    """The key of several columns: only the last one's text may hold the separator, so that no two keys meet."""
+    parts = list(parts)
+    for column, part in zip(columns[:-1], parts, strict=False):
+        if separator in part:
+            raise RowRejected(f"the key column {column} holds the separator {separator!r}")
+    for column, part in zip(columns, parts, strict=True):
+        if not part:
+            raise RowRejected(f"the key column {column} is empty")
+    return separator.join(parts)
+
+
+def json_text(text: bytes, what: str) -> bytes:
+    """``text`` as it stands, if it is JSON; only line breaks and tabs between its tokens become spaces."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RowRejected(f"{what} is not JSON: {error}") from error
+    return text.translate(_SPACES)
+
+
+_SPACES = bytes.maketrans(b"\r\n\t", b"   ")
+
+
+def unknown_column(where: str, role: str, name: str, names: Iterable[str]) -> BadSource:
+    """The error for a column that is not there, with the near one and all there are."""
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower() == name.lower()]
+    shown = ", ".join(names[:50]) + (", …" if len(names) > 50 else "")
+    return BadSource(
+        f"{where}: {role} names the column {name!r}, which is not there"
+        + (f"; did you mean {near[0]!r}?" if near else ""),
+        hint=f"its columns are {shown}" if names else "it has no columns",
+    )
+
+
+def value_names(value: Value) -> tuple[str, tuple[str, ...]]:
+    """The field of spec.value that chooses, and the columns it names: none for all but the key's."""
+    if value.column is not None:
+        return "value.column", (value.column,)
+    if value.field is not None:
+        return "value.field", (value.field,)
+    return "value.columns", value.columns or ()

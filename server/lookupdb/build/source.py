@@ -1,0 +1,92 @@
+"""The source of a dataset: its files, as they are before anything of them is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import orjson
+
+from lookupdb.build.location import Found, Remote, find
+from lookupdb.errors import BadSource
+from lookupdb.manifest import SourceFile
+from lookupdb.spec import DatasetSpec, Source
+
+Format = Literal["csv", "json", "jsonl", "parquet"]
+Compression = Literal["none", "gzip", "zstd"]
+
+_FORMATS: Final[dict[str, Format]] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+_COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd"}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceObject:
+    """One file or object of the source, and how it is read."""
+
+    described: SourceFile
+    format: Format
+    compression: Compression
+    delimiter: str
+    """Between the fields, if it is CSV."""
+    place: Path | Remote
+
+
+def resolve(spec: DatasetSpec, *, volume: Path | None) -> tuple[SourceObject, ...]:
+    """The files that the source's urls name, in the order of the urls and, within one, of their paths.
+
+    ``volume`` is the folder behind volume:// urls. Raises BadSource for anything that is not there or not readable.
+    """
+    return tuple(
+        _source_object(found, spec.source)
+        for url in spec.source.urls
+        for found in find(url, base=spec.base, volume=volume)
+    )
+
+
+def fingerprint(objects: Iterable[SourceObject]) -> str:
+    """32 hex digits that change when any object's url, size, ETag or (without ETag) time does, or their order."""
+    entries = []
+    for item in objects:
+        entry = asdict(item.described)
+        if entry["etag"] is not None:
+            del entry["modified"]
+        entries.append(entry)
+    return hashlib.sha256(orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def _source_object(found: Found, source: Source) -> SourceObject:
+    format_suffix, compression = _by_name(found.described.url)
+    kind = source.format or _FORMATS.get(format_suffix)
+    if kind is None:
+        raise BadSource(
+            f"{found.described.url}: its name does not tell its format",
+            hint=f"set source.format, or name it {', '.join(_FORMATS)} (and .gz or .zst)",
+        )
+    return SourceObject(
+        described=found.described,
+        format=kind,
+        compression=source.compression or compression,
+        delimiter=source.csv.delimiter or ("\t" if format_suffix == ".tsv" else ","),
+        place=found.place,
+    )
+
+
+def _by_name(url: str) -> tuple[str, Compression]:
+    """The suffix that tells the format, and the compression."""
+    name = url.rpartition("/")[2].lower()
+    compression: Compression = "none"
+    stem, dot, suffix = name.rpartition(".")
+    if dot and f".{suffix}" in _COMPRESSIONS:
+        compression = _COMPRESSIONS[f".{suffix}"]
+        stem, dot, suffix = stem.rpartition(".")
+    return dot + suffix, compression
