@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _MAPPING: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
 
 
@@ -46,7 +48,7 @@ def of(pid: int) -> Memory:
 def resident(pid: int) -> int:
     """Resident bytes of process ``pid``, 0 when it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError):
         return 0
 

@@ -17,6 +17,8 @@ the part of a core that a process used: where a server's is near 100 %, the serv
 generator's is, that was. The data are {rows:,} recommendations (ten product ids a customer, all UUIDs), of which
 {sample:,} random ones are asked for."""
 
+_BETTER: Final = {"requests/s": "more", "keys/s": "more", "s": "less", "bytes": "less"}
+
 
 def markdown(
     results: Mapping[str, Result],
@@ -74,8 +76,8 @@ def ratios(results: Iterable[Result]) -> str:
                 spread = (
                     f" ({_number(ratio.least)} to {_number(ratio.greatest)})" if ratio.least < ratio.greatest else ""
                 )
-                rows.append((result.title, name, baseline, value + spread))
-    return _table(("what", "ours", "to", "ratio"), rows)
+                rows.append((result.title, name, baseline, value + spread, _BETTER[result.unit]))
+    return _table(("what", "ours", "to", "ratio", "better is"), rows)
 
 
 def figures(result: Result) -> str:
