@@ -12,7 +12,7 @@ byte tells which: such a frame starts with a header descriptor whose checksum bi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -117,8 +117,8 @@ class Shard:
                 max_dbs=2,
             )
             self.meta, self.dictionary = self._describe()
-            records = self._env.open_db(RECORDS, create=False)
-            self.txn = self._env.begin(db=records)
+            self._records = self._env.open_db(RECORDS, create=False)
+            self.txn = self._env.begin(db=self._records)
         except FileNotFoundError:
             raise
         except (lmdb.Error, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -138,6 +138,16 @@ class Shard:
         if stored is None or stored[0] == FRAMED:
             return stored
         return self.inflate(stored)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key with its value as it is stored, in order of keys."""
+        cursor = self.txn.cursor()
+        yield from cursor
+
+    def pages(self) -> dict[str, int]:
+        """How LMDB holds the records: ``psize``, ``depth``, ``leaf_pages``, ``overflow_pages``, ``entries`` …"""
+        stat: dict[str, int] = self.txn.stat(self._records)
+        return stat
 
     def close(self) -> None:
         """Unmap the file."""

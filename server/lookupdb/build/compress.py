@@ -23,8 +23,9 @@ _MATCH: Final = 8
 """What the trainer looks for: runs of ``_SEGMENT`` bytes rich in ``_MATCH``-byte strings that many samples share.
 Given, not searched for: the search costs ten seconds and more, and gained nothing measurable."""
 
-TRAINING_BYTES: Final = 8 << 20
-"""More made the dictionary no better, and training takes time in proportion."""
+SAMPLE_BYTES: Final = 9 << 20
+"""More made the dictionary no better, and training takes time in proportion. No more than the sample has under the
+smallest memory limit, because the dictionary must not depend on that."""
 _HELD_BYTES: Final = 1 << 20
 _HELD_SHARE: Final = 8
 """One in so many sampled records is held out to judge by."""
@@ -39,16 +40,18 @@ _LARGEST_SAMPLE: Final = 64 << 10
 def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int) -> bytes:
     """The dictionary that makes ``records`` records in ``shards`` files smallest; empty when none pays.
 
-    ``sample`` holds values as the source gives them. Each shard file carries the dictionary.
+    ``sample`` holds values as the source gives them, in an order that has nothing to do with theirs. Each shard file
+    carries the dictionary.
     """
-    framed = [frame(value) for value in sample if len(value) <= _LARGEST_SAMPLE]
+    framed = [frame(value) for value in _up_to(sample, SAMPLE_BYTES) if len(value) <= _LARGEST_SAMPLE]
     held = _up_to(framed[::_HELD_SHARE], _HELD_BYTES)
     training = [value for number, value in enumerate(framed) if number % _HELD_SHARE]
     if len(training) < _MIN_SAMPLES:
         return b""
-    training = _spread(training, TRAINING_BYTES)
     best, best_cost = b"", _stored_bytes(held, b"") * records / len(held)
     for size in DICTIONARY_SIZES:
+        if size * shards >= best_cost:
+            break  # it alone would take more than it could save
         dictionary = _train(size, training)
         if not dictionary:
             continue
@@ -58,7 +61,7 @@ def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int) -> 
     return best
 
 
-def _up_to(values: list[bytes], limit: int) -> list[bytes]:
+def _up_to(values: Sequence[bytes], limit: int) -> Sequence[bytes]:
     """The first values that together are not longer than ``limit``; at least one."""
     total = 0
     for number, value in enumerate(values):
@@ -66,11 +69,6 @@ def _up_to(values: list[bytes], limit: int) -> list[bytes]:
         if total > limit and number:
             return values[:number]
     return values
-
-
-def _spread(values: list[bytes], limit: int) -> list[bytes]:
-    """Every n-th value, n such that together they are about ``limit`` bytes."""
-    return values[:: max(1, -(-sum(map(len, values)) // limit))]
 
 
 def _train(size: int, training: list[bytes]) -> bytes:
@@ -82,7 +80,7 @@ def _train(size: int, training: list[bytes]) -> bytes:
         return b""  # the samples have too little in common
 
 
-def _stored_bytes(values: list[bytes], dictionary: bytes) -> int:
+def _stored_bytes(values: Sequence[bytes], dictionary: bytes) -> int:
     return sum(map(len, Compressor(dictionary, threads=1).store(values)))
 
 
@@ -102,7 +100,7 @@ class Compressor:
             ),
         )
 
-    def store(self, framed: list[bytes]) -> list[bytes]:
+    def store(self, framed: Sequence[bytes]) -> list[bytes]:
         """For each RESP bulk string what is stored for it: itself, or its zstd frame where that is smaller."""
         if not framed:
             return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -29,11 +28,8 @@ from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Claim, Dataset, Store
 
-log = logging.getLogger(__name__)
-
-WRITER_BYTES: Final = 192 << 20
-"""What the interpreter, its libraries and the writing of shards take of the memory limit; sorting gets the rest."""
 MIN_MEMORY_BYTES: Final = 256 << 20
+"""What parsing and sorting need at least (see ``budget``), and writing on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
         dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
     ):
         one = _Build(spec, options, progress, scratch, claim, active)
-        manifest = one.run(dataset.url, objects, print_of, began)
+        manifest = one.run(objects, print_of, began)
     return _built(manifest)
 
 
@@ -96,15 +92,13 @@ class _Build:
         self.claim = claim
         self.active = active
 
-    def run(self, url: str, objects: Sequence[SourceObject], print_of: str, began: float) -> Manifest:
+    def run(self, objects: Sequence[SourceObject], print_of: str, began: float) -> Manifest:
         """Fetch, sort, write, check, publish."""
-        generation = self.claim.generation
-        log.info("building", extra={"dataset": f"{self.spec.namespace}/{self.spec.name}", "generation": generation})
         options = self.options
         files = fetch(objects, self.scratch, self.progress)
         duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in objects])
-        sort_bytes = options.memory_limit - WRITER_BYTES
-        with SortedRecords(self.spec, files, self.scratch, sort_bytes, options.threads, self.progress) as records:
+        limit, threads = options.memory_limit, options.threads
+        with SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records:
             rejected = records.rejected
             facts = gates.Facts(records.rows, rejected, self.active, lambda _key: True)
             gates.pass_all(gates.BEFORE_WRITING, self.spec.gates, facts)
@@ -116,7 +110,7 @@ class _Build:
             namespace=spec.namespace,
             name=spec.name,
             uid=spec.uid,
-            generation=generation,
+            generation=self.claim.generation,
             content=spec.content_hash(),
             fingerprint=print_of,
             source=tuple(one.described for one in objects),
@@ -138,7 +132,6 @@ class _Build:
         self.progress.phase("publishing", None, "bytes")
         self.claim.publish(manifest)
         self.progress.done()
-        log.info("published", extra={"generation": generation, "records": totals.records, "store": url})
         return manifest
 
     def _write(self, records: SortedRecords, duplicates: Duplicates) -> tuple[bytes, tuple[ShardFile, ...], Totals]:

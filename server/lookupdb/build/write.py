@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -27,14 +27,17 @@ from lookupdb.manifest import ShardFile, Totals
 from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta, frame
 from lookupdb.store.dataset import sha256_of
 
-DIRTY_BYTES: Final = 64 << 20
+DIRTY_BYTES: Final = 32 << 20
 """What all shards together hold in memory before it is written; a transaction's share of it is at least
 ``_MIN_TRANSACTION_BYTES``, because each costs some pages."""
 _MIN_TRANSACTION_BYTES: Final = 256 << 10
 _FIRST_MAP_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4096
-_OVERFLOW_BYTES: Final = 2000
-"""LMDB puts values from about this length on pages of their own."""
+_LARGEST_NODE: Final = 2038
+"""LMDB puts a value on pages of its own when key, value and 8 bytes are together longer than this."""
+
+Item = tuple[bytes, bytes, int]
+"""Key, stored value, length of the value as the source gave it."""
 
 
 @contextmanager
@@ -64,6 +67,8 @@ class Sums:
     key_bytes: int = 0
     value_bytes: int = 0
     stored_bytes: int = 0
+    overflow_bytes: int = 0
+    """Of stored values on pages of their own."""
 
 
 class ShardWriter:
@@ -90,32 +95,41 @@ class ShardWriter:
             self._records = self._env.open_db(RECORDS)
             self._meta = self._env.open_db(META)
 
-    def append(self, items: list[tuple[bytes, bytes]]) -> None:
-        """Add (key, stored value) pairs, in key order after all that were added. Raises NotEnoughRoom, StoreError."""
+    def append(self, items: list[Item]) -> None:
+        """Add records, in key order after all that were added. Raises NotEnoughRoom, StoreError."""
         with write_errors(self.path):
-            cost = sum([_cost(key, stored) for key, stored in items])
+            cost = sum([_cost(key, stored) for key, stored, _ in items])
             if self._pending + cost <= self._transaction_bytes:
                 self._put(items, cost)
-                return
-            for item in items:
-                cost = _cost(*item)
-                if self._pending + cost > self._transaction_bytes:
-                    self._commit()
-                self._put([item], cost)
+            else:
+                self._put_one_by_one(items)
+        sums = self.sums
+        sums.records += len(items)
+        sums.key_bytes += sum([len(key) for key, _, _ in items])
+        sums.value_bytes += sum([length for _, _, length in items])
+        sums.stored_bytes += sum([len(stored) for _, stored, _ in items])
+        sums.overflow_bytes += sum([len(stored) for key, stored, _ in items if _overflows(key, stored)])
 
-    def _put(self, items: list[tuple[bytes, bytes]], cost: int) -> None:
+    def _put_one_by_one(self, items: list[Item]) -> None:
+        """Ends the transaction at the very record that would make it too large."""
+        for item in items:
+            cost = _cost(item[0], item[1])
+            if self._pending + cost > self._transaction_bytes:
+                self._commit()
+            self._put([item], cost)
+
+    def _put(self, items: list[Item], cost: int) -> None:
         if not items:
             return
         if self._txn is None:
             self._make_room(max(cost, self._transaction_bytes))
             self._txn = self._env.begin(write=True, db=self._records)
         with self._txn.cursor() as cursor:
-            consumed, added = cursor.putmulti(items, append=True)
+            consumed, added = cursor.putmulti([(key, stored) for key, stored, _ in items], append=True)
         # LMDB does not raise for a key that is out of order or there already: it stops, or counts less.
         if not consumed == added == len(items):
             raise AssertionError(f"{self.path}: {added} of {len(items)} records were appended: keys out of order")
         self._pending += cost
-        self.sums.records += added
 
     def _make_room(self, needed: int) -> None:
         """Let the map hold ``needed`` more bytes of records; twice, because append may leave pages half full."""
@@ -156,10 +170,13 @@ class ShardWriter:
         self._env.close()
 
 
+def _overflows(key: bytes, stored: bytes) -> bool:
+    return len(key) + len(stored) + 8 > _LARGEST_NODE
+
+
 def _cost(key: bytes, stored: bytes) -> int:
     """About what a record takes in the file."""
-    size = len(key) + len(stored) + 16
-    return size if size < _OVERFLOW_BYTES else size + _PAGE_BYTES
+    return len(key) + len(stored) + (_PAGE_BYTES if _overflows(key, stored) else 16)
 
 
 class GenerationWriter:
@@ -184,31 +201,26 @@ class GenerationWriter:
         While one batch is compressed, the one before it is written.
         """
         with ThreadPoolExecutor(1, "compress") as pool:
-            ahead: tuple[list[bytes], list[bytes], Future[list[bytes]]] | None = None
+            ahead: tuple[list[Record], Future[list[bytes]]] | None = None
             for batch in batches:
-                keys, framed = [record[0] for record in batch], [frame(record[1]) for record in batch]
-                following = keys, framed, pool.submit(self._store, framed)
+                following = batch, pool.submit(self._store, [frame(value) for _, value, _, _ in batch])
                 if ahead:
-                    yield self._append(ahead[0], ahead[1], ahead[2].result())
+                    yield self._append(ahead[0], ahead[1].result())
                 ahead = following
             if ahead:
-                yield self._append(ahead[0], ahead[1], ahead[2].result())
+                yield self._append(ahead[0], ahead[1].result())
 
     def _store(self, framed: list[bytes]) -> list[bytes]:
         return self._compressor.store(framed) if self._compressor else framed
 
-    def _append(self, keys: list[bytes], framed: list[bytes], stored: list[bytes]) -> int:
+    def _append(self, batch: list[Record], stored: list[bytes]) -> int:
         shards = len(self._shards)
-        groups: list[list[int]] = [[] for _ in range(shards)]
-        for number, key in enumerate(keys):
-            groups[shard_of(key, shards)].append(number)
+        groups: list[list[Item]] = [[] for _ in range(shards)]
+        for (key, value, _, _), one in zip(batch, stored, strict=True):
+            groups[shard_of(key, shards)].append((key, one, len(value)))
         for shard, group in zip(self._shards, groups, strict=True):
-            shard.append([(keys[number], stored[number]) for number in group])
-            sums = shard.sums
-            sums.key_bytes += sum([len(keys[number]) for number in group])
-            sums.value_bytes += sum([_value_bytes(framed[number]) for number in group])
-            sums.stored_bytes += sum([len(stored[number]) for number in group])
-        return len(keys)
+            shard.append(group)
+        return len(batch)
 
     def finish(self) -> tuple[tuple[ShardFile, ...], Totals]:
         """Complete every file; what they are, and what they amount to."""
@@ -238,24 +250,5 @@ class GenerationWriter:
 
 def describe(meta: ShardMeta, number: int, sums: Sums) -> ShardMeta:
     """``meta`` for one shard, with its sums as further fields."""
-    extra = {"key_bytes": sums.key_bytes, "value_bytes": sums.value_bytes, "stored_bytes": sums.stored_bytes}
-    return ShardMeta(
-        dataset=meta.dataset,
-        shard=number,
-        shards=meta.shards,
-        records=sums.records,
-        normalize=meta.normalize,
-        value_format=meta.value_format,
-        compression=meta.compression,
-        content=meta.content,
-        extra=extra,
-    )
-
-
-def open_shards(folder: Path, files: Sequence[ShardFile]) -> list[shardfile.Shard]:
-    """The files of a generation, open for reading."""
-    return [shardfile.Shard(folder / file.file) for file in files]
-
-
-def _value_bytes(framed: bytes) -> int:
-    return len(framed) - framed.index(b"\r\n") - 4
+    extra = {name: value for name, value in asdict(sums).items() if name != "records"}
+    return replace(meta, shard=number, records=sums.records, extra=extra)

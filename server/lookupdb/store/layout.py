@@ -73,10 +73,13 @@ def is_generation(name: str) -> bool:
     return manifest.GENERATION.fullmatch(name) is not None
 
 
-def parse_manifest(text: bytes, where: str, generation: str) -> Manifest:
-    """The manifest in ``text``, whose files are all within the generation. Raises CorruptFile naming ``where``."""
+def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Manifest:
+    """The manifest in ``text``, whose files are all within the generation's folder.
+
+    Raises CorruptFile, naming ``where``, also when it describes another generation than the one given.
+    """
     parsed = Manifest.from_json(text, where)
-    if parsed.generation != generation:
+    if generation is not None and parsed.generation != generation:
         raise CorruptFile(f"{where} says it describes {parsed.generation}, expected {generation}")
     for number, shard in enumerate(parsed.shards):
         expected = shardfile.file_name(number, len(parsed.shards))
