@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import hiredis
 
@@ -38,8 +38,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Have the kernel watch the other end while nothing is asked of it."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour only
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -162,8 +162,9 @@ class Endpoint:
                     ask.take(values, at)
                 at += ask.count
             self._sample(batch)
-            if self._queue:
-                self._send()
+            if self._queue and not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._send)
         elif isinstance(reply, hiredis.ReplyError):
             self._refused(batch, f"answered with an error: {reply}")
         else:

@@ -1,0 +1,152 @@
+"""The router's lookup core within the test's own loop: tables, waiters that remember, endpoints' settings."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from lookupdb.route import table as tables
+from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.cutover import Cutover
+from lookupdb.route.endpoint import Settings
+from lookupdb.route.generation import Generation
+from lookupdb.route.identity import Identity
+from lookupdb.route.limits import Limits
+from lookupdb.route.lookups import UNAVAILABLE, Lookups, Problem, Values
+from lookupdb.route.table import RoutingTable
+from support.waiting import soon
+
+BUILT_AT = "2026-11-20T00:00:00Z"
+
+
+def entry(shards: Sequence[Sequence[Any]], generation: str = "g1", **members: Any) -> dict[str, Any]:
+    """One generation of a routing table; ``shards`` are lists of endpoints, as ``host:port`` or Address."""
+    return {
+        "generation": generation,
+        "rollout": "r" + generation[1:],
+        "records": 3,
+        "bytes": 4096,
+        "builtAt": BUILT_AT,
+        "normalize": [],
+        "valueFormat": "raw",
+        "shards": [{"endpoints": [str(endpoint) for endpoint in endpoints]} for endpoints in shards],
+        **members,
+    }
+
+
+def table_file(*entries: dict[str, Any], version: int = 1, **members: Any) -> bytes:
+    """A routing table file's content; the first entry is active."""
+    return orjson.dumps(
+        {
+            "formatVersion": 1,
+            "version": version,
+            "dataset": {"namespace": "default", "name": "sample", "uid": "local"},
+            "active": entries[0]["generation"],
+            "generations": entries,
+            **members,
+        }
+    )
+
+
+def table(*entries: dict[str, Any], version: int = 1, **members: Any) -> RoutingTable:
+    """The same, parsed."""
+    return tables.parse(table_file(*entries, version=version, **members))
+
+
+def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members: Any) -> Identity:
+    """What an endpoint of ``table``'s dataset must prove."""
+    given = {"dataset": "default/sample", "uid": "local", "normalize": (), "value_format": "raw", **members}
+    return Identity(generation=generation, shard=shard, shards=shards, **given)
+
+
+class Answer:
+    """A Waiter and a BatchWaiter that remembers; ``await`` it for the one thing it was told.
+
+    bytes (found), None (missing), a list (done), Problem (unavailable), or the unknown generation's name as str.
+    """
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.generation: str | None = None
+
+    def __await__(self) -> Any:
+        return self.future.__await__()
+
+    def _tell(self, what: Any, generation: Generation | None = None) -> None:
+        self.generation = generation.name if generation else None
+        self.future.set_result(what)  # raises when told twice
+
+    def found(self, value: bytes, generation: Generation) -> None:
+        self._tell(value, generation)
+
+    def missing(self, generation: Generation) -> None:
+        self._tell(None, generation)
+
+    def done(self, generation: Generation, values: Values) -> None:
+        assert any(value is not UNAVAILABLE for value in values) or not values
+        self._tell(list(values), generation)
+
+    def unavailable(self, problem: Problem) -> None:
+        self._tell(problem)
+
+    def unknown_generation(self, name: str) -> None:
+        self._tell(name)
+
+
+LIMITS = Limits(
+    deadline_milliseconds=400,
+    hedge_milliseconds=0,
+    max_keys=1000,
+    max_body_bytes=1 << 20,
+    max_connections=1000,
+    max_queued_keys=20_000,
+    header_timeout_seconds=10,
+    idle_timeout_seconds=75,
+    write_timeout_seconds=30,
+)
+
+
+@dataclass
+class Core:
+    """Lookups and their cutover, as a router's worker has them. ``close()`` at the end."""
+
+    limits: Limits = LIMITS
+    counters: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * len(NAMES))).cast("Q"))
+
+    def __post_init__(self) -> None:
+        self.lookups = Lookups(self.limits, self.counters)
+        settings = Settings(self.limits.deadline_seconds, self.limits.max_queued_keys, self.counters, random.Random(1))
+        self.cutover = Cutover(self.lookups, settings, lambda: None)
+
+    def count(self, name: str) -> int:
+        """One of the counters."""
+        return self.counters[INDEX[name]]
+
+    async def serve(self, routing_table: RoutingTable) -> None:
+        """Put it into effect and wait until all of its shards are reached."""
+        self.cutover.offer(routing_table)
+        await soon(
+            lambda: self.cutover.complete and self.cutover.status()["tableVersion"] == routing_table.version,
+            f"routing table {routing_table.version} is in effect",
+        )
+
+    def find(self, key: str, generation: str | None = None) -> Answer:
+        """One lookup."""
+        answer = Answer()
+        self.lookups.find(key, answer, generation)
+        return answer
+
+    def find_many(self, keys: list[str], generation: str | None = None) -> Answer:
+        """One batch."""
+        answer = Answer()
+        self.lookups.find_many(keys, answer, generation)
+        return answer
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.cutover.close()
