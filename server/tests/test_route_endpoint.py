@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from support.routing import LIMITS, Core, entry, identity, table
+from support.scripted_shard import ScriptedShard, hold, late
+from support.waiting import soon
 
 from lookupdb import shardfile
 from lookupdb.route import identity as identities
 from lookupdb.route.lookups import Problem
-from support.routing import LIMITS, Core, entry, identity, table
-from support.scripted_shard import ScriptedShard, hold, late
-from support.waiting import soon
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(2000)}
 
@@ -28,7 +28,7 @@ def test_the_format_version_proven_is_the_shard_files() -> None:
     assert identities.FORMAT_VERSION == shardfile.FORMAT_VERSION
 
 
-async def test_a_lone_lookup_is_one_GET_that_leaves_at_once(core: Core) -> None:
+async def test_a_lone_lookup_is_one_get_that_leaves_at_once(core: Core) -> None:
     async with ScriptedShard(identity(), RECORDS) as shard:
         await core.serve(table(entry([[shard.address]])))
         assert await core.find("k1") == b"v1"

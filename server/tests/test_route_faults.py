@@ -1,0 +1,197 @@
+"""What a network, a node or a broken shard does to lookups: a second try, no answer, but never a wrong one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+from support.routing import LIMITS, Core, entry, identity, table
+from support.scripted_shard import Script, ScriptedShard, answer, hang_up, hold, late, saying
+from support.waiting import soon
+
+from lookupdb.route.limits import Limits
+from lookupdb.route.lookups import Problem
+
+RECORDS = {b"k%d" % i: b"v%d" % i for i in range(500)}
+KEYS = [f"k{i}" for i in range(500)]
+VALUES = list(RECORDS.values())
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def replicas(
+    stack: AsyncExitStack, *scripts: Script, limits: Limits = LIMITS
+) -> tuple[Core, list[ScriptedShard]]:
+    """A core with one shard, whose replicas follow ``scripts``."""
+    core = Core(limits)
+    stack.callback(core.close)
+    shards = [await stack.enter_async_context(ScriptedShard(identity(), RECORDS, script)) for script in scripts]
+    await core.serve(table(entry([[shard.address for shard in shards]])))
+    await soon(lambda: all(shard.proofs for shard in shards), "all replicas are connected")
+    live = core.lookups.live
+    assert live
+    await soon(lambda: len(live.active.shards[0]._ready) == len(shards), "all replicas are proven")
+    return core, shards
+
+
+BAD = {
+    "hangs up in the middle of an answer": hang_up,
+    "answers with an error": saying(b"-LOADING come back later\r\n"),
+    "answers what is not RESP": saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "answers too few values": saying(b"*1\r\n$1\r\nx\r\n"),
+    "answers too many values": saying(b"*3\r\n$1\r\nx\r\n$1\r\nx\r\n$1\r\nx\r\n"),
+    "answers a number": saying(b":1\r\n"),
+    "answers with errors for values": saying(b"*2\r\n-ERR\r\n-ERR\r\n"),
+    "answers twice": saying(b"*2\r\n$2\r\nv0\r\n$2\r\nv1\r\n*2\r\n$1\r\nx\r\n$1\r\nx\r\n"),
+}
+
+
+@pytest.mark.parametrize("script", BAD.values(), ids=BAD.keys())
+async def test_a_replica_that_answers_wrong_costs_a_second_try_and_no_answer(
+    stack: AsyncExitStack, script: Script
+) -> None:
+    core, (bad, _) = await replicas(stack, script, answer)
+    for _ in range(10):
+        assert await core.find_many(["k0", "k1"]) == [b"v0", b"v1"]
+    assert bad.asked
+    assert core.count("keys_unavailable") == 0
+
+
+@pytest.mark.parametrize("script", BAD.values(), ids=BAD.keys())
+async def test_when_the_only_replica_answers_wrong_its_keys_are_unavailable_or_right(
+    stack: AsyncExitStack, script: Script
+) -> None:
+    core, _ = await replicas(stack, script)
+    for _ in range(3):
+        told = await core.find_many(["k0", "k1"])
+        assert isinstance(told, Problem) or told == [b"v0", b"v1"]
+    assert core.count("keys_missing") == 0
+
+
+async def test_a_single_wrong_answer_is_unavailable_with_a_reason(stack: AsyncExitStack) -> None:
+    core, [shard] = await replicas(stack, saying(b"-ERR out of order\r\n"))
+    problem = await core.find("k1")
+    assert isinstance(problem, Problem)
+    assert (problem.reason, problem.detail) == (
+        "BadAnswer",
+        f"shard 0: {shard.address}: answered with an error: ERR out of order",
+    )
+
+
+async def test_a_replica_lost_in_the_middle_of_a_batch_loses_nothing(stack: AsyncExitStack) -> None:
+    core, shards = await replicas(stack, late(0.03), late(0.03))
+    answers = [core.find_many(KEYS) for _ in range(4)]
+    await soon(lambda: shards[0].asked and shards[1].asked, "both are asked")
+    await shards[0].stop()
+    for told in answers:
+        assert await told == VALUES
+    assert core.count("retries") > 0
+    assert core.count("keys_unavailable") == 0
+
+
+async def test_a_single_replica_that_is_back_within_the_deadline_loses_nothing(stack: AsyncExitStack) -> None:
+    core, [shard] = await replicas(stack, late(0.02))
+    answers = [core.find(key) for key in KEYS]
+    await soon(lambda: shard.asked, "it is asked")
+    await shard.stop()
+    later = [core.find(key) for key in KEYS]
+    await shard.start()
+    assert [await told for told in answers + later] == VALUES + VALUES
+
+
+async def test_a_replica_that_never_answers_is_left_to_its_deadline_and_closed(stack: AsyncExitStack) -> None:
+    core, [shard] = await replicas(stack, hold)
+    began = asyncio.get_running_loop().time()
+    problem = await core.find("k1")
+    took = asyncio.get_running_loop().time() - began
+    assert isinstance(problem, Problem)
+    assert problem.reason == "Deadline"
+    assert problem.detail == f"shard 0 ({shard.address}) did not answer within 0.4 s"
+    assert 0.39 < took < 0.6
+    await soon(lambda: core.count("endpoints_broken"), "the connection is closed")
+    shard.script = answer
+    await soon(lambda: shard.proofs == 2, "it is connected again")
+    assert await core.find("k2") == b"v2"
+
+
+async def test_an_answer_that_comes_after_the_deadline_is_nobodys(stack: AsyncExitStack) -> None:
+    core, [shard] = await replicas(stack, late(0.5))
+    assert isinstance(await core.find("k1"), Problem)
+    shard.script = answer
+    assert [await told for told in [core.find("k2"), core.find("k3")]] == [b"v2", b"v3"]
+
+
+async def test_with_two_replicas_one_that_never_answers_costs_half_the_deadline(stack: AsyncExitStack) -> None:
+    core, shards = await replicas(stack, hold, answer)
+    answers = [core.find(key) for key in KEYS for _ in range(4)]
+    assert [await told for told in answers] == [value for value in VALUES for _ in range(4)]
+    assert shards[0].asked
+    assert core.count("retries") > 0
+    assert core.count("hedges") == 0
+
+
+async def test_a_slow_replica_is_hedged_and_the_first_answer_wins(stack: AsyncExitStack) -> None:
+    limits = replace(LIMITS, deadline_milliseconds=2000, hedge_milliseconds=10)
+    core, shards = await replicas(stack, late(0.3), answer, limits=limits)
+    loop = asyncio.get_running_loop()
+    for key, value in zip(KEYS[:30], VALUES[:30], strict=True):
+        began = loop.time()
+        assert await core.find(key) == value
+        assert loop.time() - began < 0.2
+    assert shards[0].asked
+    assert core.count("hedges") > 0
+    assert core.count("endpoints_broken") == 0
+
+
+async def test_without_another_replica_there_is_no_hedge(stack: AsyncExitStack) -> None:
+    limits = replace(LIMITS, hedge_milliseconds=10)
+    core, [shard] = await replicas(stack, late(0.1), limits=limits)
+    assert await core.find("k1") == b"v1"
+    assert len(shard.asked) == 1
+    assert core.count("hedges") == 0
+
+
+async def test_the_less_busy_replica_is_preferred(stack: AsyncExitStack) -> None:
+    core, shards = await replicas(stack, late(0.03), answer)
+    for _ in range(20):
+        await asyncio.gather(*(core.find(key).future for key in KEYS[:4]))
+        await asyncio.sleep(0)
+    slow, fast = (sum(len(command) - 1 for command in shard.asked) for shard in shards)
+    assert fast >= slow
+
+
+async def test_an_address_reused_by_another_shard_is_not_asked(stack: AsyncExitStack) -> None:
+    core, [shard] = await replicas(stack, answer)
+    await shard.stop()
+    shard.identity = identity(generation="g2")
+    await shard.start()
+    problem = await core.find("k1")
+    assert isinstance(problem, Problem)
+    assert shard.asked == []
+    await soon(lambda: core.count("proofs_failed"), "the proof has failed")
+
+
+async def test_an_endpoint_that_accepts_and_says_nothing_is_not_used(stack: AsyncExitStack) -> None:
+    core, [shard] = await replicas(stack, answer)
+    shard.silent = True
+    shard.hang_up()
+    await soon(lambda: core.count("endpoints_broken"), "the router has noticed")
+    assert isinstance(await core.find("k1"), Problem)
+    await asyncio.sleep(0.1)
+    problem = await core.find("k1")
+    assert isinstance(problem, Problem)
+    assert problem.reason in ("Unreachable", "Deadline")
+
+
+async def test_a_full_replica_gives_way_to_the_other(stack: AsyncExitStack) -> None:
+    core, _ = await replicas(stack, hold, answer, limits=replace(LIMITS, max_queued_keys=3, max_keys=3))
+    answers = [core.find(key) for key in KEYS[:5]]
+    told = [await each for each in answers]
+    assert told == VALUES[:5]
