@@ -7,7 +7,6 @@ decompressed on the way by us, so that a stream that is cut short is always seen
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,8 +132,7 @@ def room_in(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        free = os.statvfs(folder)
         raise NotEnoughRoom(
-            f"no room left in the scratch folder {folder}: {error.strerror} ({free.f_bavail * free.f_frsize} bytes free)",
+            f"no room left in the scratch folder {folder}: {error.strerror}",
             hint="a build needs about twice its uncompressed source there; give a larger folder with --scratch",
         ) from error

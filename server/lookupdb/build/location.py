@@ -46,10 +46,9 @@ class Remote:
     def open(self, described: SourceFile) -> Any:
         """Its bytes, as an iterator of chunks. Raises BadSource, also when it is not what ``described`` says."""
         with remote_errors(described.url):
-            options = {"if_match": described.etag} if described.etag else {}
-            result = obstore.get(self.store, self.path, options=options)
-            if result.meta["size"] != described.bytes or _time(result.meta) != described.modified:
-                raise PreconditionError("its size or time is another")
+            result = obstore.get(self.store, self.path)
+            if _describe(described.url, result.meta) != described:
+                raise PreconditionError("its size, ETag or time is another")
             return result.stream(min_chunk_size=1 << 20)
 
 
@@ -70,7 +69,7 @@ def find(url: str, *, base: Path | None, volume: Path | None) -> list[Found]:
         return _find_in_volume(url, rest, volume)
     finder = SCHEMES.get(scheme)
     if finder is None:
-        known = ", ".join(f"{name}://" for name in SCHEMES if name != "http")
+        known = ", ".join(f"{name}://" for name in (*SCHEMES, "volume") if name != "http")
         raise BadSource(f"{url}: {scheme}:// is not a scheme a source is read from", hint=f"use one of {known}")
     return finder(url)
 
@@ -124,7 +123,7 @@ def _matches(url: str, path: str, root: Path) -> list[str]:
         if whole.is_dir():
             raise BadSource(f"{url} is a folder, expected a file", hint="match its files with a wildcard: folder/*.csv")
         return [path]
-    matches = glob.iglob(path, root_dir=root, recursive=True)
+    matches = glob.iglob(path, root_dir=root, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
     return _some(url, (match for match in matches if (root / match).is_file()))
 
 

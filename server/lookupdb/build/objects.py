@@ -12,6 +12,7 @@ from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 
 _ABSENT: Any = object()
+_MOST_NAMES = 1000
 
 
 class Objects:
@@ -22,35 +23,29 @@ class Objects:
     """
 
     def __init__(self, spec: DatasetSpec, where: str) -> None:
-        self._spec, self._where = spec, where
+        self._where = where
         role, wanted = value_names(spec.value)
         self._roles = {**dict.fromkeys(wanted, role), **dict.fromkeys(spec.key.columns, "key.columns")}
-        self._unseen = set(self._roles)
+        self.unseen = set(self._roles)
+        """The columns that no record had so far. While there are any, ``look`` wants to see the records."""
         self._names: dict[str, None] = {}
-        """What the rows looked at have instead; kept while anything is unseen."""
         self._rows = 0
-        self._value = self._value_function()
+        self.key = _key_function(spec)
+        """A record's key, not yet normalised. Raises RowRejected."""
+        self.value = _value_function(spec)
+        """A record's value; the record is used up. Raises RowRejected, or orjson.JSONEncodeError."""
 
-    def key(self, record: dict[str, Any]) -> str:
-        """The record's key, not yet normalised. Raises RowRejected."""
-        if self._unseen:
-            self._look_for_unseen(record)
-        columns = self._spec.key.columns
-        if len(columns) == 1:
-            return key_part(record, columns[0])
-        return joined_key(columns, [key_part(record, column) for column in columns], self._spec.key.separator)
-
-    def value(self, record: dict[str, Any]) -> bytes:
-        """The record's value; the record is used up. Raises RowRejected."""
-        try:
-            return self._value(record)
-        except orjson.JSONEncodeError as error:
-            raise RowRejected(f"its value cannot be written as JSON: {error}") from error
+    def look(self, record: dict[str, Any]) -> None:
+        """See which columns ``record`` has."""
+        self._rows += 1
+        self.unseen.difference_update([name for name in self.unseen if reach(record, name) is not _ABSENT])
+        if len(self._names) < _MOST_NAMES:
+            self._names.update(dict.fromkeys(record))
 
     def finish(self) -> None:
         """Raises BadSource when a column that the spec names was in no row."""
         for name, role in self._roles.items():
-            if self._rows and name in self._unseen:
+            if self._rows and name in self.unseen:
                 raise unknown_column(f"{self._where}: none of its {self._rows} rows", role, name, self._names)
 
     def declare(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
@@ -60,44 +55,41 @@ class Objects:
         for name, role in self._roles.items():
             if name not in known:
                 raise unknown_column(self._where, role, name, names)
-        self._unseen.clear()
+        self.unseen.clear()
 
-    def _look_for_unseen(self, record: dict[str, Any]) -> None:
-        self._rows += 1
-        self._unseen -= {name for name in self._unseen if reach(record, name) is not _ABSENT}
-        if len(self._names) < 1000:
-            self._names.update(dict.fromkeys(record))
 
-    def _value_function(self) -> Callable[[dict[str, Any]], bytes]:
-        value, dumps = self._spec.value, orjson.dumps
-        if value.column is not None:
-            column = value.column
-            raw = value.format == "raw"
-            return lambda record: _column_bytes(record, column, raw)
-        if value.field is not None:
-            field = value.field
-            return lambda record: dumps(_present(record, field))
-        if value.columns is not None:
-            columns = value.columns
-            return lambda record: dumps(
-                {name: found for name in columns if (found := reach(record, name)) is not _ABSENT}
-            )
-        keys = self._spec.key.columns
-        if len(keys) == 1 and "." not in keys[0]:
-            key = keys[0]
+def _key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
+    columns, separator = spec.key.columns, spec.key.separator
+    if len(columns) > 1:
+        return lambda record: joined_key(columns, [key_part(record, name) for name in columns], separator)
+    column = columns[0]
 
-            def all_but_key(record: dict[str, Any]) -> bytes:
-                del record[key]
-                return dumps(record)
+    def key(record: dict[str, Any]) -> str:
+        found = record.get(column)
+        return found if type(found) is str else key_part(record, column)
 
-            return all_but_key
+    return key
 
-        def all_but_keys(record: dict[str, Any]) -> bytes:
-            for name in keys:
-                _remove(record, name)
-            return dumps(record)
 
-        return all_but_keys
+def _value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]:
+    value, dumps = spec.value, orjson.dumps
+    if value.column is not None:
+        column, raw = value.column, value.format == "raw"
+        return lambda record: _column_bytes(record, column, raw)
+    if value.field is not None:
+        field = value.field
+        return lambda record: dumps(_present(record, field))
+    if value.columns is not None:
+        columns = value.columns
+        return lambda record: dumps({name: found for name in columns if (found := reach(record, name)) is not _ABSENT})
+    keys = spec.key.columns
+
+    def all_but_key(record: dict[str, Any]) -> bytes:
+        for name in keys:
+            _remove(record, name)
+        return dumps(record)
+
+    return all_but_key
 
 
 def reach(record: dict[str, Any], name: str) -> Any:

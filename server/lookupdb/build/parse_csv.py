@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import orjson
 
 from lookupdb.build.fetch import LocalFile
-from lookupdb.build.rows import RowRejected, json_text, joined_key, unknown_column, value_names
+from lookupdb.build.rows import RowRejected, joined_key, json_text, unknown_column, value_names
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import Csv, CsvColumn, DatasetSpec
 
@@ -85,7 +85,7 @@ class CsvParser:
         )
 
     def _first_invalid(self) -> str:
-        """Where the first byte is that is not UTF-8. Reads the file once more: its text is decoded ahead of its rows."""
+        """Where the first byte is that is not UTF-8: reads the file anew, because text is decoded ahead of its rows."""
         with self._file.path.open("rb", buffering=0) as raw:
             text = _open_text(raw, errors="surrogateescape")
             lines = _lines(text, self._max_row, self._file.name)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -21,6 +22,8 @@ from lookupdb.spec import DatasetSpec
 _BOM: Final = b"\xef\xbb\xbf"
 _WINDOW: Final = 1 << 18
 _SPACE: Final = " \t\r\n"
+_TEXTUAL: Final = frozenset([str, bool, type(None)])
+_NESTED: Final = frozenset([dict, list])
 
 
 def _number_text(text: str) -> orjson.Fragment:
@@ -39,20 +42,16 @@ EXACT: Final = json.JSONDecoder(parse_float=_number_text, parse_int=_integer, pa
 """Gives numbers that Python would change as fragments that hold their text."""
 
 
-def is_exact(value: Any, minus_zero: bool) -> bool:
-    """Whether what orjson made of an object or array holds no number whose text is lost.
-
-    ``minus_zero``: its text holds "-0", so that a 0 may have lost its sign.
-    """
+def is_exact(value: Any, text: bytes) -> bool:
+    """Whether what orjson made of ``text``, an object or array, holds no number whose own text is lost."""
     members = value.values() if type(value) is dict else value
-    for kind in set(map(type, members)):
-        if kind is float or (kind is int and minus_zero and 0 in members):
-            return False
-        if kind is dict or kind is list:
-            nested = (member for member in members if type(member) is kind)
-            if not all(is_exact(member, minus_zero) for member in nested):
-                return False
-    return True
+    kinds = set(map(type, members))
+    if kinds <= _TEXTUAL:
+        return True
+    # A float may be an integer beyond 64 bits; a 0 may have been -0.
+    if float in kinds or (int in kinds and b"-0" in text and 0 in members):
+        return False
+    return all(is_exact(member, text) for member in members if type(member) in _NESTED)
 
 
 class JsonLinesParser:
@@ -62,13 +61,12 @@ class JsonLinesParser:
         self._file, self._max_row = file, max_row_bytes
         self._opened = file.path.open("rb", buffering=1 << 18)
         self._objects = Objects(spec, file.name)
-        self.key: Callable[[Any], str] = self._objects.key
-        self.value: Callable[[Any], bytes] = self._objects.value
+        self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        loads, readline, limit = orjson.loads, self._opened.readline, self._max_row
+        loads, unseen, look = orjson.loads, self._objects.unseen, self._objects.look
         row = 0
-        for number, line in enumerate(iter(lambda: readline(limit), b""), 1):
+        for number, line in enumerate(iter(partial(self._opened.readline, self._max_row), b""), 1):
             try:
                 record = loads(line)
             except orjson.JSONDecodeError as error:
@@ -79,8 +77,10 @@ class JsonLinesParser:
             row += 1
             if type(record) is not dict:
                 raise not_an_object(f"{self._file.name} row {row} (line {number})", record)
-            if not is_exact(record, b"-0" in line):
+            if not is_exact(record, line):
                 record = EXACT.decode(line.decode("utf-8-sig"))
+            if unseen:
+                look(record)
             yield record
 
     def _again(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
@@ -114,8 +114,7 @@ class JsonArrayParser:
         self._raw = file.path.open("rb", buffering=0)
         self._text = _decoded(self._raw, file.name)
         self._objects = Objects(spec, file.name)
-        self.key: Callable[[Any], str] = self._objects.key
-        self.value: Callable[[Any], bytes] = self._objects.value
+        self.key, self.value = self._objects.key, self._objects.value
         self._window, self._at, self._ended = "", 0, False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -133,6 +132,8 @@ class JsonArrayParser:
             record = self._element(where)
             if type(record) is not dict:
                 raise not_an_object(where, record)
+            if self._objects.unseen:
+                self._objects.look(record)
             yield record
             match self._next():
                 case ",":

@@ -50,8 +50,7 @@ class ParquetParser:
         self._file, self._connection = file, connection
         self._keeps = spec.value.column if spec.value.format == "raw" else None
         self._objects = Objects(spec, file.name)
-        self.key: Callable[[Any], str] = self._objects.key
-        self.value: Callable[[Any], bytes] = self._objects.value
+        self.key, self.value = self._objects.key, self._objects.value
         self._read = 0
         with _duckdb_says(file.name):
             self._rows = self._count()

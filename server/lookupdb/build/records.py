@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import orjson
+
 from lookupdb.build.budget import Budget
 from lookupdb.build.fetch import LocalFile
 from lookupdb.build.parse_csv import CsvParser
@@ -15,7 +17,7 @@ from lookupdb.build.parse_json import JsonArrayParser, JsonLinesParser
 from lookupdb.build.parse_parquet import ParquetParser
 from lookupdb.build.progress import Progress
 from lookupdb.build.rows import Parser, RowRejected
-from lookupdb.build.sample import Sample
+from lookupdb.build.sample import Sample, rank_of
 from lookupdb.build.sorter import Sorter
 from lookupdb.errors import BadSource
 from lookupdb.keys import InvalidKey, key_encoder
@@ -107,7 +109,7 @@ class _Reading:
         """Everything of ``file``, the source's file ``number``."""
         parser = _parser(self._spec, file, self._sorter, self._budget)
         key_of, value_of, encode = parser.key, parser.value, self._encode
-        put, offer, max_bytes = self._sorter.put, self.sample.offer, self._spec.value.max_bytes
+        put, sample, max_bytes = self._sorter.put, self.sample, self._spec.value.max_bytes
         place, row, told = number << _ROW_BITS, 0, (0, 0)
         for row, fields in enumerate(parser, 1):
             try:
@@ -117,9 +119,13 @@ class _Reading:
                     raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {max_bytes}")
             except (RowRejected, InvalidKey) as error:
                 self._reject(file, row, str(error))
+            except orjson.JSONEncodeError as error:
+                self._reject(file, row, f"its value cannot be written as JSON: {error}")
             else:
                 put(key, place | row, value)
-                offer(key, row, value)
+                rank = rank_of(key)
+                if rank < sample.bound:
+                    sample.keep(rank, place | row, value)
             if row % _TELL_EVERY == 0:
                 told = self._tell(parser.position(), row, told)
         self._tell(file.bytes, row, told)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import xxhash
+from xxhash import xxh3_64_intdigest as rank_of
+
+__all__ = ["Sample", "rank_of"]
 
 
 class Sample:
@@ -12,18 +14,16 @@ class Sample:
         self._max_bytes, self._max_values = max_bytes, max_values
         self._kept: list[tuple[int, int, bytes]] = []
         self._bytes = 0
-        self._bound = 1 << 64
-        """A key with this hash or a larger one is not kept."""
+        self.bound = 1 << 64
+        """A key with this hash or a larger one is not kept: nothing need be told of it."""
 
-    def offer(self, key: bytes, place: int, value: bytes) -> None:
-        """Keep ``value`` if its key is among the smallest so far; ``place`` orders equal keys."""
-        rank = xxhash.xxh3_64_intdigest(key)
-        if rank < self._bound:
-            # A copy of its own size: what orjson returns sits in a larger block.
-            self._kept.append((rank, place, bytes(memoryview(value))))
-            self._bytes += len(value)
-            if self._bytes > 2 * self._max_bytes or len(self._kept) > 2 * self._max_values:
-                self._cut()
+    def keep(self, rank: int, place: int, value: bytes) -> None:
+        """Keep the value whose key has the hash ``rank``, below ``bound``; ``place`` orders equal keys."""
+        # A copy of its own size: what orjson returns sits in a larger block.
+        self._kept.append((rank, place, bytes(memoryview(value))))
+        self._bytes += len(value)
+        if self._bytes > 2 * self._max_bytes or len(self._kept) > 2 * self._max_values:
+            self._cut()
 
     def _cut(self) -> None:
         self._kept.sort()
@@ -34,7 +34,7 @@ class Sample:
             held += len(value)
             kept += 1
         if kept < len(self._kept):
-            self._bound = self._kept[kept][0]
+            self.bound = self._kept[kept][0]
             del self._kept[kept:]
             self._bytes = held
 

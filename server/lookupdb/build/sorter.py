@@ -2,7 +2,7 @@ r"""Sorts records out of core, within a memory limit: DuckDB does, fed through a
 
 The parser's thread writes one line a record, ``hex key \x01 place \x01 value``, while DuckDB reads, sorts and spills
 in threads of its own. A pipe, because DuckDB takes rows from Python only one converted value at a time, or through
-numpy or Arrow; lines cost it next to nothing, and a parser that fails, or a DuckDB that does, is seen by the other at once.
+numpy or Arrow; lines cost it next to nothing, and when either side fails the other sees it at once.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Sorter:
     def _sort(self, reader: int) -> None:
         try:
             self.database.execute(_SORT, [f"/dev/fd/{reader}"])
-        except BaseException as error:  # noqa: BLE001 - raised again where it can be seen
+        except BaseException as error:  # raised again where it can be seen
             self._error = error
         finally:
             os.close(reader)  # whoever writes sees it
@@ -130,7 +130,8 @@ class Sorter:
 
     def _decoded(self, records: list[Placed]) -> Iterator[list[Placed]]:
         batch, held = [], 0
-        for key, value, place in records:
+        for key, sorted_value, place in records:
+            value = sorted_value
             if value[:1] == _ENCODED:
                 value = a2b_base64(value[1:])
             elif value[:1] == _SPOOLED:
@@ -183,7 +184,7 @@ def connect(scratch: Path, memory: int, threads: int) -> Any:
     """A DuckDB of ``memory`` bytes that spills into ``scratch`` and reads nothing but what it is told to."""
     folder = scratch / "sort"
     folder.mkdir(exist_ok=True)
-    return duckdb.connect(
+    database = duckdb.connect(
         config={
             "memory_limit": f"{memory // 1024}KiB",
             "threads": threads,
@@ -192,6 +193,8 @@ def connect(scratch: Path, memory: int, threads: int) -> Any:
             "autoload_known_extensions": False,
         }
     )
+    database.execute("SET enable_progress_bar = false")
+    return database
 
 
 class duckdb_errors:  # noqa: N801 - used as a function
