@@ -1,0 +1,100 @@
+"""`lookupdb serve`: one shard over RESP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from lookupdb import logs
+from lookupdb.cli.options import Size, log_format, option
+from lookupdb.errors import UsageError
+from lookupdb.runtime import service
+from lookupdb.serve import server
+from lookupdb.serve.limits import Limits
+from lookupdb.serve.verify import Warm, locate
+
+_LIMITS = Limits()
+
+
+@click.command(short_help="Serve one shard over RESP, the Redis protocol.")
+@click.argument("path", metavar="GENERATION_DIR|FILE", type=click.Path(path_type=Path))
+@option("--shard", type=click.IntRange(min=0), help="Which shard of the directory; needed if it holds several.")
+@option("--workers", type=click.IntRange(1, 64), default=1, help="Worker processes; all share one copy of the shard.")
+@option("--host", default="127.0.0.1", help="The address to listen on. 0.0.0.0 is for containers.")
+@option("--port", type=click.IntRange(0, 65535), default=7000, help="Worker i listens on PORT+i; 0: on free ones.")
+@option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
+@option(
+    "--drain-seconds",
+    type=click.FloatRange(0, 3600),
+    default=5.0,
+    help="After SIGTERM: not ready, but answering for so long.",
+)
+@option(
+    "--warm",
+    type=click.Choice(get_args(Warm)),
+    default="auto",
+    help="Whether the file, read to verify it, stays in the page cache; auto: when it fits into memory.",
+)
+@option("--read-rate", type=Size(), default="1GiB", help="Bytes a second at which the file is verified.")
+@option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Clients must AUTH with the password in this file (or in LOOKUPDB_PASSWORD).",
+)
+@option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=_LIMITS.max_connections,
+    help="The most clients a worker; one more is refused.",
+)
+@option(
+    "--idle-seconds",
+    type=click.FloatRange(min=0),
+    default=_LIMITS.idle_seconds,
+    help="A client that asks nothing for so long is closed; 0: never.",
+)
+@option(
+    "--slow-seconds",
+    type=click.FloatRange(min=0.1),
+    default=_LIMITS.slow_seconds,
+    help="A client that does not read its replies for so long is closed.",
+)
+@option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help='Written when ready: {"pid": …, "ports": […], "admin": …}.',
+)
+@option("--lifeline", type=click.IntRange(min=0), hidden=True, help="Drain when this inherited pipe ends.")
+@log_format
+def command(*, path: Path, shard: int | None, password_file: Path | None, **options: Any) -> None:
+    """Serve one shard of a generation over RESP, the protocol of Redis.
+
+    Every Redis client can ask: GET MGET EXISTS DBSIZE PING ECHO INFO HELLO AUTH CLIENT COMMAND SELECT QUIT. Writes are
+    answered -READONLY. INFO lookupdb says which dataset, generation and shard is served.
+
+    The file must be what manifest.json beside it says: it is verified (size, SHA-256) before anything is answered.
+    All workers map the same file, read-only: it is in memory once, in the page cache.
+
+    The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, answer for --drain-seconds
+    more while clients leave, finish what has arrived, end. A second signal ends at once.
+    """
+    limits = Limits(**{name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")})
+    settings = server.Settings(
+        **options,
+        limits=limits,
+        password=_password(password_file),
+        log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
+    )
+    asyncio.run(service.run(server.service(locate(path, shard), settings)))
+
+
+def _password(file: Path | None) -> str | None:
+    """From the file, or from the environment; never from a flag, which any process listing shows."""
+    text = os.environ.get("LOOKUPDB_PASSWORD") if file is None else file.read_text().strip()
+    if text == "":
+        raise UsageError("the password is empty", hint="unset LOOKUPDB_PASSWORD, or write one into the file")
+    return text

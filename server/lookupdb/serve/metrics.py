@@ -1,0 +1,57 @@
+"""A shard server's metrics; docs/metrics.md explains each, and a test holds the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lookupdb.runtime import pagecache
+from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.metrics import CounterCollector, ServiceCollector
+from lookupdb.runtime.supervisor import Supervisor
+from lookupdb.serve import counted
+from lookupdb.serve.verify import Served
+
+PREFIX = "lookupdb_shard"
+
+
+class ShardCollector(Collector):
+    """Of the file that is served."""
+
+    def __init__(self, served: Served, counters: Counters) -> None:
+        self.served = served
+        self.counters = counters
+
+    def collect(self) -> Iterator[Metric]:
+        """Read at scrape time."""
+        served, manifest = self.served, self.served.manifest
+        hits = self.counters.total("lookups") - self.counters.total("misses")
+        yield CounterMetricFamily(f"{PREFIX}_hits", "Keys looked up that the shard holds.", value=hits)
+        yield GaugeMetricFamily(f"{PREFIX}_records", "Records of the shard.", value=served.entry.records)
+        yield GaugeMetricFamily(f"{PREFIX}_file_bytes", "Size of the shard file.", value=served.entry.bytes)
+        resident = pagecache.resident_bytes(served.path)
+        if resident is not None:
+            yield GaugeMetricFamily(
+                f"{PREFIX}_resident_bytes", "Bytes of the shard file in the page cache.", value=resident
+            )
+        yield InfoMetricFamily(
+            f"{PREFIX}_generation",
+            "What is served.",
+            value={
+                "dataset": f"{manifest.namespace}/{manifest.name}",
+                "generation": manifest.generation,
+                "shard": str(served.shard),
+                "shards": str(len(manifest.shards)),
+            },
+        )
+
+
+def collectors(served: Served, counters: Counters, supervisor: Supervisor) -> list[Collector]:
+    """All of them."""
+    return [
+        CounterCollector(PREFIX, counters, counted.COUNTERS, counted.GAUGES),
+        ServiceCollector(PREFIX, supervisor),
+        ShardCollector(served, counters),
+    ]

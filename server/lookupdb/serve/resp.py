@@ -1,0 +1,198 @@
+r"""RESP on the wire: requests in, replies out.
+
+Requests are read in two ways. ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read of a busy
+client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few C-speed
+operations on the split bytes. All else goes to ``Requests``, which takes any legal request in any pieces, inline
+ones too, and knows every limit. Replies of hiredis' parser would be as fast, but it allocates what a header
+announces (``*1000000000\r\n``) before anything of it has arrived.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import Final
+
+from lookupdb.keys import MAX_KEY_BYTES
+from lookupdb.serve.limits import Limits
+
+CRLF: Final = b"\r\n"
+OK: Final = b"+OK\r\n"
+PONG: Final = b"+PONG\r\n"
+NIL: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
+"""By protocol version."""
+
+Command = list[bytes]
+"""A command's name, as it was sent, and its arguments."""
+
+_LENGTHS: Final = [b"$%d" % length for length in range(MAX_KEY_BYTES + 1)]
+_length = _LENGTHS.__getitem__
+
+
+class ProtocolError(Exception):
+    """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
+
+
+def keys_of_gets(parts: list[bytes]) -> list[bytes] | None:
+    """The keys, when ``parts`` (a read split at CRLF) is one or more whole GETs and nothing else."""
+    count, rest = divmod(len(parts), 5)
+    if rest != 1 or not count or parts[2] != b"GET" or parts[-1]:
+        return None
+    keys = parts[4::5]
+    try:
+        if count == 1:
+            plain = parts[0] == b"*2" and parts[1] == b"$3" and parts[3] == _LENGTHS[len(parts[4])]
+        else:
+            plain = (
+                parts[0:-1:5].count(b"*2") == parts[1::5].count(b"$3") == parts[2::5].count(b"GET") == count
+                and list(map(_length, map(len, keys))) == parts[3::5]
+            )
+    except IndexError:  # a key longer than any can be
+        return None
+    return keys if plain else None
+
+
+def keys_of_mget(parts: list[bytes]) -> list[bytes] | None:
+    """The keys, when ``parts`` (a read split at CRLF) is one whole MGET and nothing else."""
+    count, odd = divmod(len(parts) - 2, 2)
+    if odd or count < 2 or parts[2] != b"MGET" or parts[1] != b"$4" or parts[0] != b"*%d" % count or parts[-1]:
+        return None
+    keys = parts[4::2]
+    try:
+        return keys if list(map(_length, map(len, keys))) == parts[3:-1:2] else None
+    except IndexError:
+        return None
+
+
+class Requests:
+    """The requests of one connection, from bytes in any pieces."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._buffer = bytearray()
+        self._at = 0
+        self._command: Command = []
+        self._missing = 0
+        self._bytes = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has arrived that is not part of a command given out."""
+        return not self._missing and self._at == len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        """Take in what has been read."""
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+        self._buffer += data
+
+    def next(self) -> Command | None:
+        """The next whole command, or None. Raises ProtocolError; the rest is then not to be read."""
+        while True:
+            if not self._missing and not self._begin():
+                return None
+            while self._missing:
+                if not self._argument():
+                    return None
+            if self._command:
+                command, self._command = self._command, []
+                return command
+
+    def _line(self, what: str) -> bytes | None:
+        """The next line without its end."""
+        end = self._buffer.find(b"\n", self._at)
+        if end < 0:
+            if len(self._buffer) - self._at > self._limits.max_inline_bytes:
+                raise ProtocolError(f"too big {what}")
+            return None
+        line = bytes(self._buffer[self._at : end])
+        self._at = end + 1
+        return line.removesuffix(b"\r")
+
+    def _begin(self) -> bool:
+        """Read a command's first line. False: it has not arrived."""
+        if self._at == len(self._buffer):
+            return False
+        inline = self._buffer[self._at] != ord("*")
+        line = self._line("inline request" if inline else "mbulk count string")
+        if line is None:
+            return False
+        self._bytes = 0
+        if inline:
+            self._command = _words(line)
+            return True
+        count = _number(line[1:])
+        if count is None or count > self._limits.max_arguments:
+            raise ProtocolError("invalid multibulk length")
+        self._missing = max(0, count)
+        return True
+
+    def _argument(self) -> bool:
+        """Read one argument of the command. False: it has not arrived."""
+        start = self._at
+        line = self._line("bulk count string")
+        if line is None:
+            return False
+        if line[:1] != b"$":
+            raise ProtocolError(f"expected '$', got '{chr(line[0]) if line else ' '}'")
+        length = _number(line[1:])
+        if length is None or length < 0 or self._bytes + length > self._limits.max_request_bytes:
+            raise ProtocolError("invalid bulk length")
+        end = self._at + length
+        if len(self._buffer) < end + 2:
+            self._at = start
+            return False
+        self._command.append(bytes(self._buffer[self._at : end]))
+        self._at = end + 2
+        self._missing -= 1
+        self._bytes += length
+        return True
+
+
+def _number(digits: bytes) -> int | None:
+    """A decimal number as RESP writes it; Python's ``int`` alone would take ``1_0`` and spaces as well."""
+    return int(digits) if len(digits) <= 20 and digits.removeprefix(b"-").isdigit() else None
+
+
+def _words(line: bytes) -> Command:
+    """An inline command's words; quotes as in a shell."""
+    if b'"' not in line and b"'" not in line:
+        return line.split()
+    try:
+        return [word.encode("latin-1") for word in shlex.split(line.decode("latin-1"))]
+    except ValueError:
+        raise ProtocolError("unbalanced quotes in request") from None
+
+
+def bulk(value: bytes | str) -> bytes:
+    """A bulk string."""
+    data = value.encode() if isinstance(value, str) else value
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def integer(number: int) -> bytes:
+    """An integer."""
+    return b":%d\r\n" % number
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    """An array of replies."""
+    replies = list(items)
+    return b"*%d\r\n%b" % (len(replies), b"".join(replies))
+
+
+def mapping(items: Iterable[tuple[bytes, bytes]], protocol: int) -> bytes:
+    """A map of replies: in version 2 an array of names and values in turn."""
+    pairs = [name + value for name, value in items]
+    return (b"%%%d\r\n" if protocol == 3 else b"*%d\r\n") % (
+        len(pairs) if protocol == 3 else 2 * len(pairs)
+    ) + b"".join(pairs)
+
+
+def error(message: str) -> bytes:
+    """An error; its first word is the code, such as ERR."""
+    return b"-%b\r\n" % message.translate(_ONE_LINE).encode(errors="replace")
+
+
+_ONE_LINE: Final = {ord("\r"): " ", ord("\n"): " "}

@@ -1,0 +1,134 @@
+"""The shard server put together: the file, its workers, their ports, the admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from lookupdb import shardfile
+from lookupdb.runtime import listeners
+from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.process import Fleet
+from lookupdb.runtime.service import Service
+from lookupdb.serve import counted, metrics
+from lookupdb.serve.limits import Limits
+from lookupdb.serve.session import Identity
+from lookupdb.serve.verify import Served, Verification, Warm
+
+log = logging.getLogger(__name__)
+
+_KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+"""Seconds, seconds, probes: a client whose machine is gone is noticed after two minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a shard is served. ``port`` is the first worker's; 0 lets each worker take a free one."""
+
+    workers: int = 1
+    host: str = "127.0.0.1"
+    port: int = 7000
+    admin_port: int = 9090
+    drain_seconds: float = 5.0
+    warm: Warm = "auto"
+    read_rate: int = 1 << 30
+    """Bytes a second at which the file is verified and warmed."""
+    password: str | None = None
+    ready_file: Path | None = None
+    lifeline: int | None = None
+    log_format: str = "text"
+    limits: Limits = field(default_factory=Limits)
+
+
+def service(served: Served, settings: Settings) -> Service:
+    """The service to ``run``. Raises UsageError when a port cannot be listened on."""
+    sockets = [_listener(settings, index) for index in range(settings.workers)]
+    counters = Counters(counted.NAMES, settings.workers)
+    fleet = Fleet(
+        module="lookupdb.serve.worker",
+        configs=[_config(served, settings)] * settings.workers,
+        sockets=[[listener] for listener in sockets],
+        counters=counters,
+        drain_seconds=settings.drain_seconds,
+        log_format=settings.log_format,
+    )
+    verification = Verification(served, settings.warm, settings.read_rate)
+    return Service(
+        fleet=fleet,
+        admin_listener=listeners.bind(settings.host, settings.admin_port),
+        ready_members={"ports": [listeners.port_of(listener) for listener in sockets]},
+        ready_file=settings.ready_file,
+        prepare=lambda: _verify(verification),
+        collectors=lambda supervisor: metrics.collectors(served, counters, supervisor),
+        status=lambda: _status(served, verification),
+        lifeline=settings.lifeline,
+    )
+
+
+def identity(served: Served) -> Identity:
+    """What the workers will say they serve."""
+    manifest = served.manifest
+    return Identity(
+        format_version=shardfile.FORMAT_VERSION,
+        dataset=f"{manifest.namespace}/{manifest.name}",
+        dataset_uid=manifest.uid,
+        generation=manifest.generation,
+        shard=served.shard,
+        shards=len(manifest.shards),
+        records=served.entry.records,
+        normalize=manifest.normalize,
+        value_format=manifest.value_format,
+    )
+
+
+def _listener(settings: Settings, index: int) -> socket.socket:
+    listener = listeners.bind(settings.host, settings.port and settings.port + index)
+    # Connections inherit these from the socket that accepts them.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        listener.setsockopt(socket.IPPROTO_TCP, name, value)
+    return listener
+
+
+def _config(served: Served, settings: Settings) -> Mapping[str, Any]:
+    return {
+        "path": str(served.path.absolute()),
+        "bytes": served.entry.bytes,
+        "identity": asdict(identity(served)),
+        "limits": settings.limits.to_config(),
+        "password": settings.password,
+    }
+
+
+async def _verify(verification: Verification) -> None:
+    try:
+        await asyncio.to_thread(verification.run)
+    except asyncio.CancelledError:
+        verification.stop()
+        raise
+    log.info(
+        "verified",
+        extra={
+            "file": verification.served.path.name,
+            "bytes": verification.done_bytes,
+            "seconds": round(verification.seconds, 2),
+            "warm": verification.keeps_pages,
+        },
+    )
+
+
+def _status(served: Served, verification: Verification) -> Mapping[str, Any]:
+    return {
+        "serves": asdict(identity(served)),
+        "file": {"path": str(served.path), "bytes": served.entry.bytes, "sha256": served.entry.sha256},
+        "verified": {
+            "bytes": verification.done_bytes,
+            "seconds": round(verification.seconds, 3),
+            "warm": verification.keeps_pages,
+        },
+    }

@@ -1,0 +1,99 @@
+"""What is true of a worker and of one of its clients, apart from sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lookupdb.serve import counted
+from lookupdb.serve.limits import Limits
+from lookupdb.serve.resp import NIL
+from lookupdb.shardfile import FRAMED, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a worker says it serves: the router compares it before it uses a connection."""
+
+    format_version: int
+    dataset: str
+    """``namespace/name``."""
+    dataset_uid: str
+    generation: str
+    shard: int
+    shards: int
+    records: int
+    normalize: Sequence[str]
+    value_format: str
+
+
+@dataclass(slots=True)
+class Host:
+    """One worker, as its connections see it."""
+
+    shard: Shard
+    identity: Identity
+    limits: Limits
+    slot: memoryview
+    """Its counters, by the places in ``counted``."""
+    password: bytes | None = None
+    port: int = 0
+    file_bytes: int = 0
+    small_values: bool = field(init=False)
+    """Whether no reply can be large: nothing is compressed, and no value needed pages of its own (about 2 KB)."""
+    started: float = field(default_factory=time.monotonic)
+    connections: set[Any] = field(default_factory=set)
+    deserted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever the last connection is gone."""
+    last_id: int = 0
+
+    def __post_init__(self) -> None:
+        shard = self.shard
+        self.small_values = shard.meta.compression == "none" and shard.pages()["overflow_pages"] == 0
+
+    def find(self, key: bytes) -> bytes | None:
+        """The bulk string stored under ``key``, counted; keys that cannot exist are missing."""
+        slot = self.slot
+        slot[counted.LOOKUPS] += 1
+        stored: bytes | None = self.shard.txn.get(key) if key else None
+        if stored is None:
+            slot[counted.MISSES] += 1
+            return None
+        return stored if stored[0] == FRAMED else self.shard.inflate(stored)
+
+
+class Session:
+    """One client: which protocol it chose, whether it may ask, how it called itself."""
+
+    __slots__ = ("authorised", "closing", "host", "id", "name", "nil", "protocol")
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        host.last_id += 1
+        self.id: Final = host.last_id
+        self.closing = False
+        """Set by a command after whose reply the connection is to be closed."""
+        self.reset()
+
+    def reset(self) -> None:
+        """As it was when it connected."""
+        self.authorised = self.host.password is None
+        self.name = b""
+        self.speak(2)
+
+    def speak(self, protocol: int) -> None:
+        """Use RESP ``protocol``: 2 or 3."""
+        self.protocol = protocol
+        self.nil = NIL[protocol]
+
+    def authorise(self, password: bytes) -> bool:
+        """Whether the password is right; from then on the client may ask."""
+        expected = self.host.password
+        if expected is None or not hmac.compare_digest(password, expected):
+            return False
+        self.authorised = True
+        return True

@@ -1,0 +1,146 @@
+"""Proving a shard file before anyone maps it: size and checksum are what the manifest says.
+
+The reading that this takes is the warm-up too: where the file fits into memory its pages stay in the page cache,
+and where it does not they are dropped behind, so that nothing hot has to make room.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from lookupdb import shardfile
+from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.runtime import memory, pagecache
+
+CHUNK_BYTES: Final = 4 << 20
+
+Warm = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The one file that a shard server serves."""
+
+    path: Path
+    manifest: Manifest
+    shard: int
+
+    @property
+    def entry(self) -> ShardFile:
+        """What the manifest says of the file."""
+        return self.manifest.shards[self.shard]
+
+
+def locate(path: Path, shard: int | None) -> Served:
+    """The shard file meant by a generation's directory and a shard's number, or by the file itself.
+
+    Raises UsageError when it is not clear which, CorruptFile when file or manifest is not there or not whole.
+    """
+    directory = path if path.is_dir() else path.parent
+    try:
+        text = (directory / FILE_NAME).read_bytes()
+    except FileNotFoundError:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or directory") from None
+        raise CorruptFile(
+            f"{directory}: expected {FILE_NAME} in it, found none, so this is no whole generation",
+            hint="build it again, or fetch manifest.json together with the shard file",
+        ) from None
+    manifest = Manifest.from_json(text, str(directory / FILE_NAME))
+    shards = len(manifest.shards)
+    if path.is_dir():
+        return _in_directory(directory, manifest, shards, shard)
+    for number, entry in enumerate(manifest.shards):
+        if entry.file == path.name and shard in (None, number):
+            return Served(path, manifest, number)
+    raise UsageError(
+        f"{path.name} is not {'a shard' if shard is None else f'shard {shard}'} of the generation beside it",
+        hint=f"{directory / FILE_NAME} names {manifest.shards[0].file} and {shards - 1} more",
+    )
+
+
+def _in_directory(directory: Path, manifest: Manifest, shards: int, shard: int | None) -> Served:
+    if shard is None and shards > 1:
+        raise UsageError(
+            f"{directory} holds {shards} shards, and a server serves one", hint=f"choose: --shard 0 … {shards - 1}"
+        )
+    number = shard or 0
+    if number >= shards:
+        raise UsageError(f"there is no shard {number} in {directory}: it holds 0 to {shards - 1}")
+    entry = manifest.shards[number]
+    if entry.file != shardfile.file_name(number, shards):
+        raise CorruptFile(f"{directory / FILE_NAME}: shard {number} is called {entry.file!r}")
+    return Served(directory / entry.file, manifest, number)
+
+
+@dataclass(slots=True)
+class Verification:
+    """One pass over the file; ``run`` is for a thread of its own, ``stop`` ends it early."""
+
+    served: Served
+    warm: Warm
+    bytes_per_second: int
+    """Reading is slowed down to it, to leave the disk to those who serve."""
+    done_bytes: int = 0
+    seconds: float = 0.0
+    keeps_pages: bool = False
+    """Whether what is read stays in the page cache."""
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """Let ``run`` return soon."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Raises CorruptFile when size or checksum differ from the manifest's."""
+        path, entry = self.served.path, self.served.entry
+        started = time.monotonic()
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CorruptFile(f"{path}: {error.strerror}", hint="fetch or build it again") from error
+        try:
+            size = os.fstat(file).st_size
+            if size != entry.bytes:
+                raise _differs(path, "bytes", entry.bytes, size)
+            self.keeps_pages = self._fits(size)
+            digest = self._read(file, started)
+        finally:
+            os.close(file)
+        self.seconds = time.monotonic() - started
+        if not self._stop.is_set() and digest != entry.sha256:
+            raise _differs(path, "sha256", entry.sha256, digest)
+
+    def _fits(self, size: int) -> bool:
+        if self.warm == "auto":
+            return size - (pagecache.resident_bytes(self.served.path) or 0) <= memory.room()
+        return self.warm == "always"
+
+    def _read(self, file: int, started: float) -> str:
+        """The checksum of what is read, at most at the given speed."""
+        digest = hashlib.sha256()
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while not self._stop.is_set() and (chunk := os.read(file, CHUNK_BYTES)):
+            digest.update(chunk)
+            if not self.keeps_pages:
+                # Pages that a server has mapped stay: the kernel drops only what nobody uses.
+                os.posix_fadvise(file, self.done_bytes, len(chunk), os.POSIX_FADV_DONTNEED)
+            self.done_bytes += len(chunk)
+            ahead = self.done_bytes / self.bytes_per_second - (time.monotonic() - started)
+            if ahead > 0:
+                self._stop.wait(ahead)
+        return digest.hexdigest()
+
+
+def _differs(path: Path, what: str, expected: object, found: object) -> CorruptFile:
+    return CorruptFile(
+        f"{path}: the manifest says {what} {expected}, found {found}",
+        hint="the file is damaged or of another generation: fetch or build it again",
+    )
