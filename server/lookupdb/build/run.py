@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lookupdb.build.records import SortedRecords
-
 from lookupdb import __version__, keys, shardfile
 from lookupdb.build import gates, report
 from lookupdb.build.compress import choose_dictionary
 from lookupdb.build.duplicates import Duplicates
 from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Progress
+from lookupdb.build.records import SortedRecords
 from lookupdb.build.report import Result
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source import SourceObject, fingerprint, resolve
@@ -151,7 +150,7 @@ class _Build:
             compression=spec.value.compression,
             content=spec.content_hash(),
         )
-        with GenerationWriter(self.claim.folder, meta, dictionary, self.options.threads) as writer:
+        with GenerationWriter(self.claim.folder, meta, dictionary, max(1, self.options.threads - 1)) as writer:
             self.progress.phase("writing", records.rows, "rows")
             for written in writer.write(duplicates.drop(records)):
                 self.progress.advance(written)

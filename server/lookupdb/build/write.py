@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -22,7 +23,7 @@ from lookupdb import shardfile
 from lookupdb.build.compress import Compressor
 from lookupdb.build.duplicates import Record
 from lookupdb.errors import NotEnoughRoom, StoreError
-from lookupdb.keys import shard_of
+from lookupdb.keys import MAX_KEY_BYTES, shard_of
 from lookupdb.manifest import ShardFile, Totals
 from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta, frame
 from lookupdb.store.dataset import sha256_of
@@ -33,11 +34,14 @@ DIRTY_BYTES: Final = 32 << 20
 _MIN_TRANSACTION_BYTES: Final = 256 << 10
 _FIRST_MAP_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4096
+_NODE_BYTES: Final = 16
+"""What LMDB adds to a record, about."""
+_BATCHES_AHEAD: Final = 3
 _LARGEST_NODE: Final = 2038
 """LMDB puts a value on pages of its own when key, value and 8 bytes are together longer than this."""
 
-Item = tuple[bytes, bytes, int]
-"""Key, stored value, length of the value as the source gave it."""
+Item = tuple[bytes, bytes]
+"""Key, stored value."""
 
 
 @contextmanager
@@ -95,28 +99,43 @@ class ShardWriter:
             self._records = self._env.open_db(RECORDS)
             self._meta = self._env.open_db(META)
 
-    def append(self, items: list[Item]) -> None:
-        """Add records, in key order after all that were added. Raises NotEnoughRoom, StoreError."""
+    def append(self, items: list[Item], value_bytes: int) -> None:
+        """Add records, in key order after all that were added; ``value_bytes`` are their values' before storing.
+
+        Raises NotEnoughRoom, StoreError.
+        """
+        if not items:
+            return
+        keys, stored = zip(*items, strict=True)
+        key_bytes, stored_bytes = sum(map(len, keys)), sum(map(len, stored))
+        overflows = []
+        if max(map(len, stored)) > _LARGEST_NODE - MAX_KEY_BYTES:
+            overflows = [len(one) for key, one in items if _overflows(key, one)]
+        cost = key_bytes + stored_bytes + _NODE_BYTES * len(items) + _PAGE_BYTES * len(overflows)
         with write_errors(self.path):
-            cost = sum([_cost(key, stored) for key, stored, _ in items])
             if self._pending + cost <= self._transaction_bytes:
                 self._put(items, cost)
             else:
                 self._put_one_by_one(items)
         sums = self.sums
         sums.records += len(items)
-        sums.key_bytes += sum([len(key) for key, _, _ in items])
-        sums.value_bytes += sum([length for _, _, length in items])
-        sums.stored_bytes += sum([len(stored) for _, stored, _ in items])
-        sums.overflow_bytes += sum([len(stored) for key, stored, _ in items if _overflows(key, stored)])
+        sums.key_bytes += key_bytes
+        sums.value_bytes += value_bytes
+        sums.stored_bytes += stored_bytes
+        sums.overflow_bytes += sum(overflows)
 
     def _put_one_by_one(self, items: list[Item]) -> None:
-        """Ends the transaction at the very record that would make it too large."""
-        for item in items:
-            cost = _cost(item[0], item[1])
-            if self._pending + cost > self._transaction_bytes:
+        """Ends a transaction at the very record that would make it too large."""
+        begin = 0
+        total = 0
+        for end, (key, stored) in enumerate(items):
+            cost = len(key) + len(stored) + _NODE_BYTES + (_PAGE_BYTES if _overflows(key, stored) else 0)
+            if self._pending + total + cost > self._transaction_bytes:
+                self._put(items[begin:end], total)
                 self._commit()
-            self._put([item], cost)
+                begin, total = end, 0
+            total += cost
+        self._put(items[begin:], total)
 
     def _put(self, items: list[Item], cost: int) -> None:
         if not items:
@@ -125,7 +144,7 @@ class ShardWriter:
             self._make_room(max(cost, self._transaction_bytes))
             self._txn = self._env.begin(write=True, db=self._records)
         with self._txn.cursor() as cursor:
-            consumed, added = cursor.putmulti([(key, stored) for key, stored, _ in items], append=True)
+            consumed, added = cursor.putmulti(items, append=True)
         # LMDB does not raise for a key that is out of order or there already: it stops, or counts less.
         if not consumed == added == len(items):
             raise AssertionError(f"{self.path}: {added} of {len(items)} records were appended: keys out of order")
@@ -174,11 +193,6 @@ def _overflows(key: bytes, stored: bytes) -> bool:
     return len(key) + len(stored) + 8 > _LARGEST_NODE
 
 
-def _cost(key: bytes, stored: bytes) -> int:
-    """About what a record takes in the file."""
-    return len(key) + len(stored) + (_PAGE_BYTES if _overflows(key, stored) else 16)
-
-
 class GenerationWriter:
     """All shard files of a generation. Use as a context manager: leaving it closes the files."""
 
@@ -198,28 +212,30 @@ class GenerationWriter:
     def write(self, batches: Iterable[list[Record]]) -> Iterator[int]:
         """Write records in key order, each key once; yields how many were written, batch by batch.
 
-        While one batch is compressed, the one before it is written.
+        Some batches are compressed in another thread while those before them are written.
         """
+        ahead: deque[tuple[list[Record], Future[list[bytes]]]] = deque()
         with ThreadPoolExecutor(1, "compress") as pool:
-            ahead: tuple[list[Record], Future[list[bytes]]] | None = None
             for batch in batches:
-                following = batch, pool.submit(self._store, [frame(value) for _, value, _, _ in batch])
-                if ahead:
-                    yield self._append(ahead[0], ahead[1].result())
-                ahead = following
-            if ahead:
-                yield self._append(ahead[0], ahead[1].result())
+                ahead.append((batch, pool.submit(self._store, [frame(record[1]) for record in batch])))
+                if len(ahead) > _BATCHES_AHEAD:
+                    yield self._append(*ahead.popleft())
+            while ahead:
+                yield self._append(*ahead.popleft())
 
     def _store(self, framed: list[bytes]) -> list[bytes]:
         return self._compressor.store(framed) if self._compressor else framed
 
-    def _append(self, batch: list[Record], stored: list[bytes]) -> int:
+    def _append(self, batch: list[Record], stored: Future[list[bytes]]) -> int:
         shards = len(self._shards)
         groups: list[list[Item]] = [[] for _ in range(shards)]
-        for (key, value, _, _), one in zip(batch, stored, strict=True):
-            groups[shard_of(key, shards)].append((key, one, len(value)))
-        for shard, group in zip(self._shards, groups, strict=True):
-            shard.append(group)
+        value_bytes = [0] * shards
+        for (key, value, _, _), one in zip(batch, stored.result(), strict=True):
+            number = shard_of(key, shards)
+            groups[number].append((key, one))
+            value_bytes[number] += len(value)
+        for shard, group, length in zip(self._shards, groups, value_bytes, strict=True):
+            shard.append(group, length)
         return len(batch)
 
     def finish(self) -> tuple[tuple[ShardFile, ...], Totals]:
