@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
             self._pending.append(exchange)
             exchange.start()
         self._advancing = False
-        if not self._waiting and not self._blocked:
+        if not (self._waiting or self._blocked or self._closing):
             self._transport.resume_reading()
 
     def line_of(self, exchange: Exchange) -> bytes:
@@ -245,25 +245,33 @@ class Connection(asyncio.Protocol):
         """The deadline has passed: end the connection, unless what it waits for is a lookup."""
         if self._blocked:
             self.counts[_CLIENTS_TIMED_OUT] += 1
-            self._transport.abort()
+            self.abort()
         elif self._closing and self._transport.get_write_buffer_size():
             self._blocked = True
             self.deadline = self.front.write_deadline
         elif self._closing:
-            self._transport.abort()
+            self.abort()
         elif self._receiving and not self._ended:
             self.counts[_CLIENTS_TIMED_OUT] += 1
             seconds = self.limits.header_timeout_seconds
             self.refuse(HttpProblem(problems.TIMEOUT, f"no whole request within {seconds:g} seconds"))
         elif not self._pending and not self._waiting:
-            self._transport.close()
+            self._leave()
 
     def finish(self) -> None:
         """Close if the connection is idle. Otherwise its last answer will, while the front is draining."""
         if not (self._pending or self._waiting or self._reader.partial or self._closing):
-            self._transport.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close an idle connection, on which nothing is due and nothing is coming."""
+        self._ended = self._closing = True
+        self.deadline = self.front.linger_deadline
+        self._transport.close()
 
     def abort(self) -> None:
         """Cut the connection off, whatever is due."""
-        self._ended = True
+        self._ended = self._closing = True
+        self._pending.clear()
+        self._waiting.clear()
         self._transport.abort()

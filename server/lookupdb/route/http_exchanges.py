@@ -148,10 +148,10 @@ class Lookup(Exchange):
         connection: Connection,
         line: bytes,
         key: str,
-        generation: str | None,
-        accept: Accept | None,
+        generation: str | None = None,
+        accept: Accept | None = None,
         *,
-        bodyless: bool,
+        bodyless: bool = False,
     ) -> None:
         # Spelled out rather than super().__init__(): this runs once a lookup.
         self.connection = connection

@@ -52,20 +52,23 @@ _LOWER: Final = {
 _FIELDS: Final = _LOWER | {name.title().encode(): name for name in _LOWER.values()}
 """The fields that matter here, as they are usually spelled; all others are dropped unread."""
 
+_SLASH: Final = ord("/")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 class Request:
-    """One whole request. ``line`` is the ``Connection`` field that its answer gets."""
+    """One request: what of its head matters, and its body. ``line`` is the ``Connection`` field of its answer."""
 
-    __slots__ = ("body", "fields", "line", "method", "target")
+    __slots__ = ("body", "fields", "line", "method", "plain", "target")
 
-    def __init__(self, method: bytes, target: bytes, fields: dict[str, bytes], body: bytes, line: bytes) -> None:
-        self.method = method
+    def __init__(self, target: bytes) -> None:
         self.target = target
-        self.fields = fields
-        self.body = body
-        self.line = line
+        self.fields: dict[str, bytes] = {}
+        """In lower case → value; only the fields named above."""
+        self.body = b""
+        self.line = STAY
+        self.plain = True
+        """HTTP/1.1, to stay connected, no body, and no field but Host."""
 
 
 class RequestReader:
@@ -74,6 +77,22 @@ class RequestReader:
     ``on_request`` is called with each request once it is whole, ``on_continue`` when a client waits for leave to
     send its body. Both must not raise. ``partial`` tells whether a request has begun and is not whole.
     """
+
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_body_skipped",
+        "_deliver",
+        "_ended",
+        "_in_body",
+        "_known_host",
+        "_max_body_bytes",
+        "_on_continue",
+        "_parser",
+        "_received",
+        "_request",
+        "partial",
+    )
 
     def __init__(
         self,
@@ -86,53 +105,55 @@ class RequestReader:
         self._deliver = on_request
         self._on_continue = on_continue
         self._known_host: bytes | None = None
-        self._ended = False
-        self._reset()
-        self._parser = httptools.HttpRequestParser(self)
-
-    def _reset(self) -> None:
-        self._target = b""
-        self._fields: dict[str, bytes] = {}
-        self._line = STAY
+        """The last Host, which has been seen to be one."""
+        self._request: Request | None = None
+        self._in_body = False
+        """The head is whole: header fields from now on are trailers."""
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self._received = 0
-        self._in_body = False
         self._body_skipped = False
-        self._plain = True
+        """The parser has passed over the body of a request that asked for an upgrade."""
+        self._received = 0
+        """Bytes of the unfinished request, to within a slice."""
+        self._ended = False
+        self._parser = httptools.HttpRequestParser(self)
 
     # What the connection calls
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Read on. Raises HttpProblem when no further request can be told from the bytes: answer it and close.
 
         What follows a request that closes the connection is dropped.
         """
-        if self._ended:
-            return
         self.partial = True
-        if len(data) <= SLICE_BYTES:
-            self._feed(data)
-        else:
+        size = len(data)
+        if size > SLICE_BYTES:
             view = memoryview(data)
-            for start in range(0, len(data), SLICE_BYTES):
-                self._feed(view[start : start + SLICE_BYTES])
+            for start in range(0, size, SLICE_BYTES):
+                self.feed(view[start : start + SLICE_BYTES])
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._stop(error)
+        if self.partial:
+            self._bound(size)
 
-    def _feed(self, data: bytes | memoryview) -> None:
-        rest = data
+    def _decline_upgrade(self, rest: bytes | memoryview) -> None:
+        """Go on reading HTTP: an upgrade is declined by not answering it."""
         while True:
             try:
+                if self._body_skipped:
+                    self._read_skipped_body()
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
                 rest = rest[upgrade.args[0] :]
-                if self._body_skipped:
-                    self._read_skipped_body()
-                continue
             except httptools.HttpParserError as error:
-                self._stop(error)
-            break
-        if self.partial:
-            self._bound(len(data))
+                return self._stop(error)
+            else:
+                return None
 
     def _stop(self, error: httptools.HttpParserError) -> None:
         """Raise what the parser, or one of its calls below, found. After a request that closes, that is nothing."""
@@ -148,29 +169,30 @@ class RequestReader:
         raise HttpProblem(problems.MALFORMED, str(error))
 
     def _read_skipped_body(self) -> None:
-        """Go on with the body of a request that also asked for an upgrade, which is declined by not answering it.
+        """Read the body of a request that also asked for an upgrade.
 
         The parser takes what follows such a head for the other protocol; here it is the body (Java's HTTP client
-        asks to upgrade whatever it sends). A new parser is told of the head again, without the wish to upgrade.
+        asks for an upgrade whatever it sends). A new parser is told of the head again, without that wish.
         """
         self._body_skipped = False
-        target, self._target = self._target, b""
-        coded = _CODING in self._fields
-        framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: " + self._fields[_LENGTH]
-        del self._fields[_UPGRADE]
+        request = self._head()
+        target, request.target = request.target, b""
+        coded = _CODING in request.fields
+        framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: " + request.fields[_LENGTH]
+        del request.fields[_UPGRADE]
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, self._line))
+        head = b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, request.line)
+        self._parser.feed_data(head)
 
     def _bound(self, size: int) -> None:
         """Keep what is collected of an unfinished head or body within bounds."""
         self._received += size
         if self._in_body:
-            overhead = self._received - 17 * self._body_bytes
-            if overhead > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
+            if self._received - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
                 raise self._refuse(problems.HEAD_TOO_LARGE, "chunk extensions or trailers are too large")
         elif self._received > MAX_HEAD_BYTES:
-            if not self._fields and len(self._target) > MAX_TARGET_BYTES:
+            if self._request is not None and len(self._request.target) > MAX_TARGET_BYTES:
                 raise self._target_too_long()
             raise self._refuse(
                 problems.HEAD_TOO_LARGE,
@@ -184,42 +206,54 @@ class RequestReader:
     def _target_too_long(self) -> HttpProblem:
         return self._refuse(problems.TARGET_TOO_LONG, f"the request target is longer than {MAX_TARGET_BYTES} bytes")
 
+    def _body_too_large(self) -> HttpProblem:
+        return self._refuse(problems.BODY_TOO_LARGE, f"the request body is larger than {self._max_body_bytes} bytes")
+
+    def _head(self) -> Request:
+        assert self._request is not None
+        return self._request
+
     # What the parser calls
 
     def on_url(self, target: bytes) -> None:
         """A piece of the request target."""
-        self.partial = True
-        self._target = self._target + target if self._target else target
+        request = self._request
+        if request is None:
+            self._request = Request(target)
+            self.partial = True
+        else:
+            request.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field, or a trailer, which means nothing here."""
         field = _FIELDS.get(name) or _LOWER.get(name.lower())
         if field is None or self._in_body:
             return
-        fields = self._fields
+        fields = self._head().fields
         if field not in fields:
-            fields[field] = value
+            if field is not ACCEPT or value != b"*/*":
+                fields[field] = value
         elif field in _LISTS:
             fields[field] += b", " + value
         else:
             raise self._refuse(problems.MALFORMED, f"the header field {field} is repeated")
-        if field is not HOST and field is not ACCEPT:
-            self._plain = False
 
     def on_headers_complete(self) -> None:
         """The head is whole: see that it may be read as HTTP/1.1 or 1.0, and who closes the connection."""
-        if len(self._target) > MAX_TARGET_BYTES:
-            raise self._target_too_long()
-        if self._parser.get_method() == b"CONNECT":
-            raise self._refuse(problems.MALFORMED, "the router is no proxy: it does not know CONNECT")
-        if self._fields.get(HOST) != self._known_host or self._known_host is None:
-            self._check_host()
-        if not self._plain or not self._parser.should_keep_alive():
-            self._check_head()
         self._in_body = True
+        request = self._head()
+        fields = request.fields
+        target = request.target
+        if len(target) > MAX_TARGET_BYTES:
+            raise self._target_too_long()
+        host = fields.get(HOST)
+        if host is None or host != self._known_host:
+            self._check_host(host)
+        if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
+            request.plain = False
+            self._check_head(request)
 
-    def _check_host(self) -> None:
-        host = self._fields.get(HOST)
+    def _check_host(self, host: bytes | None) -> None:
         if host is None:
             if self._parser.get_http_version() == "1.1":
                 raise self._refuse(problems.MALFORMED, "the header field Host is missing")
@@ -228,62 +262,61 @@ class RequestReader:
             raise self._refuse(problems.MALFORMED, "the header field Host is not a host and a port")
         self._known_host = host
 
-    def _check_head(self) -> None:
-        self._plain = False
+    def _check_head(self, request: Request) -> None:
+        if self._parser.get_method() == b"CONNECT":
+            raise self._refuse(problems.MALFORMED, "the router is no proxy: it does not know CONNECT")
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise self._refuse(problems.VERSION, f"expected HTTP/1.1 or HTTP/1.0, found HTTP/{version}")
         if not self._parser.should_keep_alive():
-            self._line = CLOSE
+            request.line = CLOSE
         elif version == "1.0":
-            self._line = KEEP_ALIVE
-        self._check_coding(version)
-        if int(self._fields.get(_LENGTH, b"0")) > self._max_body_bytes:
-            raise self._body_too_large()
-        self._check_expectation(version)
+            request.line = KEEP_ALIVE
+        self._check_body(request.fields, version)
 
-    def _check_coding(self, version: str) -> None:
-        coding = self._fields.get(_CODING)
-        if coding is None:
-            return
-        if version == "1.0":
+    def _check_body(self, fields: dict[str, bytes], version: str) -> None:
+        coding = fields.get(_CODING)
+        if coding is not None and version == "1.0":
             raise self._refuse(problems.MALFORMED, "HTTP/1.0 knows no Transfer-Encoding")
-        if coding.strip().lower() != b"chunked":
+        if coding is not None and coding.strip().lower() != b"chunked":
             raise self._refuse(problems.MALFORMED, "the only transfer coding known here is chunked")
-
-    def _has_body(self) -> bool:
-        return _CODING in self._fields or int(self._fields.get(_LENGTH, b"0")) > 0
-
-    def _check_expectation(self, version: str) -> None:
-        expect = self._fields.get(_EXPECT)
+        if int(fields.get(_LENGTH, b"0")) > self._max_body_bytes:
+            raise self._body_too_large()
+        expect = fields.get(_EXPECT)
         if expect is None or version == "1.0":
             return
         if expect.strip().lower() != b"100-continue":
             raise self._refuse(problems.EXPECTATION_FAILED, "the only expectation known here is 100-continue")
-        if self._has_body() and not (_UPGRADE in self._fields and self._parser.should_upgrade()):
+        if _has_body(fields) and not self._upgrading(fields):
             self._on_continue()
 
+    def _upgrading(self, fields: dict[str, bytes]) -> bool:
+        return _UPGRADE in fields and bool(self._parser.should_upgrade())
+
     def on_body(self, piece: bytes) -> None:
-        """A piece of the body, in the clear."""
+        """A piece of the body, its chunks taken apart."""
         self._body_bytes += len(piece)
         if self._body_bytes > self._max_body_bytes:
             raise self._body_too_large()
         self._body.append(piece)
 
-    def _body_too_large(self) -> HttpProblem:
-        return self._refuse(problems.BODY_TOO_LARGE, f"the request body is larger than {self._max_body_bytes} bytes")
-
     def on_message_complete(self) -> None:
         """The request is whole."""
-        if self._plain:
-            request = Request(self._parser.get_method(), self._target, self._fields, b"", STAY)
-        elif _UPGRADE in self._fields and self._parser.should_upgrade() and self._has_body():
-            self._body_skipped = True
-            return
-        else:
-            body = b"".join(self._body)
-            request = Request(self._parser.get_method(), self._target, self._fields, body, self._line)
-            self._ended = self._line is CLOSE
-        self.partial = False
-        self._reset()
+        request = self._head()
+        if not request.plain:
+            if _has_body(request.fields) and self._upgrading(request.fields):
+                self._body_skipped = True
+                return
+            self._ended = request.line is CLOSE
+            request.body = b"".join(self._body)
+            self._body.clear()
+            self._body_bytes = 0
+        request.method = self._parser.get_method()
+        self.partial = self._in_body = False
+        self._request = None
+        self._received = 0
         self._deliver(request)
+
+
+def _has_body(fields: dict[str, bytes]) -> bool:
+    return _CODING in fields or int(fields.get(_LENGTH, b"0")) > 0

@@ -26,9 +26,16 @@ METHODS: Final = {
 """Resource → the methods it knows. ``LOOKUP_KEY`` stands for every path below it."""
 
 
+_KEY_AT: Final = len(target.LOOKUP_KEY)
+
+
 def exchange_for(request: Request, connection: Connection) -> Exchange:
     """The exchange that answers ``request``. Never raises: a bad request's exchange is a refusal."""
+    wanted = request.target
     try:
+        if request.plain and request.method == b"GET" and wanted.startswith(target.LOOKUP_KEY):
+            # Nearly all requests end here; everything below would come to the same.
+            return Lookup(connection, request.line, target.key_in_path(wanted[_KEY_AT:]))
         return _exchange(request, connection)
     except HttpProblem as problem:
         return Refusal(connection, request.line, problem, bodyless=request.method == b"HEAD")
@@ -40,7 +47,7 @@ def _exchange(request: Request, connection: Connection) -> Exchange:
         wanted = target.origin_form(wanted)
     if wanted.startswith(target.LOOKUP_KEY):
         if request.method == b"GET" or request.method == b"HEAD":
-            return _lookup(request, connection, target.key_in_path(wanted[len(target.LOOKUP_KEY) :]))
+            return _lookup(request, connection, target.key_in_path(wanted[_KEY_AT:]))
         return _other(request, connection, target.LOOKUP_KEY)
     path, question, query = wanted.partition(b"?")
     if path not in METHODS:
@@ -81,8 +88,8 @@ def _lookup(request: Request, connection: Connection, key: str) -> Lookup:
         connection,
         request.line,
         key,
-        _generation(fields) if GENERATION in fields else None,
-        accept(fields[ACCEPT]) if ACCEPT in fields else None,
+        _generation(fields),
+        accept(fields.get(ACCEPT)),
         bodyless=request.method == b"HEAD",
     )
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -171,7 +171,11 @@ class Server:
         if receive_buffer:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         raw.settimeout(5)
-        raw.connect(("127.0.0.1", self.port))
+        try:
+            raw.connect(("127.0.0.1", self.port))
+        except OSError:
+            raw.close()
+            raise
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return Client(raw)
 
@@ -288,10 +292,3 @@ def eventually(true: Callable[[], Any], seconds: float = 5) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
-
-
-def targets(clients: Sequence[Client], message: bytes) -> list[Response]:
-    """The answers to ``message``, sent by all ``clients`` before any is read."""
-    for client in clients:
-        client.send(message)
-    return [client.response() for client in clients]

@@ -1,0 +1,337 @@
+"""What the router's HTTP says to well-behaved clients: resources, methods, keys, media types, batches."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.http import Client, ScriptedLookups, Server, generation, serving
+
+KENNEDY = b'{"name": "John F Kennedy International Airport", "elevation": 13}'
+ODD_KEYS = {
+    "a/b": b'"slash"',
+    "100%": b'"percent"',
+    "%2F": b'"an escape that is not one"',
+    "c++": b'"plus"',
+    "a b": b'"space"',
+    "what?": b'"question"',
+    "#1": b'"hash"',
+    "a&b=c": b'"ampersand"',
+    "Žluťoučký kůň 🐎": b'"any text"',
+    "..": b'"dots"',
+    "\x00": b'"null"',
+    "a\nb": b'"newline"',
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    lookups = ScriptedLookups(
+        values={"KJFK": KENNEDY, "big": b'"' + b"x" * 1_000_000 + b'"', **ODD_KEYS},
+        unavailable={"lost", "gone"},
+        candidates=(generation("g2"), generation("g3", "raw")),
+    )
+    with serving(lookups) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with server.connect() as client:
+        yield client
+
+
+def problem(body: bytes) -> str:
+    document = json.loads(body)
+    assert {"type", "title", "status", "detail"} <= document.keys()
+    return str(document["type"].removeprefix("https://lookupdb.dev/problems/"))
+
+
+class TestOneKey:
+    def test_a_value_comes_as_it_was_built(self, client: Client) -> None:
+        response = client.get("/v1/lookup/KJFK")
+        assert (response.status, response.body) == (200, KENNEDY)
+        assert response.fields["content-type"] == "application/json"
+        assert response.fields["lookupdb-generation"] == "g1"
+        assert response.fields["vary"] == "Lookupdb-Generation"
+        assert response.fields["date"].endswith("GMT")
+        assert "connection" not in response.fields
+
+    def test_a_missing_key_is_404_and_says_in_which_generation(self, client: Client) -> None:
+        response = client.get("/v1/lookup/XXXX")
+        assert (response.status, problem(response.body)) == (404, "missing")
+        assert response.fields["content-type"] == "application/problem+json"
+        assert response.fields["lookupdb-generation"] == "g1"
+
+    def test_an_unreachable_shard_is_503_and_never_404(self, client: Client) -> None:
+        response = client.get("/v1/lookup/lost")
+        assert (response.status, problem(response.body)) == (503, "unavailable")
+        assert response.fields["retry-after"] == "1"
+        document = json.loads(response.body)
+        assert (document["reason"], document["shard"]) == ("Unreachable", 1)
+
+    @pytest.mark.parametrize("key", ["KJFK", "XXXX", "lost", "x" * 600])
+    def test_head_answers_as_get_without_the_body(self, client: Client, key: str) -> None:
+        get = client.get(f"/v1/lookup/{key}")
+        head = client.get(f"/v1/lookup/{key}", method="HEAD")
+        assert (head.status, head.body) == (get.status, b"")
+        assert head.fields | {"date": ""} == get.fields | {"date": ""}
+
+    def test_a_large_value_comes_whole(self, client: Client) -> None:
+        assert len(client.get("/v1/lookup/big").body) == 1_000_002
+
+    @pytest.mark.parametrize(
+        ("target", "why"),
+        [
+            ("/v1/lookup/", "the key is empty"),
+            ("/v1/lookup/%20", "the key is empty after normalisation"),
+            ("/v1/lookup/" + "x" * 512, "the key is 512 bytes long, the limit is 511 bytes"),
+            ("/v1/lookup?key=", "the key is empty"),
+        ],
+    )
+    def test_a_key_that_no_record_can_have_is_missing(self, client: Client, target: str, why: str) -> None:
+        response = client.get(target)
+        assert (response.status, problem(response.body)) == (404, "missing")
+        assert json.loads(response.body)["detail"] == f"no record can have this key: {why}"
+        assert response.fields["lookupdb-generation"] == "g1"
+
+
+class TestKeysInTargets:
+    @pytest.mark.parametrize("key", ODD_KEYS, ids=ascii)
+    def test_percent_encoding_is_undone_exactly_once(self, client: Client, key: str) -> None:
+        escaped = "".join(f"%{byte:02x}" for byte in key.encode())
+        assert client.get(f"/v1/lookup/{escaped}").body == ODD_KEYS[key]
+        assert client.get(f"/v1/lookup?key={escaped}").body == ODD_KEYS[key]
+
+    @pytest.mark.parametrize(
+        ("target", "key"),
+        [
+            ("/v1/lookup/a/b", "a/b"),
+            ("/v1/lookup/a%2Fb", "a/b"),
+            ("/v1/lookup/c++", "c++"),
+            ("/v1/lookup?key=a/b", "a/b"),
+            ("/v1/lookup?key=a+b", "a b"),
+            ("/v1/lookup?key=c%2B%2b", "c++"),
+            ("/v1/lookup/a&b=c", "a&b=c"),
+            ("/v1/lookup?key=a%26b=c", "a&b=c"),
+            ("/v1/lookup?key=what?", "what?"),
+            ("/v1/lookup/..", ".."),
+            ("http://router:8080/v1/lookup/a%2Fb", "a/b"),
+            ("HTTPS://user@[::1]/v1/lookup?key=a+b", "a b"),
+        ],
+    )
+    def test_what_stands_for_itself(self, client: Client, target: str, key: str) -> None:
+        assert client.get(target).body == ODD_KEYS[key]
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "/v1/lookup/a%",
+            "/v1/lookup/a%2",
+            "/v1/lookup/%zz",
+            "/v1/lookup/%C3",
+            "/v1/lookup/%ED%A0%80",
+            "/v1/lookup/%FF%FE",
+            "/v1/lookup/what?",
+            "/v1/lookup/KJFK?key=EGLL",
+            "/v1/lookup/a#b",
+            "/v1/lookup?key=%",
+            "/v1/lookup?key=%C3",
+            "/v1/lookup?key=a&key=b",
+            "/v1/lookup?key=AT&T",
+            "/v1/lookup?key=a&",
+            "/v1/lookup?key",
+            "/v1/lookup?",
+            "/v1/lookup",
+            "/v1/lookup?Key=a",
+            "/v1/lookup?key=a#b",
+            "/v1/dataset?key=a",
+        ],
+    )
+    def test_what_could_be_read_two_ways_is_refused(self, client: Client, target: str) -> None:
+        response = client.get(target)
+        assert (response.status, problem(response.body)) == (400, "invalid-target")
+        assert client.get("/v1/lookup/KJFK").status == 200, "and the connection stays"
+
+
+class TestResources:
+    def test_the_dataset(self, client: Client) -> None:
+        response = client.get("/v1/dataset")
+        assert json.loads(response.body) == {
+            "namespace": "default",
+            "name": "airports",
+            "generation": "g1",
+            "records": 3,
+            "shards": 4,
+            "builtAt": "2026-11-21T00:00:00Z",
+            "ageSeconds": 12.346,
+            "candidates": ["g2", "g3"],
+        }
+        assert response.fields["lookupdb-generation"] == "g1"
+        assert client.get("/v1/dataset", method="HEAD").fields["content-length"] == str(len(response.body))
+
+    @pytest.mark.parametrize(
+        "target", ["/", "/v1", "/v1/", "/v2/lookup/a", "/v1/lookups", "/v1/%6Cookup/a", "/V1/dataset"]
+    )
+    def test_other_paths_are_404_of_another_type_than_a_missing_key(self, client: Client, target: str) -> None:
+        response = client.get(target)
+        assert (response.status, problem(response.body)) == (404, "no-such-resource")
+
+    @pytest.mark.parametrize(
+        ("target", "method", "allowed"),
+        [
+            ("/v1/lookup/KJFK", "POST", "GET, HEAD, OPTIONS"),
+            ("/v1/lookup/KJFK", "DELETE", "GET, HEAD, OPTIONS"),
+            ("/v1/lookup/KJFK", "TRACE", "GET, HEAD, OPTIONS"),
+            ("/v1/lookup", "PUT", "GET, HEAD, OPTIONS, POST"),
+            ("/v1/dataset", "PATCH", "GET, HEAD, OPTIONS"),
+            ("/v1/dataset", "QUERY", "GET, HEAD, OPTIONS"),
+        ],
+    )
+    def test_other_methods_are_405(self, client: Client, target: str, method: str, allowed: str) -> None:
+        response = client.get(target, method=method)
+        assert (response.status, problem(response.body)) == (405, "method-not-allowed")
+        assert response.fields["allow"] == allowed
+        options = client.get(target, method="OPTIONS")
+        assert (options.status, options.fields["allow"], options.body) == (204, allowed, b"")
+        assert "content-length" not in options.fields
+
+    def test_options_of_the_whole_server(self, client: Client) -> None:
+        assert client.get("*", method="OPTIONS").status == 204
+        assert client.get("*").status == 405
+
+
+class TestGenerations:
+    def test_a_candidate_is_asked_by_name(self, client: Client) -> None:
+        assert client.get("/v1/lookup/KJFK", "lookupdb-generation: g2").fields["lookupdb-generation"] == "g2"
+        batch = client.post(b'{"keys": ["KJFK"]}', "Lookupdb-Generation:  g2 ")
+        assert (batch.fields["lookupdb-generation"], json.loads(batch.body)["generation"]) == ("g2", "g2")
+
+    @pytest.mark.parametrize("name", ["g9", "", "x" * 3000, "g\xe4"], ids=["unknown", "empty", "long", "latin"])
+    def test_one_that_is_not_served_is_412_and_never_404(self, client: Client, name: str) -> None:
+        response = client.get("/v1/lookup/KJFK", f"Lookupdb-Generation: {name}")
+        assert (response.status, problem(response.body)) == (412, "unknown-generation")
+        assert client.post(b'{"keys": ["KJFK"]}', f"Lookupdb-Generation: {name}").status == 412
+
+    def test_raw_values_are_octets_and_base64_in_batches(self, client: Client) -> None:
+        response = client.get("/v1/lookup/KJFK", "Lookupdb-Generation: g3")
+        assert (response.fields["content-type"], response.body) == ("application/octet-stream", KENNEDY)
+        batch = json.loads(client.post(b'{"keys": ["KJFK"]}', "Lookupdb-Generation: g3").body)
+        assert base64.b64decode(batch["found"]["KJFK"]) == KENNEDY
+
+
+class TestMediaTypes:
+    @pytest.mark.parametrize(
+        "accept",
+        [
+            "*/*",
+            "application/json",
+            "APPLICATION/JSON",
+            "application/*;q=0.1",
+            "text/html, */*;q=0.8",
+            "",
+            "text/html;q=x, */*",
+        ],
+    )
+    def test_what_takes_json(self, client: Client, accept: str) -> None:
+        assert client.get("/v1/lookup/KJFK", f"Accept: {accept}").status == 200
+
+    @pytest.mark.parametrize(
+        "accept",
+        ["text/html", "application/json;q=0", "application/json;q=0.0, */*", "application/octet-stream", "image/*"],
+    )
+    def test_what_does_not(self, client: Client, accept: str) -> None:
+        response = client.get("/v1/lookup/KJFK", f"Accept: {accept}")
+        assert (response.status, problem(response.body)) == (406, "not-acceptable")
+        assert client.post(b'{"keys": []}', f"Accept: {accept}").status == 406
+
+    def test_several_fields_are_one_list(self, client: Client) -> None:
+        assert client.get("/v1/lookup/KJFK", "Accept: text/html", "Accept: application/json").status == 200
+
+    def test_raw_values_are_octets(self, client: Client) -> None:
+        asked = ("Lookupdb-Generation: g3", "Accept: application/octet-stream")
+        assert client.get("/v1/lookup/KJFK", *asked).status == 200
+        assert client.get("/v1/lookup/KJFK", asked[0], "Accept: application/json").status == 406
+
+    @pytest.mark.parametrize(
+        "field", ["application/json", "Application/JSON; charset=UTF-8", 'application/json; charset="utf-8"']
+    )
+    def test_a_batch_is_json(self, client: Client, field: str) -> None:
+        assert client.post(b'{"keys": []}', f"Content-Type: {field}").status == 200
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            "Content-Type: application/x-www-form-urlencoded",
+            "Content-Type: text/plain",
+            "Content-Type: application/json; charset=utf-16",
+            "Content-Type: ",
+            "Content-Encoding: gzip",
+        ],
+    )
+    def test_and_nothing_else(self, client: Client, field: str) -> None:
+        response = client.post(b'{"keys": []}', field)
+        assert (response.status, problem(response.body)) == (415, "unsupported-media-type")
+
+
+class TestBatches:
+    def test_each_key_is_answered_once_as_it_was_asked(self, client: Client) -> None:
+        response = client.post(json.dumps({"keys": ["KJFK", "zz", "a/b", "KJFK", "zz", " KJFK"]}).encode())
+        assert response.status == 200
+        assert (
+            response.body == b'{"generation":"g1","found":{"KJFK":%b,"a/b":"slash"},"missing":["zz"," KJFK"]}' % KENNEDY
+        )
+
+    @pytest.mark.parametrize("key", ['"', "\\", "\x00", "🐎", "\u2028"], ids=ascii)
+    def test_keys_are_escaped(self, server: Server, client: Client, key: str) -> None:
+        server.lookups.values[key] = b"1"
+        assert json.loads(client.post(json.dumps({"keys": [key]}).encode()).body)["found"] == {key: 1}
+
+    def test_a_key_that_no_record_can_have_spoils_nothing(self, client: Client) -> None:
+        response = json.loads(client.post(json.dumps({"keys": ["", "KJFK", "x" * 600]}).encode()).body)
+        assert (list(response["found"]), response["missing"]) == (["KJFK"], ["", "x" * 600])
+
+    def test_no_keys_no_values(self, client: Client) -> None:
+        assert client.post(b'{"keys":[]}').body == b'{"generation":"g1","found":{},"missing":[]}'
+
+    def test_an_unreachable_shard_is_503(self, client: Client) -> None:
+        response = client.post(b'{"keys": ["KJFK", "lost"]}')
+        assert (response.status, problem(response.body)) == (503, "unavailable")
+        assert "1 of 2 keys" in json.loads(response.body)["detail"]
+        assert response.fields["retry-after"] == "1"
+
+    def test_unless_a_partial_answer_will_do(self, client: Client) -> None:
+        response = json.loads(client.post(b'{"keys": ["KJFK", "lost", "zz"], "partial": true}').body)
+        assert list(response["found"]) == ["KJFK"]
+        assert (response["missing"], response["unavailable"]) == (["zz"], ["lost"])
+
+    def test_nothing_at_all_is_503_even_so(self, client: Client) -> None:
+        assert client.post(b'{"keys": ["lost", "gone"], "partial": true}').status == 503
+
+    @pytest.mark.parametrize(
+        ("body", "found"),
+        [
+            (b"", "not JSON"),
+            (b"{", "not JSON"),
+            (b'{"keys": ["\xff"]}', "not JSON"),
+            (b'{"keys": ["\\ud800"]}', "not JSON"),
+            (b"[" * 5000, "not JSON"),
+            (b"null", "expected an object"),
+            (b'["KJFK"]', "expected an object"),
+            (b"{}", "expected an object"),
+            (b'{"keys": "KJFK"}', "found a string"),
+            (b'{"keys": {}}', "found an object"),
+            (b'{"keys": ["a", 1]}', "keys[1] is a number"),
+            (b'{"keys": [null]}', "keys[0] is null"),
+            (b'{"keys": [], "partial": 1}', "found a number"),
+            (b'{"keys": [], "partail": true}', "found 'partail'"),
+        ],
+    )
+    def test_a_body_that_is_no_batch_is_400(self, client: Client, body: bytes, found: str) -> None:
+        response = client.post(body)
+        assert (response.status, problem(response.body)) == (400, "invalid-body")
+        assert found in json.loads(response.body)["detail"]
+        assert client.get("/v1/lookup/KJFK").status == 200, "and the connection stays"

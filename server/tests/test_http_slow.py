@@ -1,0 +1,215 @@
+"""Slow clients and leaving routers: timeouts, clients that do not read, draining."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lookupdb.route import http_front
+from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_PIPELINE
+from tests.support.http import Client, ScriptedLookups, Server, eventually, request, serving
+
+BIG = b'"' + b"x" * 500_000 + b'"'
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frequent_sweeps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_front, "SWEEP_SECONDS", 0.02)
+        patch.setattr(http_front, "LINGER_SECONDS", 0.3)
+        yield
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    limits = {"header_timeout_seconds": 0.3, "idle_timeout_seconds": 0.6, "write_timeout_seconds": 0.5}
+    with serving(ScriptedLookups(values={"a": b"1", "big": BIG}), **limits) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with server.connect() as client:
+        yield client
+
+
+def post(*fields: str) -> bytes:
+    return request("/v1/lookup", *fields, method="POST")
+
+
+class TestSlowSenders:
+    @pytest.mark.parametrize(
+        "part",
+        [
+            b"G",
+            b"GET /v1/look",
+            request("/v1/lookup/a")[:-1],
+            post("Content-Length: 15") + b'{"keys"',
+            post("Transfer-Encoding: chunked") + b"5\r\nhel",
+        ],
+        ids=["a byte", "half a line", "a head but its end", "half a body", "half a chunk"],
+    )
+    def test_a_request_that_does_not_come_whole_in_time_is_408(
+        self, server: Server, client: Client, part: bytes
+    ) -> None:
+        began = time.monotonic()
+        response = client.send(part).response()
+        assert 0.25 < time.monotonic() - began < 2
+        assert (response.status, response.fields["connection"]) == (408, "close")
+        assert json.loads(response.body)["type"].endswith("/request-timeout")
+        assert client.ended()
+        assert server.count("clients_timed_out") == 1
+
+    def test_bytes_now_and_then_do_not_help(self, client: Client) -> None:
+        statuses: list[int] = []
+        reading = threading.Thread(target=lambda: statuses.append(client.response().status))
+        reading.start()
+        for byte in request("/v1/lookup/a", "X: " + "y" * 100):
+            if statuses:
+                break
+            client.send(bytes([byte]))
+            time.sleep(0.05)
+        reading.join()
+        assert statuses == [408]
+
+    def test_the_clock_starts_anew_with_each_request(self, client: Client) -> None:
+        for _ in range(3):
+            client.send(request("/v1/lookup/a")[:20])
+            time.sleep(0.1)
+            time.sleep(0.1)
+            assert client.send(request("/v1/lookup/a")[20:]).response().body == b"1"
+
+    def test_answers_due_come_before_the_408(self, server: Server, client: Client) -> None:
+        server.lookups.delays["a"] = 0.5
+        client.send(request("/v1/lookup/a") + b"GET /v1")
+        assert client.response().body == b"1"
+        assert client.response().status == 408
+
+
+class TestIdle:
+    def test_a_connection_without_requests_ends(self, client: Client) -> None:
+        began = time.monotonic()
+        assert client.ended()
+        assert 0.5 < time.monotonic() - began < 2
+
+    def test_so_does_one_that_has_had_its_answer(self, client: Client) -> None:
+        assert client.get("/v1/lookup/a").status == 200
+        assert client.ended()
+
+    def test_empty_lines_are_no_request(self, client: Client) -> None:
+        client.get("/v1/lookup/a")
+        client.send(b"\r\n")
+        assert client.ended(), "without a 408"
+
+    def test_a_slow_lookup_is_not_idle(self, server: Server, client: Client) -> None:
+        server.lookups.delays["a"] = 0.9
+        assert client.get("/v1/lookup/a").body == b"1"
+
+
+class TestSlowReaders:
+    def test_one_that_reads_in_time_gets_everything(self, server: Server) -> None:
+        with server.connect(receive_buffer=4096) as client:
+            client.send(request("/v1/lookup/big") * 20 + request("/v1/lookup/a"))
+            time.sleep(0.1)
+            assert all(client.response().body == BIG for _ in range(20))
+            assert client.response().body == b"1"
+
+    def test_one_that_does_not_is_cut_off_and_no_more_is_looked_up_for_it(self, server: Server) -> None:
+        with server.connect(receive_buffer=4096) as client:
+            client.send(request("/v1/lookup/big") * 1000)
+            eventually(lambda: server.count("connections") == 0)
+            assert server.count("clients_timed_out") == 1
+            assert len(server.lookups.asked) <= MAX_PIPELINE + 20_000_000 // len(BIG)
+
+    def test_what_waits_for_it_is_bounded(self, server: Server) -> None:
+        with server.connect(receive_buffer=4096) as client:
+            client.send(request("/v1/lookup/big") * 1000)
+            eventually(lambda: server.lookups.asked)
+            time.sleep(0.1)
+            (connection,) = server.call(lambda: tuple(server.front._connections))
+            size = server.call(connection._transport.get_write_buffer_size)
+            assert size <= HIGH_WATER_BYTES + MAX_PIPELINE * (len(BIG) + 1000)
+
+    def test_one_that_never_reads_its_last_answer_is_cut_off_too(self, server: Server) -> None:
+        with server.connect(receive_buffer=4096) as client:
+            server.lookups.values["huge"] = b" " * 20_000_000
+            client.send(request("/v1/lookup/huge", "Connection: close"))
+            eventually(lambda: server.count("connections_accepted") == 1)
+            eventually(lambda: server.count("connections") == 0)
+            with pytest.raises((ConnectionResetError, EOFError)):
+                client.response()
+
+    def test_a_closed_connection_is_not_kept_open_by_its_client(self, server: Server, client: Client) -> None:
+        assert client.get("/v1/lookup/a", "Connection: close").status == 200
+        eventually(lambda: server.count("connections") == 0, seconds=2)
+
+
+class TestDraining:
+    def test_answers_close_their_connections(self, server: Server, client: Client) -> None:
+        client.get("/v1/lookup/a")
+        server.call(server.front.drain)
+        assert client.get("/v1/lookup/a").fields["connection"] == "close"
+        assert client.ended()
+
+    def test_new_connections_are_still_served(self, server: Server) -> None:
+        server.call(server.front.drain)
+        for target in ("/v1/lookup/a", "/v1/lookup/none", "/v1/dataset", "/nothing"):
+            with server.connect() as client:
+                assert client.get(target).fields["connection"] == "close"
+                assert client.ended()
+
+    def test_pipelined_requests_are_all_answered_and_the_last_one_closes(self, server: Server, client: Client) -> None:
+        server.lookups.delays["a"] = 0.05
+        client.send(request("/v1/lookup/a") * 100)
+        server.call(server.front.drain)
+        responses = [client.response() for _ in range(100)]
+        assert [response.body for response in responses] == [b"1"] * 100
+        assert ["connection" in response.fields for response in responses] == [False] * 99 + [True]
+        assert client.ended()
+
+    def test_closing_waits_for_what_is_in_flight_and_not_for_who_is_idle(self, server: Server) -> None:
+        server.lookups.delays["a"] = 0.2
+        with server.connect() as busy, server.connect() as idle:
+            busy.send(request("/v1/lookup/a"))
+            eventually(lambda: server.lookups.asked)
+            closing = threading.Thread(target=lambda: server.call(lambda: server.front.close(5)))
+            closing.start()
+            assert idle.ended()
+            assert busy.response().body == b"1"
+            assert busy.ended()
+            busy.close()
+            closing.join(2)
+            assert not closing.is_alive()
+            with pytest.raises(ConnectionRefusedError):
+                server.connect()
+
+    def test_no_request_fails_while_clients_come_and_go(self) -> None:
+        with serving(ScriptedLookups(values={"a": b"1"}, delays={"a": 0.002})) as server:
+            stop = threading.Event()
+            failures: list[Exception] = []
+
+            def ask() -> None:
+                client = server.connect()
+                while not stop.is_set():
+                    try:
+                        if client.get("/v1/lookup/a").fields.get("connection") == "close":
+                            client.close()
+                            client = server.connect()
+                    except Exception as error:
+                        failures.append(error)
+                client.close()
+
+            threads = [threading.Thread(target=ask) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.1)
+            server.call(server.front.drain)
+            time.sleep(0.1)
+            stop.set()
+            for thread in threads:
+                thread.join(5)
+            assert failures == []
