@@ -1,0 +1,152 @@
+"""The router as a user starts it: ``lookupdb route``, its admin port, and clients that ask without a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from support.shards import stop
+from support.waiting import until
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A ``lookupdb route`` that runs."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    admin: int
+
+    def get(self, path: str, *, admin: bool = False) -> tuple[int, bytes]:
+        """Status and body of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin if admin else self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def status(self) -> dict[str, Any]:
+        """/status of the admin port."""
+        document: dict[str, Any] = orjson.loads(self.get("/status", admin=True)[1])
+        return document
+
+    def reports(self, member: str) -> list[Any]:
+        """Of each worker, the member of its last report."""
+        return [worker["report"].get(member) for worker in self.status()["workers"]]
+
+
+@contextlib.contextmanager
+def routing(table: Path, *options: str, drain_seconds: int = 0, workers: int = 1) -> Iterator[Router]:
+    """``lookupdb route`` from ready until the block ends; it must then end with status 0."""
+    with tempfile.TemporaryDirectory() as scratch:
+        ready = Path(scratch) / "ready.json"
+        command = [sys.executable, "-m", "lookupdb", "route", "--table", str(table), "--port", "0"]
+        command += ["--admin-port", "0", "--workers", str(workers), "--drain-seconds", str(drain_seconds)]
+        command += ["--ready-file", str(ready), *options]
+        process = subprocess.Popen(command)
+        try:
+            until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 20)
+            assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
+            told = orjson.loads(ready.read_bytes())
+            yield Router(process, told["port"], told["admin"])
+        finally:
+            status = stop(process)
+        assert status == 0, f"the router ended with {status}"
+
+
+@dataclass
+class Clients:
+    """Connections that ask ``keys`` one after another, as an HTTP client does: a connection that is told to close, or
+    that is closed while nothing is asked, is opened anew; what fails otherwise is a failure.
+    """
+
+    port: int
+    keys: dict[str, bytes]
+    count: int = 8
+    answered: int = 0
+    failures: list[str] = field(default_factory=list)
+    refused: int = 0
+    """Connections that could not be opened, or were closed before they answered anything."""
+    _going: bool = True
+
+    async def __aenter__(self) -> Clients:
+        self._tasks = [asyncio.create_task(self._client(at)) for at in range(self.count)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._going = False
+        await asyncio.gather(*self._tasks)
+
+    async def _client(self, at: int) -> None:
+        while self._going:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                self.refused += 1
+                await asyncio.sleep(0.02)
+                continue
+            try:
+                at = await self._connection(reader, writer, at)
+            finally:
+                writer.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, at: int) -> int:
+        answered = 0
+        keys = list(self.keys)
+        while self._going:
+            at = (at + 1) % len(keys)
+            try:
+                writer.write(f"GET /v1/lookup/{keys[at]} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+                body = await reader.readexactly(length)
+            except (OSError, asyncio.IncompleteReadError) as error:
+                if answered:
+                    self.failures.append(f"{keys[at]}: {error!r}")
+                else:
+                    self.refused += 1
+                return at
+            answered += 1
+            self.answered += 1
+            if not head.startswith("http/1.1 200 ") or body != self.keys[keys[at]]:
+                self.failures.append(f"{keys[at]}: {head} {body!r}")
+            if "connection: close" in head:
+                return at
+        return at
+
+
+@contextlib.contextmanager
+def starting(table: Path) -> Iterator[Router]:
+    """``lookupdb route`` that need not become ready: on ports chosen beforehand, since there is no ready file yet."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        port, admin = one.getsockname()[1], other.getsockname()[1]
+    command = [sys.executable, "-m", "lookupdb", "route", "--table", str(table), "--drain-seconds", "0"]
+    process = subprocess.Popen([*command, "--port", str(port), "--admin-port", str(admin)])
+    router = Router(process, port, admin)
+
+    def answers() -> bool:
+        assert process.poll() is None, f"the router ended with {process.returncode}"
+        with contextlib.suppress(OSError):
+            return router.get("/healthz", admin=True)[0] == 200
+        return False
+
+    try:
+        until(answers, "the admin port answers")
+        yield router
+    finally:
+        stop(process)

@@ -1,0 +1,226 @@
+"""Cutover while requests go on, against real shard servers: none fails, none mixes generations."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fleets import fleet, fleet_entry
+from support.routing import LIMITS, Core, entry, table_file
+from support.shards import write_generation
+from support.waiting import soon
+
+from lookupdb.route.watch import Watcher
+
+KEYS = [f"k{i}" for i in range(60)]
+
+
+def records(generation: str) -> dict[str, bytes]:
+    """Every value names its generation; some keys are in one generation only."""
+    return {key: generation.encode() for key in KEYS} | {f"only-{generation}": b"1"}
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
+    """g1 in two shards and g2 in three, both served."""
+    home = tmp_path_factory.mktemp("store")
+    with contextlib.ExitStack() as stack:
+        made = {}
+        for name, shards in (("g1", 2), ("g2", 3)):
+            generation = write_generation(home, records(name), shards=shards, generation=name)
+            made[name] = fleet_entry(generation, stack.enter_context(fleet(generation)))
+        yield made
+
+
+@dataclass
+class Router:
+    """A core fed by a routing table file."""
+
+    path: Path
+    core: Core = field(default_factory=lambda: Core(replace(LIMITS, deadline_milliseconds=5000)))
+
+    def __post_init__(self) -> None:
+        self.watcher = Watcher(self.path, self.core.cutover.offer, self.core.cutover.refuse)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self.core.cutover.status()
+
+    def write(self, content: bytes) -> None:
+        unfinished = self.path.with_suffix(".tmp")
+        unfinished.write_bytes(content)
+        unfinished.rename(self.path)
+
+    async def in_effect(self, version: int) -> None:
+        await soon(lambda: self.status["tableVersion"] == version, f"version {version} is in effect")
+
+
+@pytest.fixture
+async def router(tmp_path: Path) -> AsyncIterator[Router]:
+    router = Router(tmp_path / "table.json")
+    yield router
+    router.watcher.stop()
+    router.core.close()
+
+
+async def started(router: Router, *given: dict[str, Any], version: int = 1) -> Router:
+    router.write(table_file(*given, version=version))
+    router.watcher.start()
+    await soon(lambda: router.core.cutover.complete, "the first table is in effect")
+    return router
+
+
+class Load:
+    """Single and batch lookups without a pause, each answer checked against the generation it names."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._tasks: list[asyncio.Task[None]] = []
+        self._going = True
+        self.answers: dict[str, int] = {}
+
+    async def __aenter__(self) -> Load:
+        self._tasks = [asyncio.create_task(self._single(at)) for at in range(8)]
+        self._tasks += [asyncio.create_task(self._batches()) for _ in range(4)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._going = False
+        await asyncio.gather(*self._tasks)
+
+    async def _single(self, at: int) -> None:
+        while self._going:
+            at = (at + 1) % len(KEYS)
+            answer = self._core.find(KEYS[at])
+            assert await answer == (answer.generation or "").encode()
+            self._note(answer.generation)
+
+    async def _batches(self) -> None:
+        while self._going:
+            answer = self._core.find_many([*KEYS, "only-g1", "only-g2"])
+            values = await answer
+            name = answer.generation
+            ones = [b"1" if name == "g1" else None, b"1" if name == "g2" else None]
+            assert values == [str(name).encode()] * len(KEYS) + ones
+            self._note(name)
+
+    def _note(self, generation: str | None) -> None:
+        assert generation
+        self.answers[generation] = self.answers.get(generation, 0) + 1
+
+
+async def test_no_request_fails_or_mixes_generations_while_tables_change(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    async with Load(router.core) as load:
+        for version in range(2, 8):
+            await soon(lambda: load.answers, "requests are answered")
+            load.answers.clear()
+            router.write(table_file(entries["g2" if version % 2 == 0 else "g1"], version=version))
+            await router.in_effect(version)
+            load.answers.clear()
+        await soon(lambda: load.answers, "requests are answered")
+    assert "g1" in load.answers
+    assert router.core.count("keys_unavailable") == 0
+    assert router.core.count("reloads") == 7
+
+
+async def test_from_the_cutover_on_all_answers_are_the_new_generations(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    in_flight = router.core.find_many(KEYS)
+    router.write(table_file(entries["g2"], version=2))
+    await router.in_effect(2)
+    assert await in_flight == [b"g1"] * len(KEYS)
+    assert await router.core.find_many(KEYS) == [b"g2"] * len(KEYS)
+
+
+async def test_connections_that_stay_are_kept_and_those_that_go_are_closed(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    router.core.cutover._settings = replace(router.core.cutover._settings, deadline_seconds=0.05)
+    await started(router, entries["g1"], entries["g2"])
+    pool = router.core.cutover._pool._endpoints
+    before = set(pool.values())
+    router.write(table_file(entries["g2"], version=2))
+    await router.in_effect(2)
+    await soon(lambda: len(pool) == 3, "the old generation's endpoints are closed")
+    assert set(pool.values()) <= before
+
+
+async def test_a_half_written_table_keeps_the_old_one(router: Router, entries: dict[str, dict[str, Any]]) -> None:
+    await started(router, entries["g1"])
+    whole = table_file(entries["g2"], version=2)
+    async with Load(router.core):
+        router.path.write_bytes(whole[: len(whole) // 2])
+        await soon(lambda: router.status["error"], "the half is refused")
+        assert router.status["tableVersion"] == 1
+        assert f"{router.path}: a routing table is JSON" in router.status["error"]
+        router.path.write_bytes(whole)
+        await router.in_effect(2)
+    assert router.status["error"] is None
+
+
+async def test_a_table_whose_shard_is_dead_keeps_the_old_one_and_says_why(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    dead = entry([entries["g2"]["shards"][0]["endpoints"], ["127.0.0.1:1"], ["127.0.0.1:1"]], "g2")
+    async with Load(router.core) as load:
+        router.write(table_file(dead, version=2))
+        await soon(lambda: router.status["tableSeen"] == 2, "the new table is seen")
+        await soon(lambda: any(e["why"] for e in router.status["endpoints"]), "the dead endpoints are told")
+        await soon(lambda: router.status["error"] and router.status["error"].endswith("of shard 1, 2"), "it says why")
+        assert router.status["tableVersion"] == 1
+        assert "version 2 waits for an endpoint to prove itself of shard 1, 2" in router.status["error"]
+        assert "127.0.0.1:1" in [told["endpoint"] for told in router.status["endpoints"]]
+        load.answers.clear()
+        await soon(lambda: load.answers, "requests are answered")
+        assert set(load.answers) == {"g1"}
+        router.write(table_file(entries["g2"], version=3))
+        await router.in_effect(3)
+    assert router.core.count("keys_unavailable") == 0
+
+
+async def test_a_table_whose_endpoints_serve_another_generation_keeps_the_old_one(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    swapped = {**entries["g1"], "generation": "g3"}
+    router.write(table_file(swapped, version=2))
+    await soon(lambda: router.core.count("proofs_failed") >= 2, "the proofs have failed")
+    assert router.status["tableVersion"] == 1
+    assert "found 'g1'" in router.status["endpoints"][0]["why"]
+    assert await router.core.find_many(KEYS) == [b"g1"] * len(KEYS)
+
+
+async def test_an_older_version_is_refused_and_said_so(router: Router, entries: dict[str, dict[str, Any]]) -> None:
+    await started(router, entries["g2"], version=5)
+    router.write(table_file(entries["g1"], version=4))
+    await soon(lambda: router.status["tableSeen"] == 4, "the old version is seen")
+    assert router.status["tableVersion"] == 5
+    assert router.status["error"] == "version 4 is older than version 5, which is in effect"
+    router.write(table_file(entries["g2"], version=5))
+    await soon(lambda: router.status["error"] is None, "all is well again")
+    assert await router.core.find("k1") == b"g2"
+
+
+async def test_a_table_before_its_shards_answers_unavailable_and_then_serves(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    nowhere = {**entries["g1"], "shards": [entries["g1"]["shards"][0], {"endpoints": ["127.0.0.1:1"]}]}
+    router.write(table_file(nowhere))
+    router.watcher.start()
+    await soon(lambda: router.status["unreachedShards"] == [1], "the other shard is reached")
+    assert not router.core.cutover.complete
+    router.write(table_file(entries["g1"], version=2))
+    await router.in_effect(2)
+    await soon(lambda: router.core.cutover.complete, "all shards are reached")
+    assert await router.core.find_many(KEYS) == [b"g1"] * len(KEYS)

@@ -1,0 +1,136 @@
+"""The whole router, as a user starts it: workers, readiness, faults under load, and a stop that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fleets import Shards, fleet, fleet_entry
+from support.routers import Clients, routing, starting
+from support.routing import table_file
+from support.shards import write_generation
+from support.waiting import soon, until
+
+KEYS = {f"k{i}": b"v%d" % i for i in range(200)}
+
+
+@pytest.fixture(scope="module")
+def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_generation(tmp_path_factory.mktemp("store"), KEYS, shards=2)
+
+
+@pytest.fixture(scope="module")
+def shards(generation: Path) -> Iterator[Shards]:
+    """Two shards of two replicas each."""
+    with fleet(generation, replicas=2) as shards:
+        yield shards
+
+
+@pytest.fixture
+def table(tmp_path: Path, generation: Path, shards: Shards) -> Path:
+    path = tmp_path / "table.json"
+    path.write_bytes(table_file(fleet_entry(generation, shards)))
+    return path
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_bytes(content)
+    unfinished.rename(path)
+
+
+async def test_workers_share_a_port_and_a_dead_one_comes_back_while_the_others_answer(table: Path) -> None:
+    with routing(table, workers=2) as router:
+        assert router.get("/readyz", admin=True) == (200, b"ready\n")
+        pids = [worker["pid"] for worker in router.status()["workers"]]
+        async with Clients(router.port, KEYS, count=16) as clients:
+            await soon(lambda: clients.answered > 500, "requests are answered")
+            os.kill(pids[0], signal.SIGKILL)
+            before = clients.answered
+            await soon(lambda: clients.answered > before + 500, "requests are answered all the time")
+            await asyncio.to_thread(
+                until, lambda: all(w["state"] == "ready" for w in router.status()["workers"]), "both are back"
+            )
+        assert router.status()["workers"][0]["pid"] not in pids
+        assert router.status()["workers"][0]["restarts"] == 1
+        # Only what the dead worker had read and not answered is lost: at most one request a connection.
+        assert len(clients.failures) + clients.refused <= 16
+
+
+async def test_a_stop_under_load_loses_no_request(table: Path) -> None:
+    with routing(table, drain_seconds=1, workers=2) as router:
+        async with Clients(router.port, KEYS, count=16) as clients:
+            await soon(lambda: clients.answered > 500, "requests are answered")
+            before = clients.answered
+            router.process.terminate()
+            await soon(lambda: b"draining" in router.get("/readyz", admin=True)[1], "it is draining", 1)
+            assert router.get("/readyz", admin=True)[0] == 503
+            # As a load balancer does once the router is not ready: no new requests.
+            await soon(lambda: clients.answered > before + 200, "it goes on answering while it drains")
+            clients._going = False
+        assert await asyncio.to_thread(router.process.wait, 10) == 0
+    assert clients.failures == []
+    assert clients.refused == 0
+
+
+async def test_a_killed_shard_server_costs_no_request_when_there_is_a_replica(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    generation = write_generation(tmp_path, KEYS)
+    with fleet(generation, replicas=2) as shards:
+        path.write_bytes(table_file(fleet_entry(generation, shards)))
+        with routing(path) as router:
+            async with Clients(router.port, KEYS) as clients:
+                for replicas in shards:
+                    before = clients.answered
+                    await soon(lambda b=before: clients.answered > b + 300, "requests are answered")  # type: ignore[misc]
+                    os.kill(replicas[0].pid, signal.SIGKILL)  # its workers end with it
+                before = clients.answered
+                await soon(lambda: clients.answered > before + 500, "requests are still answered")
+            assert clients.failures == []
+            metrics = router.get("/metrics", admin=True)[1].decode()
+            assert "lookupdb_router_keys_unavailable_total 0.0" in metrics
+
+
+async def test_no_request_fails_while_the_table_moves_to_a_new_generation(
+    table: Path, shards: Shards, generation: Path, tmp_path: Path
+) -> None:
+    new = write_generation(tmp_path, KEYS, generation="g2")
+    with fleet(new) as others, routing(table, workers=2) as router:
+        async with Clients(router.port, KEYS) as clients:
+            for version in range(2, 5):
+                entry = fleet_entry(new, others) if version % 2 == 0 else fleet_entry(generation, shards)
+                rewrite(table, table_file(entry, version=version))
+                await soon(lambda v=version: router.reports("tableVersion") == [v, v], "all workers confirm")  # type: ignore[misc]
+            before = clients.answered
+            await soon(lambda: clients.answered > before + 100, "requests are answered")
+        assert clients.failures == []
+        assert clients.refused == 0
+        assert "lookupdb_router_table_version 4.0" in router.get("/metrics", admin=True)[1].decode()
+        assert router.get("/v1/dataset")[0] == 200
+
+
+def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, generation: Path, shards: Shards) -> None:
+    whole = fleet_entry(generation, shards)
+    without: dict[str, Any] = {**whole, "shards": [whole["shards"][0], {"endpoints": ["127.0.0.1:1"]}]}
+    path = tmp_path / "table.json"
+    with contextlib.ExitStack() as stack:
+        router = stack.enter_context(starting(path))
+        assert router.get("/readyz", admin=True)[0] == 503
+        until(lambda: router.get("/v1/lookup/k1")[0] == 503, "without a table all is unavailable")
+        rewrite(path, table_file(without))
+        until(lambda: router.reports("unreachedShards") == [[1]], "one shard is reached")
+        assert router.get("/readyz", admin=True)[0] == 503
+        assert {router.get(f"/v1/lookup/{key}")[0] for key in list(KEYS)[:20]} == {200, 503}
+        rewrite(path, table_file(whole, version=2))
+        until(lambda: router.get("/readyz", admin=True)[0] == 200, "it is ready")
+        rewrite(path, b"{")
+        until(lambda: router.reports("error") != [None], "it says what is wrong")
+        assert "a routing table is JSON" in router.reports("error")[0]
+        assert router.get("/readyz", admin=True)[0] == 200
+        assert router.get("/v1/lookup/k1") == (200, b"v1")
