@@ -1,0 +1,76 @@
+"""How a command line names a generation: by the folder that holds it, or as gN of a dataset in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lookupdb import store
+from lookupdb.cli.options import option
+from lookupdb.errors import StoreError, UsageError
+from lookupdb.manifest import FILE_NAME, GENERATION
+from lookupdb.spec import LOCAL
+from lookupdb.store import Address, Dataset
+from lookupdb.store.generation import Generation, in_folder, in_store
+
+DEFAULT_STORE: Final = ".lookupdb/store"
+
+store_option = option(
+    "--store",
+    "store_url",
+    default=DEFAULT_STORE,
+    metavar="URL",
+    help="Where generations are kept: a directory, or file://, s3://, gs://, az://.",
+)
+cluster_option = option("--cluster-id", default=LOCAL, help="The part of the store that is this cluster's.")
+dataset_option = option(
+    "--dataset",
+    metavar="[NAMESPACE/]NAME",
+    show_default=False,
+    help="Whose generation gN is.  [default: the only dataset in the store]",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where ``gN`` is looked for."""
+
+    store_url: str
+    cluster_id: str
+    dataset: str | None
+
+    def find(self, target: str) -> Generation:
+        """The generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
+        if GENERATION.fullmatch(target):
+            return in_store(self._dataset(), target)
+        folder = Path(target)
+        if (folder / FILE_NAME).is_file() or folder.is_dir():
+            return in_folder(folder)
+        raise UsageError(
+            f"{target} is neither a folder nor a generation's name",
+            hint="give the folder of a generation, or gN with --store and --dataset",
+        )
+
+    def _dataset(self) -> Dataset:
+        opened = store.open(self.store_url, self.cluster_id)
+        addresses = opened.addresses()
+        found = [address for address in addresses if self._fits(address)]
+        names = ", ".join(f"{address} ({address.uid})" for address in addresses) or "none"
+        if len(found) == 1:
+            return opened.at(found[0])
+        if not found:
+            raise StoreError(f"{self.store_url} has no dataset {self.dataset or ''}".rstrip(), hint=f"it has: {names}")
+        raise UsageError(f"{self.store_url} has several datasets: {names}", hint="choose one with --dataset")
+
+    def _fits(self, address: Address) -> bool:
+        if self.dataset is None:
+            return True
+        namespace, _, name = self.dataset.rpartition("/")
+        return address.name == name and namespace in ("", address.namespace)
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--store, --cluster-id and --dataset."""
+    return store_option(cluster_option(dataset_option(command)))

@@ -1,0 +1,127 @@
+"""`lookupdb inspect`: what a shard file or a generation holds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+
+from lookupdb.build.display import quantity
+from lookupdb.cli.addressing import Place, place_options
+from lookupdb.manifest import Manifest
+from lookupdb.shardfile import Shard
+from lookupdb.store.dataset import verify
+from lookupdb.store.generation import Generation, open_shard
+from lookupdb.store.inspection import Figures, figures, sample
+
+_SHOWN_CHARACTERS: Final = 100
+"""Of a sampled value, in text; JSON has it whole."""
+_SHOWN_FILES: Final = 8
+
+
+@click.command()
+@click.argument("target", metavar="FILE|FOLDER|GENERATION")
+@place_options
+@click.option("--verify", "verifies", is_flag=True, help="Read every file through and compare its checksum.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+def command(target: str, verifies: bool, as_json: bool, **place: Any) -> None:
+    """Show what a shard FILE, the FOLDER of a generation, or a GENERATION (gN) in a store holds.
+
+    \b
+        lookupdb inspect g1 --dataset airports
+        lookupdb inspect .lookupdb/store/local/default/airports-local/g1 --verify
+        lookupdb inspect shard-00000-of-00004.lmdb --json
+        lookupdb inspect g12 --store s3://lookups/eu --dataset team/people
+    """
+    if Path(target).is_file():
+        with open_shard(Path(target)) as shard:
+            _show(None, [shard], verified=False, as_json=as_json)
+        return
+    generation = Place(**place).find(target)
+    with tempfile.TemporaryDirectory(prefix="lookupdb-inspect-") as scratch:
+        if verifies:
+            _verify(generation, Path(scratch))
+        with generation.shards(Path(scratch)) as shards:
+            _show(generation.manifest, shards, verified=verifies, as_json=as_json)
+
+
+def _verify(generation: Generation, scratch: Path) -> None:
+    for shard in generation.manifest.shards:
+        with generation.file(shard, scratch) as path:
+            verify(path, shard)
+
+
+def _show(manifest: Manifest | None, shards: Sequence[Shard], *, verified: bool, as_json: bool) -> None:
+    total, records = figures(shards), sample(shards)
+    if as_json:
+        document = {
+            "manifest": asdict(manifest) if manifest else None,
+            "shards": [asdict(shard.meta) for shard in shards],
+            "figures": {**asdict(total), "compression": round(total.compression, 4)},
+            "sample": [{"key": _text(key), "value": _text(value)} for key, value in records],
+            "verified": verified,
+        }
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        return
+    described = _of_manifest(manifest, verified=verified) if manifest else _of_file(shards[0])
+    for name, text in (*described, *_of_figures(total)):
+        click.echo(f"{name:<14} {text}")
+    for number, (key, value) in enumerate(records):
+        click.echo(f"{'' if number else 'sample':<14} {_text(key)}  {_shortened(_text(value))}")
+
+
+def _of_file(shard: Shard) -> Iterator[tuple[str, str]]:
+    meta = shard.meta
+    yield "dataset", meta.dataset
+    yield "shard", f"{meta.shard} of {meta.shards}"
+    yield "key", f"normalised: {', '.join(meta.normalize) or 'as it is'}"
+    yield "value", f"{meta.value_format}, {meta.compression}"
+
+
+def _of_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, str]]:
+    yield "dataset", f"{manifest.namespace}/{manifest.name} ({manifest.uid})"
+    built = f"built {manifest.built_at} in {manifest.seconds:.1f} s by lookupdb {manifest.lookupdb}"
+    yield "generation", f"{manifest.generation}, {built}"
+    size = sum(file.bytes for file in manifest.source)
+    yield "source files", f"{len(manifest.source)}, {quantity(size, 'bytes')}, fingerprint {manifest.fingerprint}"
+    for file in manifest.source[:_SHOWN_FILES]:
+        yield "", f"{file.url} ({quantity(file.bytes, 'bytes')})"
+    steps = f", then {', '.join(manifest.normalize)}" if manifest.normalize else ""
+    yield "key", f" {manifest.separator} ".join(manifest.key_columns) + steps
+    yield "value", f"{manifest.value_format}, {manifest.compression}"
+    for name, rows in (("rejected", manifest.rejected), ("duplicates", manifest.duplicates)):
+        yield name, f"{rows.count:,} rows"
+        for one in rows.samples[:3]:
+            yield "", f"row {one.row} of {one.file}: {one.reason}"
+    checked = ", checksums verified" if verified else ""
+    yield "shards", f"{len(manifest.shards)}{checked}"
+    for shard in manifest.shards[:_SHOWN_FILES]:
+        size_text = quantity(shard.bytes, "bytes")
+        yield "", f"{shard.file}  {shard.records:,} records  {size_text}  sha256 {shard.sha256[:16]}…"
+    if len(manifest.shards) > _SHOWN_FILES:
+        yield "", f"and {len(manifest.shards) - _SHOWN_FILES} more"
+
+
+def _of_figures(total: Figures) -> Iterator[tuple[str, str]]:
+    yield "records", f"{total.records:,} in {quantity(total.file_bytes, 'bytes')}"
+    sizes = {"key": total.key_bytes, "value": total.value_bytes, "stored": total.stored_bytes, "file": total.file_bytes}
+    yield "bytes/record", ", ".join(f"{name} {total.a_record(size):.1f}" for name, size in sizes.items())
+    dictionary = quantity(total.dictionary_bytes, "bytes") if total.dictionary_bytes else "none"
+    yield "compression", f"stored : value = {total.compression:.3f}, dictionary {dictionary}"
+    share = 100 * total.overflow_waste_bytes / total.file_bytes if total.file_bytes else 0.0
+    wasted = f"{quantity(total.overflow_waste_bytes, 'bytes')} of them empty, {share:.1f} % of the files"
+    yield "overflow pages", f"{total.overflow_pages:,}" + (f", {wasted}" if total.overflow_pages else "")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _shortened(text: str) -> str:
+    line = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"

@@ -1,0 +1,114 @@
+"""What changed between two generations: one pass over both, in key order, in little memory."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final
+
+from lookupdb.manifest import ShardFile
+from lookupdb.shardfile import FRAMED, Shard, unframe
+
+SAMPLES: Final = 5
+
+_Entry = tuple[bytes, bytes, Shard]
+"""Key, stored value, and the shard that knows how to inflate it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key, with its value before and after; None where it was not there."""
+
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(slots=True)
+class Difference:
+    """How many keys were added, removed, changed, left the same; with the first few of each in key order."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    same: int = 0
+    samples: dict[str, list[Change]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
+
+    @property
+    def any(self) -> bool:
+        """Whether the generations differ at all."""
+        return bool(self.added or self.removed or self.changed)
+
+
+def difference(
+    before: Sequence[Shard], after: Sequence[Shard], files: tuple[Sequence[ShardFile], Sequence[ShardFile]]
+) -> Difference:
+    """Compare all records of two generations, whose numbers of shards may differ. ``files`` are their descriptions."""
+    found = Difference()
+    if len(before) != len(after):
+        _compare(_merged(before), _merged(after), found)
+        return found
+    for old, new, *described in zip(before, after, *files, strict=True):
+        if described[0] == described[1]:
+            found.same += described[0].records  # the very same file
+        else:
+            _compare(_entries(old), _entries(new), found)
+    for changes in found.samples.values():
+        changes.sort(key=lambda change: change.key)
+        del changes[SAMPLES:]
+    return found
+
+
+def _entries(shard: Shard) -> Iterator[_Entry]:
+    for key, stored in shard.items():
+        yield key, stored, shard
+
+
+def _merged(shards: Sequence[Shard]) -> Iterator[_Entry]:
+    return heapq.merge(*map(_entries, shards), key=itemgetter(0))
+
+
+def _compare(before: Iterator[_Entry], after: Iterator[_Entry], found: Difference) -> None:
+    """Two streams in key order, side by side. Samples: the first few of each kind within this pair of streams."""
+    taken = dict.fromkeys(found.samples, 0)
+
+    def sample(kind: str, key: bytes, old: _Entry | None, new: _Entry | None) -> None:
+        if taken[kind] < SAMPLES:
+            taken[kind] += 1
+            found.samples[kind].append(Change(key, old and _value(old), new and _value(new)))
+
+    old, new = next(before, None), next(after, None)
+    while old or new:
+        if new is None or (old is not None and old[0] < new[0]):
+            assert old is not None
+            found.removed += 1
+            sample("removed", old[0], old, None)
+            old = next(before, None)
+        elif old is None or new[0] < old[0]:
+            found.added += 1
+            sample("added", new[0], None, new)
+            new = next(after, None)
+        else:
+            if _is_same(old, new):
+                found.same += 1
+            else:
+                found.changed += 1
+                sample("changed", old[0], old, new)
+            old, new = next(before, None), next(after, None)
+
+
+def _is_same(old: _Entry, new: _Entry) -> bool:
+    """Inflates only where it must: equal bytes are equal values if they are no frames or share a dictionary."""
+    if old[1] == new[1] and (old[1][0] == FRAMED or old[2].dictionary == new[2].dictionary):
+        return True
+    return _framed(old) == _framed(new)
+
+
+def _framed(entry: _Entry) -> bytes:
+    return entry[1] if entry[1][0] == FRAMED else entry[2].inflate(entry[1])
+
+
+def _value(entry: _Entry) -> bytes:
+    return unframe(_framed(entry))

@@ -1,0 +1,63 @@
+"""A whole generation, opened for reading: from a store, or from a folder that holds its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.shardfile import Shard
+from lookupdb.store.dataset import Dataset
+from lookupdb.store.layout import parse_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A manifest, and where the files are that it describes."""
+
+    where: str
+    manifest: Manifest
+    place: Dataset | Path
+
+    def file(self, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
+        """The file of one shard on this machine; what must be copied is copied to ``scratch`` and removed after."""
+        if isinstance(self.place, Path):
+            return nullcontext(self.place / shard.file)
+        return self.place.shard(self.manifest.generation, shard, scratch)
+
+    @contextmanager
+    def shards(self, scratch: Path) -> Iterator[list[Shard]]:
+        """Every shard in order, open. Raises StoreError, CorruptFile."""
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(open_shard(stack.enter_context(self.file(shard, scratch))))
+                for shard in self.manifest.shards
+            ]
+
+
+def in_folder(folder: Path) -> Generation:
+    """The generation whose manifest.json is in ``folder``. Raises StoreError, CorruptFile."""
+    path = folder / FILE_NAME
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{folder} holds no whole generation: {path}: {error.strerror}") from error
+    return Generation(str(folder), parse_manifest(text, str(path)), folder)
+
+
+def in_store(dataset: Dataset, generation: str) -> Generation:
+    """``generation`` of ``dataset``. Raises StoreError, CorruptFile."""
+    return Generation(f"{dataset.url}/{generation}", dataset.manifest(generation), dataset)
+
+
+def open_shard(path: Path) -> Shard:
+    """The shard file at ``path``. Raises CorruptFile, StoreError."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise CorruptFile(f"{path} is empty, expected a shard file")
+    try:
+        return Shard(path)
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror or error}") from error

@@ -1,0 +1,67 @@
+"""What shard files amount to: bytes a record, compression, what LMDB's pages waste, a few records to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from lookupdb.shardfile import FRAMED, Shard, unframe
+
+SAMPLES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Sums over one shard or several, in bytes where not said otherwise."""
+
+    records: int
+    key_bytes: int
+    value_bytes: int
+    stored_bytes: int
+    file_bytes: int
+    dictionary_bytes: int
+    """Of one file; each holds its own copy."""
+    overflow_pages: int
+    """Pages that hold nothing but (a part of) one long value."""
+    overflow_waste_bytes: int
+    """What is left empty at the ends of those."""
+
+    def a_record(self, size: int) -> float:
+        """``size`` shared out among the records."""
+        return size / self.records if self.records else 0.0
+
+    @property
+    def compression(self) -> float:
+        """Stored bytes : value bytes."""
+        return self.stored_bytes / self.value_bytes if self.value_bytes else 1.0
+
+
+def figures(shards: Sequence[Shard]) -> Figures:
+    """Read from what each file says of itself; no record is touched."""
+    extras = [shard.meta.extra for shard in shards]
+    pages = [shard.pages() for shard in shards]
+    waste = sum(
+        page["overflow_pages"] * page["psize"] - int(extra.get("overflow_bytes", 0))
+        for page, extra in zip(pages, extras, strict=True)
+    )
+    return Figures(
+        records=sum(shard.meta.records for shard in shards),
+        key_bytes=sum(int(extra.get("key_bytes", 0)) for extra in extras),
+        value_bytes=sum(int(extra.get("value_bytes", 0)) for extra in extras),
+        stored_bytes=sum(int(extra.get("stored_bytes", 0)) for extra in extras),
+        file_bytes=sum(shard.path.stat().st_size for shard in shards),
+        dictionary_bytes=max((len(shard.dictionary) for shard in shards), default=0),
+        overflow_pages=sum(page["overflow_pages"] for page in pages),
+        overflow_waste_bytes=waste,
+    )
+
+
+def sample(shards: Sequence[Shard], count: int = SAMPLES) -> list[tuple[bytes, bytes]]:
+    """The first ``count`` keys of the first shards that have any, with their values."""
+    records = ((shard, key, stored) for shard in shards for key, stored in shard.items())
+    return [
+        (key, unframe(stored if stored[0] == FRAMED else shard.inflate(stored)))
+        for shard, key, stored in islice(records, count)
+    ]

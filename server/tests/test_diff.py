@@ -1,0 +1,137 @@
+"""`lookupdb diff`: what changed between two generations."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.generations import publish
+
+from lookupdb import store
+from lookupdb.cli.diff import command
+from lookupdb.errors import StoreError, UsageError
+from lookupdb.store import Address, Dataset
+
+OLD = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % number for number in range(3000)}
+NEW = {
+    **{key: value for key, value in OLD.items() if not key.endswith("7")},
+    **{f"new-{number}": b"{}" for number in range(12)},
+    "key-00001": b'{"n":"changed"}',
+    "key-02999": b'{"n":"changed too"}',
+}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    (tmp_path / "scratch").mkdir()
+    return store.open(str(tmp_path / "store")).at(Address("local", "default", "things", "local"))
+
+
+def diff(tmp_path: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(command, [*arguments, "--store", str(tmp_path / "store")], standalone_mode=False)
+
+
+def counted(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    result = diff(tmp_path, *arguments, "--json")
+    assert result.exception is None, result.exception
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["no dictionary", "dictionaries of their own"])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 3), (2, 5), (4, 1)])
+def test_counts_and_samples_whatever_the_numbers_of_shards(
+    dataset: Dataset, tmp_path: Path, before: int, after: int, train: bool
+) -> None:
+    publish(dataset, "g1", OLD, tmp_path / "scratch", shards=before, train=train)
+    publish(dataset, "g2", NEW, tmp_path / "scratch", shards=after, train=train)
+    found = counted(tmp_path, "g1", "g2")
+    assert {name: found[name] for name in ("added", "removed", "changed", "same")} == {
+        "added": 12,
+        "removed": 300,
+        "changed": 2,
+        "same": 2698,
+    }
+    assert found["samples"]["removed"][0] == {"key": "key-00007", "before": OLD["key-00007"].decode(), "after": None}
+    assert found["samples"]["changed"][0]["after"] == '{"n":"changed"}'
+    assert [change["key"] for change in found["samples"]["added"]] == ["new-0", "new-1", "new-10", "new-11", "new-2"]
+
+
+def test_random_generations_against_dicts(dataset: Dataset, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    contents = [{f"{chance.randrange(400)}": b"%d" % chance.randrange(3) for _ in range(300)} for _ in range(4)]
+    for number, content in enumerate(contents, 1):
+        publish(dataset, f"g{number}", content, tmp_path / "scratch", shards=chance.randrange(1, 4))
+    for number, (old, new) in enumerate(itertools.pairwise(contents), 1):
+        found = counted(tmp_path, f"g{number}", f"g{number + 1}")
+        both = old.keys() & new.keys()
+        assert found["added"] == len(new.keys() - old.keys())
+        assert found["removed"] == len(old.keys() - new.keys())
+        assert found["same"] == sum(old[key] == new[key] for key in both)
+        assert found["changed"] == len(both) - found["same"]
+
+
+def test_for_people(dataset: Dataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {"a": b"1", "b": b"2"}, tmp_path / "scratch")
+    publish(dataset, "g2", {"b": b"3"}, tmp_path / "scratch")
+    lines = diff(tmp_path, "g1", "g2").stdout.splitlines()
+    assert lines[2:] == [
+        "same     0",
+        "added    0",
+        "removed  1",
+        "    a",
+        "      - 1",
+        "changed  1",
+        "    b",
+        "      - 2",
+        "      + 3",
+    ]
+
+
+@pytest.mark.parametrize(("content", "code"), [({"a": b"1"}, 0), ({"a": b"2"}, 1)])
+def test_the_exit_code_tells_only_when_asked_to(
+    dataset: Dataset, tmp_path: Path, content: dict[str, bytes], code: int
+) -> None:
+    publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
+    publish(dataset, "g2", content, tmp_path / "scratch")
+    assert diff(tmp_path, "g1", "g2").exit_code == 0
+    assert diff(tmp_path, "g1", "g2", "--exit-code").exit_code == code
+
+
+def test_generations_may_be_given_as_folders(dataset: Dataset, tmp_path: Path) -> None:
+    for name in ("g1", "g2"):
+        publish(dataset, name, {"a": b"1"}, tmp_path / "scratch")
+    assert counted(tmp_path, str(dataset.local_path("g1")), str(dataset.local_path("g2")))["same"] == 1
+
+
+def test_what_cannot_be_compared_says_why(dataset: Dataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
+    for arguments, kind, message in (
+        (("g1", "g2"), StoreError, "has no generation g2"),
+        (("g1", "g1"), UsageError, "are the same generation"),
+        (("g1", str(tmp_path / "nothing")), UsageError, "neither a folder nor a generation"),
+        (("g1", str(tmp_path)), StoreError, "holds no whole generation"),
+        (("g1", "g2", "--dataset", "other"), StoreError, "has no dataset other"),
+    ):
+        error = diff(tmp_path, *arguments).exception
+        assert isinstance(error, kind)
+        assert message in str(error)
+
+
+def test_of_several_datasets_one_must_be_chosen(dataset: Dataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
+    publish(
+        store.open(str(tmp_path / "store")).at(Address("local", "team", "others", "local")),
+        "g1",
+        {},
+        tmp_path / "scratch",
+    )
+    error = diff(tmp_path, "g1", "g2").exception
+    assert isinstance(error, UsageError)
+    assert "choose one with --dataset" in str(error)
+    assert "has no generation g2" in str(diff(tmp_path, "g1", "g2", "--dataset", "team/others").exception)

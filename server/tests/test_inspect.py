@@ -1,0 +1,125 @@
+"""`lookupdb inspect`: what a shard file or a generation holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from click.testing import CliRunner
+from support.generations import publish
+
+from lookupdb import store
+from lookupdb.cli.inspect import command
+from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.manifest import Manifest
+from lookupdb.store import Address, Dataset
+
+CONTENT = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % number for number in range(3000)}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    (tmp_path / "scratch").mkdir()
+    return store.open(str(tmp_path / "store")).at(Address("local", "default", "things", "local"))
+
+
+@pytest.fixture
+def made(dataset: Dataset, tmp_path: Path) -> Manifest:
+    return publish(dataset, "g1", CONTENT, tmp_path / "scratch", shards=2, train=True)
+
+
+def inspect(tmp_path: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(command, [*arguments, "--store", str(tmp_path / "store")], standalone_mode=False)
+
+
+def document(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    result = inspect(tmp_path, *arguments, "--json")
+    assert result.exception is None, result.exception
+    parsed: dict[str, Any] = json.loads(result.stdout)
+    return parsed
+
+
+def test_a_generation_in_a_store(made: Manifest, tmp_path: Path) -> None:
+    shown = document(tmp_path, "g1")
+    assert shown["manifest"]["generation"] == "g1"
+    figures = shown["figures"]
+    assert figures["records"] == 3000
+    assert figures["key_bytes"] == made.totals.key_bytes
+    assert figures["value_bytes"] == made.totals.value_bytes == sum(map(len, CONTENT.values()))
+    assert figures["stored_bytes"] == made.totals.stored_bytes
+    assert figures["file_bytes"] == made.totals.file_bytes
+    assert figures["compression"] == round(made.totals.stored_bytes / made.totals.value_bytes, 4) < 0.8
+    assert len(shown["sample"]) == 5
+    for record in shown["sample"]:
+        assert CONTENT[record["key"]].decode() == record["value"]
+
+
+def test_its_folder_is_the_same(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+    assert document(tmp_path, str(dataset.local_path("g1"))) == document(tmp_path, "g1")
+
+
+def test_one_file_describes_itself(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+    folder = dataset.local_path("g1")
+    assert folder
+    shown = document(tmp_path, str(folder / made.shards[1].file))
+    assert shown["manifest"] is None
+    assert shown["shards"][0]["shard"] == 1
+    assert shown["figures"]["records"] == made.shards[1].records
+
+
+def test_for_people(made: Manifest, tmp_path: Path) -> None:
+    text = inspect(tmp_path, "g1", "--verify").stdout
+    names = [line.split("  ")[0] for line in text.splitlines() if not line.startswith(" ")]
+    expected = "dataset generation source_files key value rejected duplicates shards records bytes/record compression"
+    assert names == [*(name.replace("_", " ") for name in expected.split()), "overflow pages 0", "sample"]
+    assert "checksums verified" in text
+    assert "key-00" in text
+
+
+def test_overflow_pages_and_their_waste(dataset: Dataset, tmp_path: Path) -> None:
+    lengths = [10, 2000, 2030, 3000, 5000, 9000]
+    content = {f"{length:05d}": bytes(range(256)) * 40 for length in lengths}
+    content = {key: value[: int(key)] for key, value in content.items()}
+    publish(dataset, "g1", content, tmp_path / "scratch", shards=1)
+    shown = document(tmp_path, "g1")
+    folder = dataset.local_path("g1")
+    assert folder
+    with lmdb.open(
+        str(folder / "shard-00000-of-00001.lmdb"), subdir=False, readonly=True, lock=False, max_dbs=2
+    ) as env:
+        database = env.open_db(b"records", create=False)
+        with env.begin(db=database) as txn:
+            pages = txn.stat(database)["overflow_pages"]
+            long = [len(stored) for key, stored in txn.cursor() if len(key) + len(stored) + 8 > 2038]
+    assert shown["figures"]["overflow_pages"] == pages
+    assert shown["figures"]["overflow_waste_bytes"] == pages * 4096 - sum(long)
+
+
+def test_verify_finds_a_changed_byte(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+    folder = dataset.local_path("g1")
+    assert folder
+    path = folder / made.shards[0].file
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert inspect(tmp_path, "g1").exception is None
+    error = inspect(tmp_path, "g1", "--verify").exception
+    assert isinstance(error, CorruptFile)
+    assert "its manifest says" in str(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a shard", bytes(8192)], ids=["empty", "text", "zeros"])
+def test_what_is_no_shard_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file.lmdb").write_bytes(content)
+    assert isinstance(inspect(tmp_path, str(tmp_path / "file.lmdb")).exception, CorruptFile)
+
+
+def test_a_generation_that_lacks_a_file(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+    folder = dataset.local_path("g1")
+    assert folder
+    (folder / made.shards[0].file).unlink()
+    assert isinstance(inspect(tmp_path, "g1").exception, StoreError)
