@@ -3,7 +3,7 @@ r"""RESP on the wire: requests in, replies out.
 Requests are read in two ways. ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read of a busy
 client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few C-speed
 operations on the split bytes. All else goes to ``Requests``, which takes any legal request in any pieces, inline
-ones too, and knows every limit. Replies of hiredis' parser would be as fast, but it allocates what a header
+ones too, and knows every limit. hiredis' parser is as fast, but it allocates what a header
 announces (``*1000000000\r\n``) before anything of it has arrived.
 """
 
@@ -25,7 +25,8 @@ NIL: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
 Command = list[bytes]
 """A command's name, as it was sent, and its arguments."""
 
-_LENGTHS: Final = [b"$%d" % length for length in range(MAX_KEY_BYTES + 1)]
+_LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES + 1))]
+"""The length line of a key of so many bytes. No key is empty, so that of an empty one is left to ``Requests``."""
 _length = _LENGTHS.__getitem__
 
 

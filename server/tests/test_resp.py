@@ -1,0 +1,145 @@
+"""The wire: what the fast shapes recognise is what the general parser reads, and nothing but RESP is taken."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lookupdb.serve.limits import Limits
+from lookupdb.serve.resp import (
+    CRLF,
+    Command,
+    ProtocolError,
+    Requests,
+    bulk,
+    error,
+    keys_of_gets,
+    keys_of_mget,
+    mapping,
+)
+
+
+def request(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+def parse(data: bytes, limits: Limits | None = None, pieces: int | None = None) -> list[Command]:
+    requests = Requests(limits or Limits())
+    commands = []
+    step = pieces or len(data) or 1
+    for start in range(0, len(data), step):
+        requests.feed(data[start : start + step])
+        while (command := requests.next()) is not None:
+            commands.append(command)
+    return commands
+
+
+ODD_KEYS = [b"a", b"k" * 511, b"a\r\nb", b"\r\n", b"*2\r\n$3\r\nGET\r\n$1\r\na", b"\x00\xff", b"$1", b"\n"]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, None])
+def test_commands_arrive_in_any_pieces(pieces: int | None) -> None:
+    commands = [[b"GET", key] for key in ODD_KEYS] + [[b"MGET", *ODD_KEYS], [b"PING"], [b"GET", b""]]
+    data = b"".join(request(*command) for command in commands)
+    assert parse(data, pieces=pieces) == commands
+
+
+def test_the_fast_shapes_agree_with_the_general_parser() -> None:
+    """Random mixtures of harmless and treacherous keys: a shape is recognised rightly or not at all."""
+    chance = random.Random(7)
+    recognised = 0
+    for _ in range(3000):
+        keys = chance.choices([b"a", b"key:1", b"", *ODD_KEYS], weights=[20, 20, 1, *[1] * len(ODD_KEYS)], k=3)
+        keys = keys[: chance.randint(1, 3)]
+        if chance.random() < 0.5:
+            data, name, fast = b"".join(request(b"GET", key) for key in keys), b"GET", keys_of_gets
+        else:
+            data, name, fast = request(b"MGET", *keys), b"MGET", keys_of_mget
+        if chance.random() < 0.3:
+            data = data[: chance.randint(0, len(data))]
+        found = fast(data.split(CRLF))
+        if found is not None:
+            recognised += 1
+            parsed = parse(data)
+            assert {command[0] for command in parsed} == {name}
+            assert found == [key for command in parsed for key in command[1:]]
+            assert b"".join(request(*command) for command in parsed) == data
+    assert recognised > 500
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\r\n",
+        b"GET a\r\n",
+        request(b"SET", b"a"),
+        request(b"GET", b"a") + request(b"SET", b"a"),
+        request(b"GET", b"a") + b"*2\r\n$3\r\nGET\r\n$1\r\n",
+        request(b"GET", b"a", b"b"),
+        b"*2\r\n$3\r\nGET\r\n$01\r\na\r\n",
+        request(b"GET", b""),
+        request(b"MGET", b"a", b""),
+        b"*2\r\n$3\r\nGET\r\n\r\n\r\n",
+        b"*2\r\n$3\r\nGET\r\n$600\r\n" + b"k" * 600 + b"\r\n",
+        b"*3\r\n$3\r\nGET\r\n$1\r\na\r\n",
+        b"*2\r\n$4\r\nGET\r\n$1\r\na\r\n",
+        b"*3\r\n$4\r\nMGET\r\n$1\r\na\r\n$0\r\n",
+        b"*3\r\n$4\r\nMGET\r\n$1\r\na\r\n",
+        b"*1\r\n$4\r\nMGET\r\n",
+        request(b"MGET", b"a") + request(b"MGET", b"b"),
+    ],
+)
+def test_what_is_not_whole_gets_or_one_mget_is_left_to_the_general_parser(data: bytes) -> None:
+    parts = data.split(CRLF)
+    assert keys_of_gets(parts) is None
+    assert keys_of_mget(parts) is None
+
+
+def test_inline_commands_are_read_as_redis_reads_them() -> None:
+    assert parse(b"PING\r\nget  a\n\r\n\n ECHO 'b c' \"d e\"\r\n") == [
+        [b"PING"],
+        [b"get", b"a"],
+        [b"ECHO", b"b c", b"d e"],
+    ]
+
+
+def test_empty_and_null_arrays_ask_nothing() -> None:
+    assert parse(b"*0\r\n*-1\r\n" + request(b"PING")) == [[b"PING"]]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"*x\r\n", "invalid multibulk length"),
+        (b"*1_0\r\n", "invalid multibulk length"),
+        (b"*1000000000\r\n", "invalid multibulk length"),
+        (b"*1\r\n:5\r\n", "expected '\\$', got ':'"),
+        (b"*1\r\n*1\r\n$1\r\na\r\n", "expected '\\$', got '\\*'"),
+        (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        (b"*1\r\n$ 1\r\na\r\n", "invalid bulk length"),
+        (b"*1\r\n$99999999999\r\n", "invalid bulk length"),
+        (b"'unbalanced\r\n", "unbalanced quotes"),
+        (b"x" * 70_000, "too big inline request"),
+        (b"*" + b"1" * 70_000, "too big mbulk count string"),
+        (b"*1\r\n$" + b"1" * 70_000, "too big bulk count string"),
+    ],
+)
+def test_what_is_not_resp_or_too_much_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        parse(data)
+
+
+def test_the_bytes_of_one_command_are_bounded() -> None:
+    limits = Limits(max_request_bytes=1000)
+    with pytest.raises(ProtocolError, match="invalid bulk length"):
+        parse(request(b"MGET", *[b"k" * 300] * 4), limits)
+    assert len(parse(request(b"GET", b"k" * 300) * 10, limits)) == 10
+
+
+def test_replies() -> None:
+    assert bulk("é") == b"$2\r\n\xc3\xa9\r\n"
+    assert error("ERR two\r\nlines") == b"-ERR two  lines\r\n"
+    assert mapping([(b"a", b"1")], 2) == b"*2\r\na1"
+    assert mapping([(b"a", b"1")], 3) == b"%1\r\na1"
