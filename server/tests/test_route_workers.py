@@ -134,3 +134,16 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
         assert "a routing table is JSON" in router.reports("error")[0]
         assert router.get("/readyz", admin=True)[0] == 200
         assert router.get("/v1/lookup/k1") == (200, b"v1")
+
+
+def test_shard_servers_that_want_a_password_are_given_it(generation: Path, tmp_path: Path) -> None:
+    password, path = tmp_path / "password", tmp_path / "table.json"
+    password.write_text("open sesame\n")
+    with fleet(generation, "--password-file", str(password)) as shards:
+        path.write_bytes(table_file(fleet_entry(generation, shards)))
+        with starting(path) as router:
+            until(lambda: router.reports("endpoints")[0], "endpoints are told not to be usable")
+            until(lambda: router.reports("endpoints")[0][0]["why"], "it is told why")
+            assert "NOAUTH" in router.reports("endpoints")[0][0]["why"]
+        with routing(path, "--password-file", str(password)) as router:
+            assert router.get("/v1/lookup/k1") == (200, b"v1")

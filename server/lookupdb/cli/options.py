@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from lookupdb import logs
+from lookupdb.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +50,22 @@ class Size(click.ParamType[int]):
         if size <= 0:
             self.fail(f"{value!r} is not a size; write it as 1GiB, 512MiB or a number of bytes", param, ctx)
         return size
+
+
+def password_file(help_text: str) -> Callable[[F], F]:
+    """An option whose command takes ``password``: text from the file given, or from LOOKUPDB_PASSWORD, or None.
+
+    Never from a flag, which any process listing shows.
+    """
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return option("--password-file", "password", type=kind, callback=_password, help=help_text)
+
+
+def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:
+    text = os.environ.get("LOOKUPDB_PASSWORD") if file is None else file.read_text().strip()
+    if text == "":
+        raise UsageError("the password is empty", hint="unset LOOKUPDB_PASSWORD, or write one into the file")
+    return text
 
 
 def _log_format(_ctx: click.Context, _param: click.Parameter, value: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from lookupdb import logs, schema
-from lookupdb.cli.options import Size, log_format, option
+from lookupdb.cli.options import Size, log_format, option, password_file
 from lookupdb.route import metrics, worker
 from lookupdb.route.counters import NAMES
 from lookupdb.route.limits import Limits
@@ -53,6 +53,7 @@ def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., An
 @_limit("--idle-timeout", "idleTimeoutSeconds")
 @_limit("--write-timeout", "writeTimeoutSeconds")
 @_limit("--drain-seconds", "drainSeconds")
+@password_file("Shard servers are given the password in this file (or in LOOKUPDB_PASSWORD).")
 @option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -67,6 +68,7 @@ def command(
     admin_port: int,
     workers: int,
     drain_seconds: int,
+    password: str | None,
     ready_file: Path | None,
     **limits: int,
 ) -> None:
@@ -86,7 +88,7 @@ def command(
     """
     sockets = _listen(host, port, workers)
     counters = Counters(NAMES, workers)
-    config = worker.config(table.absolute(), _limits(limits))
+    config = worker.config(table.absolute(), _limits(limits), password)
     fleet = Fleet(
         module="lookupdb.route.worker",
         configs=[config] * workers,

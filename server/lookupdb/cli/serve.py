@@ -10,8 +10,7 @@ from typing import Any, get_args
 import click
 
 from lookupdb import logs
-from lookupdb.cli.options import Size, log_format, option
-from lookupdb.errors import UsageError
+from lookupdb.cli.options import Size, log_format, option, password_file
 from lookupdb.runtime import service
 from lookupdb.serve import server
 from lookupdb.serve.limits import Limits
@@ -40,11 +39,7 @@ _LIMITS = Limits()
     help="Whether the file, read to verify it, stays in the page cache; auto: when it fits into memory.",
 )
 @option("--read-rate", type=Size(), default="1GiB", help="Bytes a second at which the file is verified.")
-@option(
-    "--password-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Clients must AUTH with the password in this file (or in LOOKUPDB_PASSWORD).",
-)
+@password_file("Clients must AUTH with the password in this file (or in LOOKUPDB_PASSWORD).")
 @option(
     "--max-connections",
     type=click.IntRange(min=1),
@@ -70,7 +65,7 @@ _LIMITS = Limits()
 )
 @option("--lifeline", type=click.IntRange(min=0), hidden=True, help="Drain when this inherited pipe ends.")
 @log_format
-def command(*, path: Path, shard: int | None, password_file: Path | None, **options: Any) -> None:
+def command(*, path: Path, shard: int | None, password: str | None, **options: Any) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
     Every Redis client can ask: GET MGET EXISTS DBSIZE PING ECHO INFO HELLO AUTH CLIENT COMMAND SELECT QUIT. Writes are
@@ -86,15 +81,7 @@ def command(*, path: Path, shard: int | None, password_file: Path | None, **opti
     settings = server.Settings(
         **options,
         limits=limits,
-        password=_password(password_file),
+        password=password,
         log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
     )
     asyncio.run(service.run(server.service(locate(path, shard), settings)))
-
-
-def _password(file: Path | None) -> str | None:
-    """From the file, or from the environment; never from a flag, which any process listing shows."""
-    text = os.environ.get("LOOKUPDB_PASSWORD") if file is None else file.read_text().strip()
-    if text == "":
-        raise UsageError("the password is empty", hint="unset LOOKUPDB_PASSWORD, or write one into the file")
-    return text

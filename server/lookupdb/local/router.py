@@ -100,7 +100,7 @@ class Router:
             async with asyncio.timeout(CONFIRM_SECONDS), aiohttp.ClientSession() as session:
                 while True:
                     async with session.get(f"{self.admin_url}/status") as response:
-                        seen = [worker["tableVersion"] for worker in (await response.json())["workers"]]
+                        seen = [worker["report"].get("tableVersion") for worker in (await response.json())["workers"]]
                     if seen and all(number is not None and number >= version for number in seen):
                         return
                     await asyncio.sleep(CONFIRM_POLL_SECONDS)

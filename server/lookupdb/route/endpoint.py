@@ -68,6 +68,8 @@ class Settings:
     counters: memoryview
     """The worker's slot (see ``counters``)."""
     random: random.Random
+    password: str | None = None
+    """Given to every endpoint before it is asked who it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Endpoint:
         """The loop's time when it was ready for the last time."""
         self.was_ready = False
         self.observers: list[Callable[[], None]] = []
-        """Called when it has become ready or has ceased to be."""
+        """Called when it has become ready or has ceased to be, or is not for another reason than before."""
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Ask] = deque()
@@ -238,7 +240,7 @@ class Endpoint:
         else:
             if mismatch:
                 self._settings.counters[_PROOFS_FAILED] += 1
-                self._fail(f"serves something else: {mismatch}")
+                self._fail(mismatch)
             elif not self._lost.done():
                 self._set_state(State.READY, None)
                 self._fail(await self._lost)
@@ -248,6 +250,13 @@ class Endpoint:
     async def _prove(self) -> str | None:
         """Connect and ask who is there: what is wrong with the answer, None when nothing is."""
         proof: asyncio.Future[Any] = self._loop.create_future()
+        password = self._settings.password
+
+        def admitted(reply: Any) -> None:
+            assert self._connection
+            self._connection.on_reply = prove
+            if reply != b"OK":
+                self._connection.close(f"does not accept the password: {reply}")
 
         def prove(reply: Any) -> None:
             assert self._connection
@@ -260,8 +269,10 @@ class Endpoint:
                 proof.set_exception(ConnectionError(why))
             self._broken(why)
 
-        self._connection = await Connection.open(self.address, prove, lost)
+        self._connection = await Connection.open(self.address, admitted if password else prove, lost)
         self._set_state(State.PROVING, self.why)
+        if password:
+            self._connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]
         self._connection.write(QUESTION)
         return self.identity.mismatch(await proof)
 
@@ -296,15 +307,16 @@ class Endpoint:
         was_ready, is_ready = self.state is State.READY, state is State.READY
         if self.state is State.CLOSED:
             return
-        if state is State.BROKEN and why != self.why:
+        news = state is State.BROKEN and why != self.why
+        if news:
             log.warning("endpoint not usable: %s", why, extra={"endpoint": str(self.address), **self._names()})
         self.state, self.why = state, why
         if was_ready:
             self.broken_at = self._loop.time()
         self.was_ready = self.was_ready or is_ready
-        if was_ready != is_ready:
-            if is_ready:
-                log.info("endpoint ready", extra={"endpoint": str(self.address), **self._names()})
+        if is_ready:
+            log.info("endpoint ready", extra={"endpoint": str(self.address), **self._names()})
+        if was_ready != is_ready or news:
             for observer in tuple(self.observers):
                 observer()
 

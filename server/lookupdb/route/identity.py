@@ -42,16 +42,16 @@ class Identity:
         }
 
     def mismatch(self, answer: object) -> str | None:
-        """What in the ``answer`` to QUESTION is not as expected, as a sentence; None when all is."""
+        """What in the ``answer`` to QUESTION is not as expected, for a message; None when all is."""
         if not isinstance(answer, bytes):
-            return f"expected lines of name:value, found {str(answer)[:200]!r}"
+            return f"does not tell what it serves: {str(answer)[:200]}"
         found = dict(_lines(answer))
         wrong = [
             f"{name} {expected!r}, found {found.get(name, 'none')!r}"
             for name, expected in self.members().items()
             if found.get(name) != expected
         ]
-        return f"expected {'; '.join(wrong)}" if wrong else None
+        return f"serves something else: expected {'; '.join(wrong)}" if wrong else None
 
 
 def _lines(answer: bytes) -> Iterator[tuple[str, str]]:

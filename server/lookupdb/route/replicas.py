@@ -135,7 +135,7 @@ class Shard:
         return Problem("Unreachable", detail, self.number)
 
     def _changed(self) -> None:
-        """An endpoint has become ready or has ceased to be."""
+        """An endpoint has become ready, or has ceased to be."""
         self._ready = [endpoint for endpoint in self.endpoints if endpoint.state is State.READY]
         if self._ready and self._parked:
             parked, self._parked, self._parked_keys = self._parked, deque(), 0

@@ -28,18 +28,19 @@ FINISH_SECONDS: Final = 4.0
 """After the drain, requests in flight have so long; the supervisor kills a worker a second later."""
 
 
-def config(table: Path, limits: Limits) -> dict[str, Any]:
+def config(table: Path, limits: Limits, password: str | None) -> dict[str, Any]:
     """What the supervisor tells each worker in ``Boot.config``."""
-    return {"table": str(table), "limits": asdict(limits)}
+    return {"table": str(table), "limits": asdict(limits), "password": password}
 
 
-def settings(limits: Limits, slot: memoryview, seed: int | None = None) -> Settings:
+def settings(limits: Limits, slot: memoryview, password: str | None) -> Settings:
     """Of the endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
     return Settings(
         deadline_seconds=limits.deadline_seconds,
         max_queued_keys=max(limits.max_queued_keys, limits.max_keys),
         counters=slot,
-        random=random.Random(seed),  # noqa: S311 - spreads load, keeps no secret
+        random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
+        password=password,
     )
 
 
@@ -73,7 +74,7 @@ async def route(boot: Boot) -> None:
         slot[INDEX[gauge]] = 0  # what the worker before this one left
     lookups = Lookups(limits, slot)
     reports = _Reports(boot)
-    cutover = Cutover(lookups, settings(limits, slot), lambda: reports.changed(cutover))
+    cutover = Cutover(lookups, settings(limits, slot, boot.config["password"]), lambda: reports.changed(cutover))
     watcher = Watcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
     front = HttpFront(lookups, limits, slot)

@@ -21,10 +21,10 @@ Shards = list[list[Running]]
 
 
 @contextlib.contextmanager
-def fleet(generation: Path, replicas: int = 1) -> Iterator[Shards]:
+def fleet(generation: Path, *options: str, replicas: int = 1) -> Iterator[Shards]:
     """``lookupdb serve`` for each replica of each shard, started side by side."""
     count = len(_manifest(generation).shards)
-    contexts = [serving(generation, shard=shard) for shard in range(count) for _ in range(replicas)]
+    contexts = [serving(generation, *options, shard=shard) for shard in range(count) for _ in range(replicas)]
     with ThreadPoolExecutor(len(contexts)) as pool:
         entering = [pool.submit(context.__enter__) for context in contexts]
         try:
