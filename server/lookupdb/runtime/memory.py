@@ -1,8 +1,8 @@
 """Memory figures: what a process really owns, and what its container may use.
 
-Private memory is ``Private_Dirty`` and swap of /proc/PID/smaps_rollup: the pages that exist because of this process
-alone and that the kernel cannot drop. Resident set size would count the mapped shard, which all workers share and
-the kernel may take back at any time.
+Private memory is ``Pss_Anon`` and ``SwapPss`` of /proc/PID/smaps_rollup: the process's share of memory that no file
+backs, so that the kernel cannot drop it. Resident set size would count the mapped shard, which all workers share and
+the kernel may take back at any time; even ``Private_Dirty`` would, while a file just built is not yet on disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def private_bytes(pid: int) -> int | None:
     except OSError:
         return None
     fields = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    return sum(int(fields[name].split()[0]) * _KIB for name in ("Private_Dirty", "Swap") if name in fields)
+    return sum(int(fields[name].split()[0]) * _KIB for name in ("Pss_Anon", "SwapPss") if name in fields)
 
 
 def major_faults(pid: int) -> int | None:

@@ -1,0 +1,147 @@
+"""A shard server proves its file before anything is answered, and says in one sentence what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+from support.shards import write_generation
+
+from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.runtime import pagecache
+from lookupdb.serve.verify import Verification, Warm, locate
+
+RECORDS = {f"key {number}": os.urandom(500) for number in range(5000)}
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> Path:
+    return write_generation(tmp_path, RECORDS)
+
+
+def verify(generation: Path, warm: Warm = "auto", bytes_per_second: int = 1 << 40) -> Verification:
+    verification = Verification(locate(generation, None), warm, bytes_per_second)
+    verification.run()
+    return verification
+
+
+def change(path: Path, edit: Callable[[bytearray], object]) -> None:
+    content = bytearray(path.read_bytes())
+    edit(content)
+    path.chmod(0o644)
+    path.write_bytes(content)
+
+
+def shard_file(generation: Path) -> Path:
+    return generation / "shard-00000-of-00001.lmdb"
+
+
+def test_an_intact_file_is_read_through_and_stays_in_memory(generation: Path) -> None:
+    verification = verify(generation)
+    size = shard_file(generation).stat().st_size
+    assert verification.keeps_pages
+    assert verification.done_bytes == size
+    assert pagecache.resident_bytes(shard_file(generation)) == size
+
+
+def test_a_file_not_to_be_warmed_leaves_memory_as_it_was(generation: Path) -> None:
+    file = shard_file(generation)
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())  # a page that is not yet on disk cannot be dropped
+    assert not verify(generation, warm="never").keeps_pages
+    resident = pagecache.resident_bytes(file)
+    assert resident is not None
+    assert resident < file.stat().st_size / 2
+
+
+def test_reading_keeps_to_the_rate(generation: Path) -> None:
+    size = shard_file(generation).stat().st_size
+    started = time.monotonic()
+    verify(generation, bytes_per_second=size * 10)
+    assert 0.1 <= time.monotonic() - started < 5
+
+
+def test_one_changed_byte_is_found(generation: Path) -> None:
+    change(shard_file(generation), lambda content: content.__setitem__(9000, content[9000] ^ 1))
+    with pytest.raises(CorruptFile, match=r"the manifest says sha256 [0-9a-f]{64}, found"):
+        verify(generation)
+
+
+@pytest.mark.parametrize("keep", [0, 4096, 100_000])
+def test_a_truncated_file_is_never_mapped(generation: Path, keep: int) -> None:
+    size = shard_file(generation).stat().st_size
+    change(shard_file(generation), lambda content: content.__delitem__(slice(keep, None)))
+    command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "0", "--admin-port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 5
+    assert f"the manifest says bytes {size}, found {keep}\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_manifest_of_another_format_is_refused(generation: Path) -> None:
+    manifest = generation / "manifest.json"
+    manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "formatVersion": 2}))
+    with pytest.raises(CorruptFile, match="format version 2; this lookupdb reads 1"):
+        locate(generation, None)
+
+
+def test_a_generation_without_a_manifest_is_not_whole(generation: Path) -> None:
+    (generation / "manifest.json").unlink()
+    with pytest.raises(CorruptFile, match=r"expected manifest\.json in it, found none"):
+        locate(generation, None)
+
+
+def test_a_file_that_is_not_there_is_named(generation: Path) -> None:
+    shard_file(generation).unlink()
+    with pytest.raises(CorruptFile, match=r"shard-00000-of-00001\.lmdb: No such file"):
+        verify(generation)
+    with pytest.raises(UsageError, match="no such file or directory"):
+        locate(generation.parent / "g9", None)
+
+
+def test_a_shard_is_chosen_by_number_or_by_its_file(tmp_path: Path) -> None:
+    generation = write_generation(tmp_path, RECORDS, shards=3)
+    assert locate(generation, 2).path.name == "shard-00002-of-00003.lmdb"
+    assert locate(generation / "shard-00001-of-00003.lmdb", None).shard == 1
+    with pytest.raises(UsageError, match="holds 3 shards, and a server serves one"):
+        locate(generation, None)
+    with pytest.raises(UsageError, match="there is no shard 3"):
+        locate(generation, 3)
+    with pytest.raises(UsageError, match="is not shard 2 of the generation"):
+        locate(generation / "shard-00001-of-00003.lmdb", 2)
+
+
+def test_a_manifest_cannot_lead_out_of_its_directory(generation: Path) -> None:
+    manifest = generation / "manifest.json"
+    members = orjson.loads(manifest.read_bytes())
+    members["shards"][0]["file"] = "../../etc/passwd"
+    manifest.write_bytes(orjson.dumps(members))
+    with pytest.raises(CorruptFile, match="shard 0 is called"):
+        locate(generation, None)
+
+
+def test_a_file_of_another_dataset_under_a_fitting_manifest_is_refused(tmp_path: Path) -> None:
+    """The checksum is right; what the file says of itself is not."""
+    generation = write_generation(tmp_path, {"a": b"1"}, name="one")
+    manifest = generation / "manifest.json"
+    manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "name": "two"}))
+    command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "0", "--admin-port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 5
+    assert "the manifest says dataset default/two, the file default/one" in ended.stderr
+
+
+def test_a_port_in_use_is_told_at_once(generation: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", str(port)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 2
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in ended.stderr
