@@ -1,0 +1,295 @@
+"""`lookupdb build`: what it prints, writes and returns."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from lookupdb import store
+from lookupdb.build import display
+from lookupdb.build.report import Result
+from lookupdb.build.run import reusable, source_fingerprint
+from lookupdb.cli.build import command
+from lookupdb.errors import BadSource, GateClosed, InvalidManifest, LookupdbError, NotEnoughRoom, StoreError
+from lookupdb.spec import read_manifest
+from lookupdb.store import Dataset
+
+
+class Project:
+    """A folder with a source and a manifest, as a user has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = folder / "people.yaml"
+        self.store = folder / "store"
+        (folder / "scratch").mkdir()
+        self.rows(1000)
+        self.describe()
+
+    def rows(self, count: int, extra: str = "") -> None:
+        lines = [f"p{number},name {number},team {number % 7}\n" for number in range(count)]
+        (self.folder / "people.csv").write_text("id,name,team\n" + "".join(lines) + extra)
+
+    def describe(self, **spec: Any) -> None:
+        full = {"source": {"url": "people.csv"}, "key": {"columns": ["id"]}, "shards": 2} | spec
+        resource = {"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset", "metadata": {"name": "people"}}
+        self.manifest.write_text(yaml.safe_dump({**resource, "spec": full}))
+
+    def build(self, *arguments: str, **environment: str) -> Any:
+        fixed = ["-f", str(self.manifest), "--store", str(self.store), "--scratch", str(self.folder / "scratch")]
+        runner = CliRunner()
+        return runner.invoke(
+            command, [*fixed, "--progress", "none", *arguments], env=environment, standalone_mode=False
+        )
+
+    def built(self, *arguments: str) -> dict[str, Any]:
+        result = self.build(*arguments)
+        assert result.exception is None, result.exception
+        (line,) = result.stdout.splitlines()
+        parsed: dict[str, Any] = json.loads(line)
+        return parsed
+
+    def refused(self, *arguments: str) -> LookupdbError:
+        error = self.build(*arguments).exception
+        assert isinstance(error, LookupdbError), error
+        assert list((self.folder / "scratch").iterdir()) == []
+        return error
+
+    @property
+    def dataset(self) -> Dataset:
+        return store.open(str(self.store)).dataset(read_manifest(self.manifest))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+class TestResult:
+    def test_is_one_line_of_json(self, project: Project) -> None:
+        result = project.built()
+        manifest = project.dataset.manifest("g1")
+        assert result["outcome"] == "built"
+        assert result["dataset"] == "default/people"
+        assert result["generation"] == "g1"
+        assert result["fingerprint"] == manifest.fingerprint
+        assert (result["records"], result["rejected"], result["duplicates"]) == (1000, 0, 0)
+        assert result["fileBytes"] == manifest.totals.file_bytes
+        assert result["recordBytes"] == manifest.totals.key_bytes + manifest.totals.value_bytes
+        assert result["peakMemoryBytes"] > 1 << 20
+        assert (result["exitCode"], result["reason"]) == (0, "Built")
+        assert "built g1: 1,000 records in 2 shards" in result["message"]
+
+    def test_the_next_build_is_the_next_generation(self, project: Project) -> None:
+        assert [project.built()["generation"] for _ in range(3)] == ["g1", "g2", "g3"]
+        assert project.built("--generation", "g7")["generation"] == "g7"
+        assert project.built()["generation"] == "g8"
+
+    def test_an_unchanged_source_is_not_built_again(self, project: Project) -> None:
+        fingerprint = project.built()["fingerprint"]
+        result = project.built("--unless-fingerprint", fingerprint)
+        assert (result["outcome"], result["generation"], result["reason"]) == ("unchanged", None, "Unchanged")
+        assert project.dataset.generations() == ("g1",)
+
+    def test_a_changed_source_is(self, project: Project) -> None:
+        fingerprint = project.built()["fingerprint"]
+        project.rows(1001)
+        assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "built"
+
+    def test_its_message_is_shortened_to_what_a_termination_message_may_be(self) -> None:
+        long = Result(outcome="failed", dataset="a/b", message="\n é" * 5000)
+        assert 1000 < len(long.to_json(4096)) <= 4096
+        assert json.loads(long.to_json(4096))["message"].endswith("…")
+        assert json.loads(long.to_json())["message"] == long.message
+
+    def test_what_can_be_reused_is_the_newest_of_this_spec_and_source(self, project: Project) -> None:
+        for _ in range(2):
+            project.built()
+        spec = read_manifest(project.manifest)
+        now = source_fingerprint(spec)
+        assert reusable(project.dataset, spec, now) == "g2"
+        assert reusable(project.dataset, spec, "another") is None
+        project.describe(shards=3)
+        assert reusable(project.dataset, read_manifest(project.manifest), now) is None
+
+
+class TestTerminationLog:
+    def test_holds_the_result(self, project: Project, tmp_path: Path) -> None:
+        printed = project.build("--termination-log", str(tmp_path / "log")).stdout
+        assert json.loads((tmp_path / "log").read_bytes()) == json.loads(printed)
+
+    def test_holds_why_a_build_failed(self, project: Project, tmp_path: Path) -> None:
+        project.describe(gates={"minRecords": 5000})
+        error = project.build(LOOKUPDB_TERMINATION_LOG=str(tmp_path / "log")).exception
+        assert isinstance(error, GateClosed)
+        told = json.loads((tmp_path / "log").read_bytes())
+        assert (told["outcome"], told["reason"], told["exitCode"]) == ("failed", "GateClosed", 4)
+        assert "minRecords: expected at least 5,000 records, found 1,000" in told["message"]
+
+    def test_holds_that_the_manifest_was_bad(self, project: Project, tmp_path: Path) -> None:
+        project.describe(shards=0)
+        assert isinstance(project.build("--termination-log", str(tmp_path / "log")).exception, InvalidManifest)
+        told = json.loads((tmp_path / "log").read_bytes())
+        assert (told["reason"], told["exitCode"], told["dataset"]) == ("InvalidManifest", 2, "")
+
+
+class TestRefusals:
+    """Nothing is published, nothing is left, and what was there before is as it was."""
+
+    def test_a_duplicate_key_names_both_rows(self, project: Project) -> None:
+        project.built()
+        project.rows(1000, extra="p17,again,\n")
+        error = project.refused()
+        assert isinstance(error, BadSource)
+        assert "'p17' stands twice: row 18 of people.csv and row 1001 of people.csv" in error.message
+        assert [path.name for path in Path(project.dataset.url).iterdir()] == ["g1"]
+
+    @pytest.mark.parametrize(("policy", "name"), [("first", "name 17"), ("last", "again")])
+    def test_unless_one_of_them_is_to_be_kept(self, project: Project, policy: str, name: str) -> None:
+        project.rows(1000, extra="p17,again,\n")
+        project.describe(duplicates=policy, gates={"requiredKeys": ["p17"]}, shards=1)
+        assert project.built()["duplicates"] == 1
+        manifest = project.dataset.manifest("g1")
+        assert manifest.duplicates.count == len(manifest.duplicates.samples) == 1
+
+        from lookupdb.shardfile import Shard
+
+        folder = project.dataset.local_path("g1")
+        assert folder
+        with Shard(folder / manifest.shards[0].file) as shard:
+            assert name.encode() in (shard.find(b"p17") or b"")
+
+    def test_rejected_rows_close_a_gate_that_names_them(self, project: Project) -> None:
+        project.rows(1000, extra=f",empty key,\n{'x' * 600},long key,\n")
+        error = project.refused()
+        assert isinstance(error, GateClosed)
+        assert "row 1001 of people.csv: the key is empty" in error.message
+        assert "row 1002 of people.csv: the key is 600 bytes long" in error.message
+        project.describe(gates={"maxRejectedRows": 2})
+        assert project.built()["rejected"] == 2
+
+    def test_gates_compare_with_the_active_generation(self, project: Project) -> None:
+        project.built()
+        project.rows(500)
+        project.built()
+        project.describe(gates={"maxShrinkPercent": 10})
+        assert project.built("--active", "g2")["records"] == 500
+        error = project.refused("--active", "g1")
+        assert isinstance(error, GateClosed)
+        assert "g1 has 1,000, the new one 500" in error.message
+        assert project.dataset.generations() == ("g1", "g2", "g3")
+
+    def test_required_keys_are_looked_up_as_a_client_would(self, project: Project) -> None:
+        project.describe(
+            key={"columns": ["id"], "normalize": ["strip", "lowercase"]}, gates={"requiredKeys": [" P17 "]}
+        )
+        assert project.built()["outcome"] == "built"
+        project.describe(gates={"requiredKeys": ["P17", " "]})
+        assert "requiredKeys: not found: 'P17', ' '" in project.refused().message
+
+    def test_a_generation_that_is_there(self, project: Project) -> None:
+        project.built()
+        assert isinstance(project.refused("--generation", "g1"), StoreError)
+
+    def test_an_active_generation_that_is_not_there(self, project: Project) -> None:
+        assert isinstance(project.refused("--active", "g9"), StoreError)
+
+    def test_too_small_a_memory_limit_says_what_is_needed(self, project: Project) -> None:
+        error = project.refused("--memory-limit", "64MiB")
+        assert isinstance(error, NotEnoughRoom)
+        assert "a memory limit of 64 MiB is too small, a build needs 256 MiB or more" in error.message
+
+    def test_scratch_that_cannot_be_used(self, project: Project) -> None:
+        (project.folder / "file").write_text("")
+        error = project.build("--scratch", str(project.folder / "file" / "x")).exception
+        assert isinstance(error, NotEnoughRoom)
+        assert "give another one with --scratch" in str(error)
+
+
+def test_same_source_and_spec_give_the_same_files(project: Project) -> None:
+    project.rows(20_000)
+    project.built("--memory-limit", "256MiB", "--threads", "1")
+    project.built("--memory-limit", "1GiB", "--threads", "2", "--generation", "g12")
+    assert project.dataset.manifest("g1").shards == project.dataset.manifest("g12").shards
+
+
+class TestExplain:
+    def test_says_what_would_be_done_and_does_nothing(self, project: Project) -> None:
+        project.built()
+        before = sorted(project.folder.rglob("*"))
+        project.describe(gates={"maxShrinkPercent": 10, "requiredKeys": ["p1"]}, duplicates="last")
+        text = project.build("--explain").stdout
+        for part in (
+            "default/people",
+            "people.csv",
+            "KiB",
+            "shard-00000-of-00002.lmdb … shard-00001-of-00002.lmdb",
+            "at most 10 % fewer records than the active generation (g1 with 1,000 records)",
+            "these keys are found: 'p1'",
+            "the last is kept",
+            "1.0 GiB at most",
+            f"{project.dataset.url}/g2",
+            "free",
+        ):
+            assert part in text
+        assert sorted(project.folder.rglob("*")) == before
+
+    def test_fails_as_the_build_would(self, project: Project) -> None:
+        (project.folder / "people.csv").unlink()
+        assert isinstance(project.build("--explain").exception, BadSource)
+
+
+def test_help_teaches_with_an_example() -> None:
+    text = CliRunner().invoke(command, ["--help"]).stdout
+    assert "lookupdb build -f examples/airports.yaml" in text
+    assert "LOOKUPDB_MEMORY_LIMIT" in text
+
+
+class TestProgress:
+    def test_plain_lines_tell_every_few_seconds_and_at_the_end(self) -> None:
+        now = 0.0
+        out = io.StringIO()
+        lines = display.Lines(out, clock=lambda: now)
+        lines.phase("read", 4096, "bytes")
+        for _ in range(4):
+            now += 1.6
+            lines.advance(1024, rows=1000)
+        lines.done()
+        lines.phase("sort", None, "rows")
+        lines.done()
+        assert out.getvalue().splitlines() == [
+            "read: 2.0 KiB of 4.0 KiB, 2,000 rows, 625 rows/s, 3.2 s",
+            "read: 4.0 KiB of 4.0 KiB, 4,000 rows, 625 rows/s, 6.4 s",
+            "read, done: 4.0 KiB, 4,000 rows, 625 rows/s, 6.4 s",
+            "sort, done: 0.0 s",
+        ]
+
+    def test_bars_on_a_terminal(self, capfd: pytest.CaptureFixture[str]) -> None:
+        with display.shown("rich") as progress:
+            progress.phase("write", 2000, "rows")
+            progress.advance(2000)
+            progress.done()
+            progress.phase("publish", None, "bytes")
+            progress.done()
+        shown = capfd.readouterr().err
+        assert "write" in shown
+        assert "2,000 rows" in shown
+
+    def test_lines_where_there_is_no_terminal_and_nothing_when_not_wanted(
+        self, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        for style in ("auto", "none"):
+            with display.shown(style) as progress:
+                progress.phase(style, 1, "rows")
+                progress.advance(1)
+                progress.done()
+        captured = capfd.readouterr()
+        assert captured.err.startswith("auto, done: 1 rows")
+        assert "none" not in captured.err
+        assert captured.out == ""
