@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,3 +148,17 @@ def test_shard_servers_that_want_a_password_are_given_it(generation: Path, tmp_p
             assert "NOAUTH" in router.reports("endpoints")[0][0]["why"]
         with routing(path, "--password-file", str(password)) as router:
             assert router.get("/v1/lookup/k1") == (200, b"v1")
+
+
+def test_every_metric_is_documented_and_every_documented_one_is_there(table: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    documented = set(re.findall(r"^\| `(lookupdb_router_\w+)`", text, re.MULTILINE))
+    with routing(table) as router:
+        assert router.get("/v1/lookup/k1")[0] == 200
+        told = router.get("/metrics", admin=True)[1].decode()
+    exposed = set(re.findall(r"^(lookupdb_router_\w+)", told, re.MULTILINE))
+    depends_on_the_machine = {name for name in documented if "_container_" in name}
+    assert exposed - documented == set()
+    assert documented - exposed - depends_on_the_machine == set()
+    assert 'lookupdb_router_requests_total{status="2xx"} 1.0' in told
+    assert "lookupdb_router_keys_found_total 1.0" in told
