@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -12,7 +12,14 @@ from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 
 _ABSENT: Any = object()
-_MOST_NAMES = 1000
+_MOST_NAMES: Final = 1000
+
+
+class NotFinite:
+    """NaN or an infinity: orjson does not write it, so that a row whose value holds it is rejected."""
+
+
+NOT_FINITE: Final = NotFinite()
 
 
 class Objects:
@@ -135,7 +142,7 @@ def key_part(record: dict[str, Any], column: str) -> str:
     if type(found) is int:
         return str(found)
     if isinstance(found, orjson.Fragment):
-        text = found.contents if isinstance(found.contents, str) else found.contents.decode()
+        text = orjson.dumps(found).decode()
         if text.removeprefix("-").isdecimal():
             return text
         raise RowRejected(f"the key column {column} is {text}; a key is text or an integer")

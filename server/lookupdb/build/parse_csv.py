@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from operator import itemgetter
 from typing import IO, Any, Final
 
@@ -30,23 +31,24 @@ _BOOLEANS: Final = {"true": True, "false": False}
 class CsvParser:
     """One CSV file. Rows are lists of text, as long as the header is."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, max_row_bytes: int) -> None:
-        self._csv, self._file, self._max_row = spec.source.csv, file, max_row_bytes
-        self._raw = file.path.open("rb", buffering=0)
+    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: FileIO, max_row_bytes: int) -> None:
+        self._csv, self._file, self._raw, self._max_row = spec.source.csv, file, raw, max_row_bytes
+        self._text = _open_text(raw)
         self.names, self._lines = self._begin()
         self.key = _key_function(spec, self.names, file.name)
         self.value = _value_function(spec, self.names, file.name)
 
     def _begin(self) -> tuple[list[str], Iterator[list[str]]]:
         csv.field_size_limit(self._max_row)
-        text = _open_text(self._raw)
-        reader = _reader(_lines(text, self._max_row, self._file.name), self._csv, self._file.delimiter)
+        reader = _reader(_lines(self._text, self._max_row, self._file.name), self._csv, self._file.delimiter)
         if not self._csv.header:
             return [column.name for column in self._csv.columns], reader
         try:
             names = next(reader, None)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise BadSource(f"{self._file.name}: its header is not CSV in UTF-8: {error}") from error
+        except csv.Error as error:
+            raise BadSource(f"{self._file.name}: its header is not CSV: {error}") from error
+        except UnicodeDecodeError as error:
+            raise self._not_utf8() from error
         return _checked_header(names, self._file.name), reader
 
     def __iter__(self) -> Iterator[list[str]]:
@@ -61,9 +63,11 @@ class CsvParser:
         except csv.Error as error:
             raise self._broken(row + 1, str(error)) from error
         except UnicodeDecodeError as error:
-            raise BadSource(
-                f"{self._file.name} {self._first_invalid()} is not valid UTF-8", hint="write the file in UTF-8"
-            ) from error
+            raise self._not_utf8() from error
+
+    def _not_utf8(self) -> BadSource:
+        where = f"{self._file.name} {self._first_invalid()}"
+        return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
 
     def _wrong_width(self, row: int, found: int) -> BadSource:
         width = len(self.names)
@@ -86,7 +90,7 @@ class CsvParser:
 
     def _first_invalid(self) -> str:
         """Where the first byte is that is not UTF-8: reads the file anew, because text is decoded ahead of its rows."""
-        with self._file.path.open("rb", buffering=0) as raw:
+        with FileIO(self._file.path) as raw:
             text = _open_text(raw, errors="surrogateescape")
             lines = _lines(text, self._max_row, self._file.name)
             reader = _reader(lines, self._csv, self._file.delimiter)
@@ -98,7 +102,7 @@ class CsvParser:
                         break
             except csv.Error:
                 row += 1
-            return f"row {row} (line {reader.line_num})" if row else "header"  # type: ignore[attr-defined]
+            return f"row {row} (line {reader.line_num})" if row else "header"
 
     def position(self) -> int:
         """How many bytes were read, which is a little more than was parsed."""
@@ -106,12 +110,11 @@ class CsvParser:
 
     def finish(self) -> None:
         """Nothing is left to check: the header told."""
-        self._raw.close()
 
 
-def _open_text(raw: IO[bytes], errors: str = "strict") -> IO[str]:
+def _open_text(raw: FileIO, errors: str = "strict") -> IO[str]:
     return io.TextIOWrapper(
-        io.BufferedReader(raw, 1 << 18),  # type: ignore[type-var]
+        io.BufferedReader(raw, 1 << 18),
         encoding="utf-8-sig",
         errors=errors,
         newline="",

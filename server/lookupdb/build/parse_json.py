@@ -10,6 +10,7 @@ import codecs
 import json
 from collections.abc import Iterator
 from functools import partial
+from io import BufferedReader, FileIO
 from typing import Any, Final
 
 import orjson
@@ -57,16 +58,16 @@ def is_exact(value: Any, text: bytes) -> bool:
 class JsonLinesParser:
     """One file of JSON lines. Rows are dicts."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, max_row_bytes: int) -> None:
+    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: FileIO, max_row_bytes: int) -> None:
         self._file, self._max_row = file, max_row_bytes
-        self._opened = file.path.open("rb", buffering=1 << 18)
+        self._raw, self._lines = raw, BufferedReader(raw, _WINDOW)
         self._objects = Objects(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         loads, unseen, look = orjson.loads, self._objects.unseen, self._objects.look
         row = 0
-        for number, line in enumerate(iter(partial(self._opened.readline, self._max_row), b""), 1):
+        for number, line in enumerate(iter(partial(self._lines.readline, self._max_row), b""), 1):
             try:
                 record = loads(line)
             except orjson.JSONDecodeError as error:
@@ -97,22 +98,20 @@ class JsonLinesParser:
             raise malformed(where, text, error) from error
 
     def position(self) -> int:
-        """How many bytes were parsed."""
-        return self._opened.tell()
+        """How many bytes were read, which is a little more than was parsed."""
+        return self._raw.tell()
 
     def finish(self) -> None:
         """Raises BadSource when a column that the spec names was in no row."""
-        self._opened.close()
         self._objects.finish()
 
 
 class JsonArrayParser:
     """One file that is a JSON array of objects, read through a window. Rows are dicts."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, max_row_bytes: int) -> None:
+    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: FileIO, max_row_bytes: int) -> None:
         self._file, self._max_row = file, max_row_bytes
-        self._raw = file.path.open("rb", buffering=0)
-        self._text = _decoded(self._raw, file.name)
+        self._raw, self._text = raw, _decoded(raw, file.name)
         self._objects = Objects(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
         self._window, self._at, self._ended = "", 0, False
@@ -199,7 +198,6 @@ class JsonArrayParser:
 
     def finish(self) -> None:
         """Raises BadSource when a column that the spec names was in no row."""
-        self._raw.close()
         self._objects.finish()
 
 

@@ -22,7 +22,7 @@ import duckdb
 import orjson
 
 from lookupdb.build.fetch import LocalFile
-from lookupdb.build.objects import Objects, unsupported
+from lookupdb.build.objects import NOT_FINITE, NotFinite, Objects, unsupported
 from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 
@@ -181,15 +181,8 @@ def _plan_map(kind: Any) -> tuple[str, Convert | None] | None:
     }
 
 
-def _fraction(text: str) -> orjson.Fragment | _NotFinite:
-    return orjson.Fragment(text) if text[-1].isdigit() else _NotFinite(text)
-
-
-class _NotFinite:
-    """NaN or an infinity. orjson does not know it, so that a row with it is rejected when its value is written."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+def _fraction(text: str) -> orjson.Fragment | NotFinite:
+    return orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE
 
 
 def _nested(prefix: str, kind: Any) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import orjson
 
@@ -16,7 +17,7 @@ from lookupdb.build.parse_csv import CsvParser
 from lookupdb.build.parse_json import JsonArrayParser, JsonLinesParser
 from lookupdb.build.parse_parquet import ParquetParser
 from lookupdb.build.progress import Progress
-from lookupdb.build.rows import Parser, RowRejected
+from lookupdb.build.rows import Parser, RowRejected, not_json
 from lookupdb.build.sample import Sample, rank_of
 from lookupdb.build.sorter import Sorter
 from lookupdb.errors import BadSource
@@ -107,7 +108,20 @@ class _Reading:
 
     def read(self, number: int, file: LocalFile) -> None:
         """Everything of ``file``, the source's file ``number``."""
-        parser = _parser(self._spec, file, self._sorter, self._budget)
+        try:
+            raw = FileIO(file.path)
+        except OSError as error:
+            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
+        with raw:
+            parser: Parser
+            if file.format == "parquet":
+                parser = ParquetParser(self._spec, file, self._sorter.cursor)
+            else:
+                parser = _PARSERS[file.format](self._spec, file, raw, self._budget.row)
+            self._read(number, file, parser)
+        file.check_unchanged()
+
+    def _read(self, number: int, file: LocalFile, parser: Parser) -> None:
         key_of, value_of, encode = parser.key, parser.value, self._encode
         put, sample, max_bytes = self._sorter.put, self.sample, self._spec.value.max_bytes
         place, row, told = number << _ROW_BITS, 0, (0, 0)
@@ -120,7 +134,7 @@ class _Reading:
             except (RowRejected, InvalidKey) as error:
                 self._reject(file, row, str(error))
             except orjson.JSONEncodeError as error:
-                self._reject(file, row, f"its value cannot be written as JSON: {error}")
+                self._reject(file, row, not_json(error))
             else:
                 put(key, place | row, value)
                 rank = rank_of(key)
@@ -130,7 +144,6 @@ class _Reading:
                 told = self._tell(parser.position(), row, told)
         self._tell(file.bytes, row, told)
         parser.finish()
-        file.check_unchanged()
         self.rows += row
 
     def _reject(self, file: LocalFile, row: int, reason: str) -> None:
@@ -143,18 +156,8 @@ class _Reading:
         return position, row
 
 
-_PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, int], Any]]] = {
+_PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, FileIO, int], Parser]]] = {
     "csv": CsvParser,
     "json": JsonArrayParser,
     "jsonl": JsonLinesParser,
 }
-
-
-def _parser(spec: DatasetSpec, file: LocalFile, sorter: Sorter, budget: Budget) -> Parser:
-    try:
-        if file.format == "parquet":
-            return ParquetParser(spec, file, sorter.cursor)
-        parser: Parser = _PARSERS[file.format](spec, file, budget.row)
-    except OSError as error:
-        raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
-    return parser

@@ -26,10 +26,13 @@ class RowRejected(ValueError):
 class Parser(Protocol):
     """Reads one file. ``key`` and ``value`` take a row that iteration gave, ``key`` first: ``value`` may consume it."""
 
-    key: Callable[[Row], str]
-    """Raises RowRejected."""
-    value: Callable[[Row], bytes]
-    """Raises RowRejected. JSON values are free of raw line breaks and control characters."""
+    @property
+    def key(self) -> Callable[[Row], str]:
+        """A row's key, not yet normalised. Raises RowRejected."""
+
+    @property
+    def value(self) -> Callable[[Row], bytes]:
+        """A row's value; JSON is free of raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
 
     def __iter__(self) -> Iterator[Row]:
         """The rows in the file's order. Raises BadSource naming file and row."""
@@ -60,6 +63,16 @@ def json_text(text: bytes, what: str) -> bytes:
     except orjson.JSONDecodeError as error:
         raise RowRejected(f"{what} is not JSON: {error}") from error
     return text.translate(_SPACES)
+
+
+def not_json(error: Exception) -> str:
+    """Why a value that was parsed cannot be written as JSON, from what orjson says."""
+    text = str(error)
+    if "NotFinite" in text:
+        return "its value holds NaN or an infinity, for which JSON has no number"
+    if "surrogate" in text or "UTF-8" in text:
+        return "its value is not valid Unicode text (a lone surrogate)"
+    return f"its value cannot be written as JSON: {text}"
 
 
 _SPACES = bytes.maketrans(b"\r\n\t", b"   ")

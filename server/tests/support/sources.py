@@ -1,0 +1,65 @@
+"""Reads a source given as file contents, as a build does, and gives its sorted records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lookupdb.build.fetch import fetch
+from lookupdb.build.progress import Progress, Silent
+from lookupdb.build.records import Record, SortedRecords
+from lookupdb.build.source import resolve
+from lookupdb.manifest import Rows
+from lookupdb.spec import DatasetSpec, parse_resource
+
+MEMORY = 512 << 20
+
+
+@dataclass(frozen=True)
+class Read:
+    """What came of a source."""
+
+    records: list[Record]
+    rows: int
+    rejected: Rows
+    sample: list[bytes]
+
+    @property
+    def values(self) -> dict[str, str]:
+        return {key.decode(): value.decode() for key, value, _, _ in self.records}
+
+    @property
+    def reasons(self) -> list[tuple[int, str]]:
+        return [(sample.row, sample.reason) for sample in self.rejected.samples]
+
+
+def dataset(
+    base: Path | None, url: str | list[str], key: str | list[str] = "k", *, normalize: tuple[str, ...] = (), **spec: Any
+) -> DatasetSpec:
+    """A spec in the schema's own words; ``source`` adds to the url."""
+    spec["source"] = {("url" if isinstance(url, str) else "urls"): url, **spec.get("source", {})}
+    spec["key"] = {"columns": [key] if isinstance(key, str) else key, "normalize": list(normalize)}
+    resource = {
+        "apiVersion": "lookupdb.dev/v1alpha1",
+        "kind": "LookupDataset",
+        "metadata": {"name": "test"},
+        "spec": spec,
+    }
+    return parse_resource(resource, base)
+
+
+def read(spec: DatasetSpec, scratch: Path, memory: int = MEMORY, progress: Progress | None = None) -> Read:
+    """Resolve, fetch, parse and sort."""
+    scratch.mkdir(exist_ok=True)
+    progress = progress or Silent()
+    files = fetch(resolve(spec, volume=None), scratch, progress)
+    with SortedRecords(spec, files, scratch, memory, 2, progress) as records:
+        found = [record for batch in records for record in batch]
+        return Read(found, records.rows, records.rejected, records.sample)
+
+
+def read_file(folder: Path, name: str, content: bytes | str, key: str | list[str] = "k", **spec: Any) -> Read:
+    """The records of one file called ``name``."""
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return read(dataset(folder, name, key, **spec), folder / "scratch")

@@ -1,0 +1,191 @@
+"""CSV: nothing is guessed, and every way a file can be bad is told with file and row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookupdb.errors import BadSource, NotEnoughRoom
+from tests.support.sources import MEMORY, dataset, read, read_file
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        pytest.param("k,v\na,007\n", '{"v":"007"}', id="leading zeros"),
+        pytest.param("k,v\na,12345678901234567890.10\n", '{"v":"12345678901234567890.10"}', id="long numbers"),
+        pytest.param("k,v\na,NA\n", '{"v":"NA"}', id="words that some take for null"),
+        pytest.param("k,v\na,\n", '{"v":""}', id="an empty field"),
+        pytest.param('k,v\na,""\n', '{"v":""}', id="an empty quoted field"),
+        pytest.param("k,v\na, x \n", '{"v":" x "}', id="spaces"),
+        pytest.param('k,v\na,"x,""y""\nz"\n', '{"v":"x,\\"y\\"\\nz"}', id="quotes, delimiters, line breaks"),
+        pytest.param("k,v\na,2020-01-01\n", '{"v":"2020-01-01"}', id="dates"),
+        pytest.param("k,v\r\na,1\r\n", '{"v":"1"}', id="CRLF"),
+        pytest.param("\ufeffk,v\na,1\n", '{"v":"1"}', id="a byte order mark"),
+        pytest.param("k,v\n\na,1\n\n", '{"v":"1"}', id="blank lines"),
+        pytest.param("k,v\na,1", '{"v":"1"}', id="no last line break"),
+        pytest.param("k,v\na,true\n", '{"v":"true"}', id="booleans"),
+        pytest.param("v,k\n1,a\n", '{"v":"1"}', id="the key last"),
+        pytest.param("k,v\na,\x01\x02\n", '{"v":"\\u0001\\u0002"}', id="control characters"),
+        pytest.param("k,v,ü\na,1,é🙂\n", '{"v":"1","ü":"é🙂"}', id="any UTF-8"),
+    ],
+)
+def test_text_stays_as_it_stands(tmp_path: Path, text: str, value: str) -> None:
+    assert read_file(tmp_path, "f.csv", text).values == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        pytest.param("f.tsv", {}, "k\tv\na\t1\n", id="a tab for .tsv"),
+        pytest.param("f.csv", {"delimiter": ";"}, "k;v\na;1\n", id="any delimiter"),
+        pytest.param("f.csv", {"quote": "'"}, "k,v\n'a','1'\n", id="any quote"),
+        pytest.param("f.csv", {"header": False, "columns": [{"name": "k"}, {"name": "v"}]}, "a,1\n", id="no header"),
+    ],
+)
+def test_dialects(tmp_path: Path, name: str, options: dict[str, Any], text: str) -> None:
+    assert read_file(tmp_path, name, text, source={"csv": options}).values == {"a": '{"v":"1"}'}
+
+
+def test_without_a_quote_quotes_are_text(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", 'k,v\na,"1\n', source={"csv": {"quote": ""}})
+    assert found.values == {"a": '{"v":"\\"1"}'}
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "value"),
+    [
+        ({"type": "integer"}, "-12345678901234567890", "-12345678901234567890"),
+        ({"type": "number"}, "1.10", "1.10"),
+        ({"type": "number"}, "1E5", "1E5"),
+        ({"type": "boolean"}, "true", "true"),
+        ({"type": "json"}, '"{""a"": [1.0,\n2]}"', '{"a": [1.0, 2]}'),
+        ({"type": "integer", "empty": "null"}, "", "null"),
+        ({"type": "text", "empty": "null"}, "", "null"),
+    ],
+)
+def test_typed_columns(tmp_path: Path, column: dict[str, str], field: str, value: str) -> None:
+    source = {"csv": {"columns": [{"name": "v", **column}]}}
+    assert read_file(tmp_path, "f.csv", f"k,v\na,{field}\n", source=source).values == {"a": f'{{"v":{value}}}'}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "reason"),
+    [
+        ("integer", "007", "the column v: expected an integer, found '007'"),
+        ("integer", "1.0", "the column v: expected an integer, found '1.0'"),
+        ("number", "NaN", "the column v: expected a number, found 'NaN'"),
+        ("number", "1,5", None),
+        ("boolean", "True", "the column v: expected true or false, found 'True'"),
+        ("json", "{", "the column v: '{' is not JSON: "),
+        ("integer", "", "the column v: expected an integer, found nothing (`empty: null` would make it null)"),
+    ],
+)
+def test_a_field_that_is_not_of_its_type_rejects_its_row(
+    tmp_path: Path, kind: str, field: str, reason: str | None
+) -> None:
+    if reason is None:
+        field, reason = f'"{field}"', f"the column v: expected a number, found {field!r}"
+    source = {"csv": {"columns": [{"name": "v", "type": kind}]}}
+    found = read_file(tmp_path, "f.csv", f"k,v\nb,{field}\n", source=source)
+    assert found.records == []
+    assert (found.rows, found.rejected.count) == (1, 1)
+    assert found.reasons[0][1].startswith(reason)
+
+
+def test_keys_that_no_shard_can_hold_are_rejected_rows(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", f"k,v\n,1\na,2\n  ,3\n{'x' * 512},4\n", normalize=("strip",))
+    assert list(found.values) == ["a"]
+    assert found.reasons == [
+        (1, "the key is empty"),
+        (3, "the key is empty after normalisation"),
+        (4, "the key is 512 bytes long, the limit is 511 bytes"),
+    ]
+
+
+def test_a_key_of_several_columns(tmp_path: Path) -> None:
+    text = "a,b,v\nx,y:z,1\nx:y,z,2\n,z,3\n"
+    found = read_file(tmp_path, "f.csv", text, key=["a", "b"])
+    assert found.values == {"x:y:z": '{"v":"1"}'}
+    assert found.reasons == [(2, "the key column a holds the separator ':'"), (3, "the key column a is empty")]
+
+
+def test_only_the_first_rejected_rows_are_sampled_and_all_are_counted(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", "k,v\n" + ",1\n" * 50)
+    assert found.rejected.count == 50
+    assert [row for row, _ in found.reasons] == list(range(1, 11))
+
+
+def test_choosing_the_value(tmp_path: Path) -> None:
+    text = 'k,a,b\nx,1,"[1.0]"\n'
+    assert read_file(tmp_path, "f.csv", text, value={"columns": ["b", "k"]}).values == {"x": '{"b":"[1.0]","k":"x"}'}
+    assert read_file(tmp_path, "f.csv", text, value={"column": "b"}).values == {"x": "[1.0]"}
+    assert read_file(tmp_path, "f.csv", text, value={"column": "a", "format": "raw"}).values == {"x": "1"}
+    rejected = read_file(tmp_path, "f.csv", "k,b\nx,nope\n", value={"column": "b"})
+    assert rejected.reasons[0][1].startswith("the column b is not JSON")
+
+
+def test_a_raw_value_may_hold_anything(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", 'k,v\na,"1\r\n\x01,@#\x00"\nb,\n', value={"column": "v", "format": "raw"})
+    assert found.values == {"a": "1\r\n\x01,@#\x00", "b": ""}
+
+
+def test_a_value_over_the_limit_is_a_rejected_row(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", f"k,v\na,{'x' * 100}\nb,1\n", value={"maxBytes": 50})
+    assert list(found.values) == ["b"]
+    assert found.reasons == [(1, "its value is 108 bytes long, value.maxBytes is 50")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(
+            'k,v\na,"1\nb,2\n', "f.csv row 1 (up to line 3): a quote is opened and never closed", id="open quote"
+        ),
+        pytest.param('k,v\na,1\nb,"2"3\n', "f.csv row 2 (up to line 3): ',' expected after '\"'", id="broken quote"),
+        pytest.param("k,v\na,1\nb,2,3\n", "f.csv row 2 (line 3): expected 2 fields, found 3", id="too many fields"),
+        pytest.param('k,v\n"a\n",1\nb\n', "f.csv row 2 (line 4): expected 2 fields, found 1", id="too few fields"),
+        pytest.param(b"k,v\na,1\nb,\xff\n", "f.csv row 2 (line 3) is not valid UTF-8", id="invalid UTF-8"),
+        pytest.param(
+            b"k,v\n" + b"a,1\n" * 200_000 + b"b,\xe9\n", "f.csv row 200001 (line 200002)", id="late in the file"
+        ),
+        pytest.param(b"k,\xff\na,1\n", "f.csv header is not valid UTF-8", id="invalid UTF-8 in the header"),
+        pytest.param("", "f.csv is empty, expected a header", id="empty"),
+        pytest.param("k,v,v\na,1,2\n", "f.csv: its header names 'v' more than once", id="one name twice"),
+        pytest.param(
+            "key,v\na,1\n", "f.csv: key.columns names the column 'k', which is not there", id="no such column"
+        ),
+    ],
+)
+def test_a_bad_file_is_told_with_its_row(tmp_path: Path, content: bytes | str, message: str) -> None:
+    with pytest.raises(BadSource, match=re.escape(message)):
+        read_file(tmp_path, "f.csv", content)
+
+
+def test_a_wrong_column_name_gets_the_near_one_and_the_list(tmp_path: Path) -> None:
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.csv", "Code,name\na,1\n", key="Name")
+    assert "did you mean 'name'?" in raised.value.message
+    assert raised.value.hint == "its columns are Code, name"
+    with pytest.raises(BadSource, match="value.columns names the column 'nam'"):
+        read_file(tmp_path, "f.csv", "k,name\na,1\n", value={"columns": ["nam"]})
+    with pytest.raises(BadSource, match=r"source\.csv\.columns names the column 'x'"):
+        read_file(tmp_path, "f.csv", "k,name\na,1\n", source={"csv": {"columns": [{"name": "x"}]}})
+    with pytest.raises(BadSource, match=r"value\.field is for JSON"):
+        read_file(tmp_path, "f.csv", "k,name\na,1\n", value={"field": "name"})
+
+
+def test_each_file_has_its_own_header(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k,v\na,1\n")
+    (tmp_path / "2.csv").write_text("v,k\n2,b\n")
+    found = read(dataset(tmp_path, "*.csv"), tmp_path / "scratch")
+    assert found.records == [(b"a", b'{"v":"1"}', 0, 1), (b"b", b'{"v":"2"}', 1, 1)]
+
+
+def test_a_line_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_bytes(b"k,v\na," + b"x" * (40 << 20))
+    with pytest.raises(NotEnoughRoom, match=r"f\.csv: a line is longer than .*"):
+        read(dataset(tmp_path, "f.csv"), tmp_path / "scratch", MEMORY)

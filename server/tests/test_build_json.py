@@ -1,0 +1,173 @@
+"""JSON lines and JSON arrays: the same records from either, numbers digit for digit, bad ones told with their row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from lookupdb.errors import BadSource, NotEnoughRoom
+from tests.support.sources import MEMORY, Read, dataset, read, read_file
+
+FORMATS = ["json", "jsonl"]
+
+
+def read_rows(folder: Path, kind: str, rows: list[str], **options: Any) -> Read:
+    text = "\n".join(rows) if kind == "jsonl" else f"[{','.join(rows)}]"
+    return read_file(folder, f"f.{kind}", text, **options)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1", "-1", "9223372036854775807", "18446744073709551616", "12345678901234567890.10", "1.10", "1e5", "1E+5", "0.0",
+        "-0", "-0.0", "123456789012345678901234567890", "true", "null", '"1.10"', '"é\\n"', "[1.0,[2.50]]", '{"a":{"b":0.10}}',
+        "[]", "{}", '["-0",0]',
+    ],
+)  # fmt: skip
+def test_values_keep_their_text(tmp_path: Path, kind: str, value: str) -> None:
+    row = f'{{"k":"a","v":{value}}}'
+    assert read_rows(tmp_path, kind, [row]).values == {"a": f'{{"v":{value}}}'}
+    assert read_rows(tmp_path, kind, [row], value={"field": "v"}).values == {"a": value}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_white_space_goes_and_content_stays(tmp_path: Path, kind: str) -> None:
+    row = ' { "v" : [ 1 , 2.0 ] , "k" : "a" , "w" : "\\u00e9 x" } \r'
+    assert read_rows(tmp_path, kind, [row, ""] if kind == "jsonl" else [row]).values == {"a": '{"v":[1,2.0],"w":"é x"}'}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_byte_order_mark_is_none_of_the_data(tmp_path: Path, kind: str) -> None:
+    row = '{"k":"a","v":1.0}'
+    text = row + "\r\n" if kind == "jsonl" else f"[{row}]"
+    assert read_file(tmp_path, f"f.{kind}", "\ufeff" + text).values == {"a": '{"v":1.0}'}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_keys_are_text_always(tmp_path: Path, kind: str) -> None:
+    rows = ['{"k":"a"}', '{"k":12}', '{"k":-5}', '{"k":123456789012345678901234567890}']
+    found = read_rows(tmp_path, kind, rows)
+    assert list(found.values) == ["-5", "12", "123456789012345678901234567890", "a"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_keys_that_are_none_reject_their_rows(tmp_path: Path, kind: str) -> None:
+    rows = ['{"k":""}', '{"k":null}', '{"v":1}', '{"k":1.5}', '{"k":true}', '{"k":[]}', '{"k":"ok"}', '{"k":{"a":1}}']
+    found = read_rows(tmp_path, kind, rows)
+    assert list(found.values) == ["ok"]
+    assert found.reasons == [
+        (1, "the key is empty"),
+        (2, "the key column k is null"),
+        (3, "it has no key column k"),
+        (4, f"the key column k is {'1.5'}; a key is text or an integer"),
+        (5, "the key column k is a boolean; a key is text or an integer"),
+        (6, "the key column k is an array; a key is text or an integer"),
+        (8, "the key column k is an object; a key is text or an integer"),
+    ]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_dot_reaches_into_nested_objects(tmp_path: Path, kind: str) -> None:
+    row = '{"user":{"id":7,"name":"x"},"a.b":1,"deep":{"er":{"est":2.50}}}'
+    assert read_rows(tmp_path, kind, [row], key="user.id").values == {
+        "7": '{"user":{"name":"x"},"a.b":1,"deep":{"er":{"est":2.50}}}'
+    }
+    columns = {"columns": ["deep.er.est", "a.b", "user.name"]}
+    assert read_rows(tmp_path, kind, [row], key="user.id", value=columns).values == {
+        "7": '{"deep.er.est":2.50,"a.b":1,"user.name":"x"}'
+    }
+    assert read_rows(tmp_path, kind, [row], key="user.id", value={"field": "deep.er"}).values == {"7": '{"est":2.50}'}
+
+
+def test_a_column_that_a_row_has_not_is_left_out(tmp_path: Path) -> None:
+    rows = ['{"k":"a","v":1}', '{"k":"b","w":2}', '{"k":"c","v":null}']
+    found = read_rows(tmp_path, "jsonl", rows, value={"columns": ["v"]})
+    assert found.values == {"a": '{"v":1}', "b": "{}", "c": '{"v":null}'}
+    found = read_rows(tmp_path, "jsonl", rows, value={"field": "v"})
+    assert found.values == {"a": "1", "c": "null"}
+    assert found.reasons == [(2, "it has no v")]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_column_that_no_row_has_is_a_mistake(tmp_path: Path, kind: str) -> None:
+    rows = ['{"k":"a","products":1}', '{"k":"b","products":2}']
+    with pytest.raises(BadSource, match=r"none of its 2 rows: value.columns names the column 'product'.*'products'\?"):
+        read_rows(tmp_path, kind, rows, value={"columns": ["product"]})
+    with pytest.raises(BadSource, match=r"key.columns names the column 'K'.*did you mean 'k'\?"):
+        read_rows(tmp_path, kind, rows, key="K")
+
+
+def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
+    row = '{"k":"a","v":"{\\"x\\": 1.10}"}'
+    assert read_rows(tmp_path, "jsonl", [row], value={"column": "v"}).values == {"a": '{"x": 1.10}'}
+    raw = {"column": "v", "format": "raw"}
+    assert read_rows(tmp_path, "jsonl", [row], value=raw).values == {"a": '{"x": 1.10}'}
+    assert read_rows(tmp_path, "jsonl", ['{"k":"a","v":1}'], value=raw).reasons == [
+        (1, "the column v is not text or binary")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        pytest.param("f.jsonl", '{"k":"a"}\n\n{"k":\n', "f.jsonl row 2 (line 3) is not JSON", id="malformed"),
+        pytest.param("f.jsonl", '{"k":"a"}{"k":"b"}\n', "f.jsonl row 1 (line 1) is not JSON", id="two on a line"),
+        pytest.param("f.jsonl", '{"k":"a","v":NaN}\n', "f.jsonl row 1 (line 1) is not JSON", id="NaN"),
+        pytest.param("f.jsonl", b'{"k":"\xff"}\n', "f.jsonl row 1 (line 1) is not valid UTF-8", id="invalid UTF-8"),
+        pytest.param(
+            "f.jsonl", '{"k":"a"}\n["b"]\n', "f.jsonl row 2 (line 2) is an array, expected an object", id="array"
+        ),
+        pytest.param("f.jsonl", '"a"\n', "f.jsonl row 1 (line 1) is text, expected an object", id="text"),
+        pytest.param("f.jsonl", "1\n", "f.jsonl row 1 (line 1) is a number, expected an object", id="number"),
+        pytest.param(
+            "f.jsonl", '[\n{"k":"a"}\n]\n', "source.format: json is for a file that is one array", id="an array"
+        ),
+        pytest.param("f.json", '{"k":"a"}', "f.json is not a JSON array: it begins with '{'", id="no array"),
+        pytest.param("f.json", "", "f.json is not a JSON array: it begins with 'nothing'", id="empty"),
+        pytest.param("f.json", '[{"k":"a"} {"k":"b"}]', "after row 1: expected ',' or ']', found '{'", id="no comma"),
+        pytest.param("f.json", '[{"k":"a"},]', "f.json row 2 is not JSON", id="a comma too many"),
+        pytest.param(
+            "f.json", '[{"k":"a"}', "after row 1: expected ',' or ']', found the end of the file", id="cut short"
+        ),
+        pytest.param("f.json", '[{"k":"a"},{"k":', "f.json row 2 is not JSON", id="cut short in a row"),
+        pytest.param("f.json", '[{"k":"a"}] x', "after row 1: expected nothing after the array, found 'x'", id="more"),
+        pytest.param("f.json", '[{"k":"a"},1]', "f.json row 2 is a number, expected an object", id="a number in it"),
+        pytest.param("f.json", '[{"k":"a","v":Infinity}]', "f.json row 1 is not JSON", id="infinity"),
+        pytest.param("f.json", b'[{"k":"\xff"}]', "f.json is not valid UTF-8 near its byte 7", id="array, UTF-8"),
+        pytest.param("f.json", '[{"k":' + "[" * 100_000, "nested too deeply", id="deep"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_row(tmp_path: Path, name: str, text: str | bytes, message: str) -> None:
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, name, text)
+    assert message in str(raised.value)
+
+
+def test_an_empty_array_and_an_empty_file_of_lines_hold_no_rows(tmp_path: Path) -> None:
+    assert read_file(tmp_path, "f.json", " [ ] ").rows == 0
+    assert read_file(tmp_path, "f.jsonl", "").rows == 0
+
+
+def test_lone_surrogates_are_no_unicode(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match=r"f\.jsonl row 1 \(line 1\) is not JSON"):
+        read_file(tmp_path, "f.jsonl", '{"k":"\\ud800"}\n')
+    found = read_file(tmp_path, "f.json", '[{"k":"\\ud800"},{"k":"a","v":"\\ud800"}]')
+    assert [row for row, _ in found.reasons] == [1, 2]
+
+
+def test_an_array_is_read_through_a_window(tmp_path: Path) -> None:
+    rows = [{"k": f"{number:05d}", "v": "é" * (number * 37 % 5000)} for number in range(1500)]
+    found = read_file(tmp_path, "f.json", orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+    assert found.values == {row["k"]: orjson.dumps({"v": row["v"]}).decode() for row in rows}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_row_that_does_not_fit_the_memory_is_refused(tmp_path: Path, kind: str) -> None:
+    (tmp_path / f"f.{kind}").write_bytes(b'[{"k":"'[kind == "jsonl" :] + b"x" * (80 << 20) + b'"}]')
+    with pytest.raises(NotEnoughRoom, match=re.escape(f"f.{kind} row 1") + ".*memory limit allows"):
+        read(dataset(tmp_path, f"f.{kind}"), tmp_path / "scratch", MEMORY)

@@ -1,0 +1,125 @@
+"""Parquet: every type keeps its own value, exactly."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from lookupdb.errors import BadSource
+from tests.support.sources import Read, read_file
+
+
+def parquet(folder: Path, select: str) -> bytes:
+    path = folder / "made.parquet"
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"COPY ({select}) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)")
+    return path.read_bytes()
+
+
+def read_select(folder: Path, select: str, **options: Any) -> Read:
+    return read_file(folder, "f.parquet", parquet(folder, select), **options)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("9223372036854775807::BIGINT", "9223372036854775807"),
+        ("18446744073709551615::UBIGINT", "18446744073709551615"),
+        ("1.10::DECIMAL(5, 2)", "1.10"),
+        ("12345678901234567890.123456789::DECIMAL(38, 9)", "12345678901234567890.123456789"),
+        ("0.1::FLOAT", "0.1"),
+        ("0.1::DOUBLE", "0.1"),
+        ("1e300::DOUBLE", "1e+300"),
+        ("true", "true"),
+        ("'é'", '"é"'),
+        ("NULL::INTEGER", "null"),
+        ("DATE '2020-02-29'", '"2020-02-29"'),
+        ("TIME '01:02:03.5'", '"01:02:03.5"'),
+        ("TIMESTAMP '2020-01-01 00:00:00.5'", '"2020-01-01T00:00:00.5"'),
+        ("TIMESTAMP_NS '2020-01-01 00:00:00.123456789'", '"2020-01-01T00:00:00.123456789"'),
+        ("TIMESTAMPTZ '2020-01-01 00:00:00+02'", '"2019-12-31T22:00:00Z"'),
+        ("UUID 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", '"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"'),
+        ("'\\x00\\xFF'::BLOB", '"AP8="'),
+        ("[1.50::DECIMAL(3, 2), NULL]", "[1.50,null]"),
+        ("{'a': 1, 'b': [{'c': 2.0::DECIMAL(3, 1)}]}", '{"a":1,"b":[{"c":2.0}]}'),
+        ("MAP {'x': 1.0::DECIMAL(2, 1)}", '{"x":1.0}'),
+    ],
+)
+def test_types_keep_their_values(tmp_path: Path, expression: str, value: str) -> None:
+    assert read_select(tmp_path, f"SELECT 'a' AS k, {expression} AS v").values == {"a": f'{{"v":{value}}}'}
+    assert read_select(tmp_path, f"SELECT 'a' AS k, {expression} AS v", value={"field": "v"}).values == {"a": value}
+
+
+@pytest.mark.parametrize("number", ["'nan'::DOUBLE", "'infinity'::FLOAT"])
+def test_what_json_has_no_number_for_rejects_the_row(tmp_path: Path, number: str) -> None:
+    found = read_select(tmp_path, f"SELECT 'a' AS k, {number} AS v UNION ALL SELECT 'b', 1")
+    assert list(found.values) == ["b"]
+    assert found.reasons == [(1, "its value holds NaN or an infinity, for which JSON has no number")]
+
+
+def test_keys_are_text_integers_or_what_is_written_as_text(tmp_path: Path) -> None:
+    assert list(read_select(tmp_path, "SELECT 12 AS k, 1 AS v").values) == ["12"]
+    assert list(read_select(tmp_path, "SELECT 12345678901234567890::DECIMAL(20, 0) AS k").values) == [
+        "12345678901234567890"
+    ]
+    assert list(read_select(tmp_path, "SELECT DATE '2020-01-01' AS k").values) == ["2020-01-01"]
+    assert read_select(tmp_path, "SELECT NULL::VARCHAR AS k").reasons == [(1, "the key column k is null")]
+    assert read_select(tmp_path, "SELECT 1.5::DOUBLE AS k").reasons == [
+        (1, "the key column k is 1.5; a key is text or an integer")
+    ]
+
+
+def test_dots_reach_into_structs_and_whole_names_come_first(tmp_path: Path) -> None:
+    select = "SELECT {'id': 7, 'n': 1} AS u, 2 AS \"a.b\""
+    assert read_select(tmp_path, select, key="u.id").values == {"7": '{"u":{"n":1},"a.b":2}'}
+    assert read_select(tmp_path, select, key="a.b", value={"field": "u.n"}).values == {"2": "1"}
+
+
+def test_binary_may_be_a_raw_value(tmp_path: Path) -> None:
+    found = read_select(
+        tmp_path, "SELECT 'a' AS k, '\\x00\\x0A\\xFF'::BLOB AS v", value={"column": "v", "format": "raw"}
+    )
+    assert found.records == [(b"a", b"\x00\n\xff", 0, 1)]
+
+
+def test_rows_are_numbered_in_the_files_order(tmp_path: Path) -> None:
+    select = "SELECT 9999 - range AS k, range AS v FROM range(10000)"
+    assert [(int(key), row) for key, _, _, row in read_select(tmp_path, select).records[:2]] == [(0, 10000), (1, 9999)]
+    found = read_select(tmp_path, "SELECT if(range % 4000 = 3999, NULL, range) AS k FROM range(10000)")
+    assert [row for row, _ in found.reasons] == [4000, 8000]
+
+
+def test_a_wrong_column_name_gets_the_near_one(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match=r"key\.columns names the column 'code', .*did you mean 'codes'\?"):
+        read_select(tmp_path, "SELECT 1 AS codes, {'a': 1} AS s", key="code")
+    with pytest.raises(BadSource, match=r"value\.field names the column 's\.b'"):
+        read_select(tmp_path, "SELECT 1 AS k, {'a': 1} AS s", value={"field": "s.b"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lambda good: b"k,v\na,1\n", "f.parquet is not Parquet", id="another format"),
+        pytest.param(lambda good: b"", "f.parquet is not Parquet", id="empty"),
+        pytest.param(lambda good: good[:-10], "f.parquet is cut short", id="cut short"),
+        pytest.param(lambda good: good[:-8] + bytes(4) + good[-4:], "cannot be read as Parquet", id="damaged"),
+    ],
+)
+def test_a_bad_file_is_told(tmp_path: Path, change: Any, message: str) -> None:
+    good = parquet(tmp_path, "SELECT range AS k, 'x' AS v FROM range(100)")
+    with pytest.raises(BadSource, match=re.escape(message)):
+        read_file(tmp_path, "f.parquet", change(good))
+
+
+def test_a_map_whose_keys_are_no_text_has_no_json_form(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match=r"the column v is of type MAP\(INTEGER, INTEGER\), which cannot be written"):
+        read_select(tmp_path, "SELECT 1 AS k, MAP {1: 2} AS v")
+
+
+def test_a_file_called_like_a_pattern_is_that_file(tmp_path: Path) -> None:
+    assert list(read_file(tmp_path, "f[1].parquet", parquet(tmp_path, "SELECT 1 AS k")).values) == ["1"]
