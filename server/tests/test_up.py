@@ -90,7 +90,11 @@ class Stack:
         return client.find(self.state["url"], list(keys))
 
     def says(self, text: str) -> None:
-        eventually(lambda: text in self.output, f"{text!r} in the output, which is\n{self.output}")
+        def said() -> bool:
+            assert self.process.poll() is None, self.output
+            return text in self.output
+
+        eventually(said, repr(text))
 
     def generations(self) -> list[str]:
         return sorted(path.parent.name for path in self.data.rglob("manifest.json"))

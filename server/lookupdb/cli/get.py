@@ -40,7 +40,10 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
     """
     url = dataset if "://" in dataset else _url_of(dataset, data_dir)
     if len(keys) == 1 and keys != ("-",):
-        click.echo(client.find_one(url, keys[0], generation))
+        try:
+            click.echo(client.find_one(url, keys[0], generation))
+        except client.Missing as error:
+            raise client.Missing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
         return
     missing = 0
     for batch in _batches(_asked(keys)):
