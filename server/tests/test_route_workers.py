@@ -7,6 +7,8 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from support.routers import Clients, routing, starting
 from support.routing import table_file
 from support.shards import write_generation
 from support.waiting import soon, until
+
+from lookupdb import schema
+from lookupdb.cli import route
 
 KEYS = {f"k{i}": b"v%d" % i for i in range(200)}
 
@@ -162,3 +167,33 @@ def test_every_metric_is_documented_and_every_documented_one_is_there(table: Pat
     assert documented - exposed - depends_on_the_machine == set()
     assert 'lookupdb_router_requests_total{status="2xx"} 1.0' in told
     assert "lookupdb_router_keys_found_total 1.0" in told
+
+
+def test_a_worker_imports_nothing_it_does_not_need() -> None:
+    """Memory is paid for in every worker: neither the command line nor builders nor admin ports belong there."""
+    program = "import lookupdb.route.worker, sys; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert {"hiredis", "httptools", "uvloop"} <= set(loaded)
+    unwanted = {
+        "aiohttp",
+        "click",
+        "rich",
+        "duckdb",
+        "obstore",
+        "lmdb",
+        "jsonschema",
+        "yaml",
+        "cel",
+        "prometheus_client",
+    }
+    assert unwanted & set(loaded) == set()
+
+
+def test_the_defaults_of_the_command_line_are_the_resources() -> None:
+    fields = schema.resource_schema()["properties"]["spec"]["properties"]["router"]["properties"]
+    units = {"deadline_ms": "deadlineMilliseconds", "hedge_ms": "hedgeMilliseconds"}
+    units |= {f"{name}_timeout": f"{name}TimeoutSeconds" for name in ("header", "idle", "write")}
+    options = {option.name or "": option.default for option in route.command.params}
+    camel = {re.sub("_(.)", lambda m: m[1].upper(), name): default for name, default in options.items()}
+    camel |= {field: options[name] for name, field in units.items()}
+    assert {name: camel[name] for name in fields} == {name: field["default"] for name, field in fields.items()}

@@ -18,6 +18,7 @@ from lookupdb.route.http_limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SW
 from lookupdb.route.http_problems import HttpProblem
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookups import Lookups
+from lookupdb.runtime.listeners import BACKLOG
 
 _ACCEPTED: Final = INDEX["connections_accepted"]
 _REFUSED: Final = INDEX["connections_refused"]
@@ -47,7 +48,9 @@ class HttpFront:
         """Accept connections on ``listener``, which is bound already."""
         if self._sweeping is None:
             self._sweep()
-        self._servers.append(await self._loop.create_server(lambda: Connection(self), sock=listener))
+        # The backlog is given again because asyncio would lower it to 100.
+        server = await self._loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
+        self._servers.append(server)
 
     def drain(self) -> None:
         """Go on answering, and have clients leave: every answer from now on closes its connection."""
