@@ -10,13 +10,14 @@ import difflib
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import cel
-import jsonschema
 import yaml
 
 from lookupdb.errors import InvalidManifest
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 CRD_FILE: Final = "lookupdatasets.lookupdb.dev.yaml"
 
@@ -51,12 +52,14 @@ def complete(resource: dict[str, Any]) -> dict[str, Any]:
 
     Raises InvalidManifest naming every field that does not fit, what was expected and what was found.
     """
+    from jsonschema import Draft202012Validator  # here, because a router reads defaults and validates nothing
+
     schema = resource_schema()
     resource = copy.deepcopy(resource)
     problems = [*_header_problems(resource), *_unknown_fields(resource, schema, "")]
     if not problems:
         _fill(resource, schema)
-        validator = jsonschema.Draft202012Validator(schema)
+        validator = Draft202012Validator(schema)
         errors = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
         problems = [_sentence(error) for error in errors]
     if not problems:
@@ -106,14 +109,16 @@ def _fill(value: Json, schema: dict[str, Any]) -> None:
             _fill(item, schema.get("items", {}))
 
 
-def _sentence(error: jsonschema.ValidationError) -> str:
+def _sentence(error: ValidationError) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
     return f"{where.lstrip('.') or 'the manifest'}: {error.message}"
 
 
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
+    from cel import evaluate  # here, because importing it takes longer than all else
+
     for rule in schema.get("x-kubernetes-validations", ()):
-        if not cel.evaluate(rule["rule"], {"self": value}):
+        if not evaluate(rule["rule"], {"self": value}):
             yield f"{path or 'the manifest'}: {rule['message']}"
     if isinstance(value, dict):
         for name, child in schema.get("properties", {}).items():

@@ -28,7 +28,7 @@ metadata: {name: people}
 spec:
   source: {url: people.csv}
   key: {columns: [email], normalize: [strip, lowercase]}
-  shards: 2
+  shards: 1
   keepGenerations: 2
   router: {deadlineMilliseconds: 500}
 """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
+import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.local.child import Child
@@ -95,17 +96,19 @@ class Router:
 
     async def confirmed(self, version: int) -> None:
         """Return when every worker answers from the table ``version``. Raises CutoverFailed after a while."""
-        seen: list[Any] = []
+        seen: list[int | None] = []
         try:
-            async with asyncio.timeout(CONFIRM_SECONDS), aiohttp.ClientSession() as session:
-                while True:
-                    async with session.get(f"{self.admin_url}/status") as response:
-                        seen = [worker["report"].get("tableVersion") for worker in (await response.json())["workers"]]
-                    if seen and all(number is not None and number >= version for number in seen):
-                        return
+            async with asyncio.timeout(CONFIRM_SECONDS):
+                while not seen or any(number is None or number < version for number in seen):
                     await asyncio.sleep(CONFIRM_POLL_SECONDS)
-        except (TimeoutError, aiohttp.ClientError) as error:
+                    seen = await asyncio.to_thread(self._versions)
+        except (TimeoutError, OSError) as error:
             raise CutoverFailed(
                 f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, it has {seen}",
                 hint=f"{self.admin_url}/status says why",
             ) from error
+
+    def _versions(self) -> list[int | None]:
+        """Of the routing tables that the workers answer from, None for a worker that has none."""
+        with urllib.request.urlopen(f"{self.admin_url}/status", timeout=CONFIRM_SECONDS) as response:  # noqa: S310
+            return [worker["report"].get("tableVersion") for worker in orjson.loads(response.read())["workers"]]
