@@ -37,6 +37,10 @@ class Arena:
         self._shards: dict[str, Running] = {}
         self._generations: dict[str, Generation] = {}
         self.run = folder / "run"
+        self.shards: tuple[Server, ...] = ()
+        """Those behind ``router``."""
+        self.redises: tuple[Server, ...] = ()
+        """Those behind ``nutcracker``."""
 
     def __enter__(self) -> Self:
         shutil.rmtree(self.run, ignore_errors=True)
@@ -117,13 +121,14 @@ class Arena:
         generation = self.generation(shards=SHARDS)
         logs = [self.run / f"shard-{shard}.log" for shard in range(SHARDS)]
         shards = [self._keep(lookupdb.serve(generation, n, log, LOAD_CORE)) for n, log in enumerate(logs)]
+        self.shards = tuple(server for server, _ in shards)
         ports = [port for _, port in shards]
         return self._keep(lookupdb.route(generation, ports, self.run / "router.log", SERVER_CORE))
 
-    @cached_property
-    def webdis(self) -> Running:
-        """webdis on the server's core; its Redis belongs on the load generator's: see ``pin_backends``."""
-        return self._keep(webdis.start(self.run / "webdis.log", SERVER_CORE, self.redis[1]))
+    def start_webdis(self, name: str) -> Running:
+        """webdis on the server's core, a fresh one for each row ``name``: after clients left in the middle of a
+        request, it was seen to give their answers to the next client."""
+        return self._keep(webdis.start(self.run / f"webdis-{name}.log", SERVER_CORE, self.redis[1]))
 
     @cached_property
     def flask(self) -> Running:
@@ -135,7 +140,9 @@ class Arena:
     def nutcracker(self) -> Running:
         """nutcracker on the server's core, its four Redis on the load generator's."""
         logs = [self.run / f"redis-{n}.log" for n in range(SHARDS)]
-        ports = [self._keep(redis.start(log, LOAD_CORE))[1] for log in logs]
+        backends = [self._keep(redis.start(log, LOAD_CORE)) for log in logs]
+        self.redises = tuple(server for server, _ in backends)
+        ports = [port for _, port in backends]
         running = self._keep(nutcracker.start(self.run / "nutcracker.log", SERVER_CORE, ports))
         self.say("filling four Redis through nutcracker")
         nutcracker.fill(running[1], self.source)

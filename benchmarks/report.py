@@ -13,8 +13,9 @@ _HOW: Final = """\
 Written by `make bench`; [benchmarks/README.md](../benchmarks/README.md) says what is measured and how. Every ratio is
 of one run: sides took turns, round by round ({rounds} rounds of {seconds:g} s), on one core each, with the load
 generator on the other; ratios are of medians, and in brackets stand the least and the greatest of one round. *Busy* is
-the part of a core that a process used: where a server's is near 100 %, the server was the limit; where the load
-generator's is, that was. The data are {rows:,} recommendations (ten product ids a customer, all UUIDs), of which
+the part of a core that a process used. Where a server's is near 100 %, the server was the limit; where that of the load
+generator and of what stands behind the server (they share a core) together is, they were; where neither is, somebody
+else used the machine. The data are {rows:,} recommendations (ten product ids a customer, all UUIDs), of which
 {sample:,} random ones are asked for."""
 
 _BETTER: Final = {"requests/s": "more", "keys/s": "more", "s": "less", "bytes": "less"}
@@ -84,14 +85,14 @@ def figures(result: Result) -> str:
     """One result's sides, in full."""
     if not any(side.samples for side in result.sides.values()):
         return _table(("", result.unit), [(name, _amount(s, result.unit)) for name, s in result.sides.items()])
-    header = ("", result.unit, "rounds", "server busy", "load busy", "p50", "p99")
+    header = ("", result.unit, "rounds", "server busy", "behind it", "load busy", "p50", "p99")
     return _table(header, [(name, *_load(side)) for name, side in result.sides.items()])
 
 
 def _load(side: Side) -> tuple[str, ...]:
     rounds = f"{min(side.values):,.0f} to {max(side.values):,.0f}"
-    busy = (f"{(side.typical('server_busy') or 0):.0%}", f"{(side.typical('load_busy') or 0):.0%}")
-    latency = (f"{(side.typical('p50_us') or 0) / 1000:.2f} ms", f"{(side.typical('p99_us') or 0) / 1000:.2f} ms")
+    busy = [f"{side.typical(name) or 0:.0%}" for name in ("server_busy", "behind_busy", "load_busy")]
+    latency = [f"{(side.typical(name) or 0) / 1000:.2f} ms" for name in ("p50_us", "p99_us")]
     return (f"{side.value:,.0f}", rounds, *busy, *latency)
 
 

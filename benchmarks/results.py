@@ -33,7 +33,7 @@ class Side:
         """The median round."""
         return median(self.values)
 
-    def typical(self, name: Literal["load_busy", "server_busy", "p50_us", "p99_us"]) -> float | None:
+    def typical(self, name: Literal["load_busy", "server_busy", "behind_busy", "p50_us", "p99_us"]) -> float | None:
         """The median of a sample's member, None where there was no load."""
         return median(getattr(sample, name) for sample in self.samples) if self.samples else None
 

@@ -18,4 +18,6 @@ class Sample:
     p99_us: float
     """Latency: of a request; pipelined, of a round of requests."""
     server_busy: float = 0.0
-    """The part of a core that the server used."""
+    """The part of its core that the server used."""
+    behind_busy: float = 0.0
+    """The part of the load generator's core that went to what stands behind the server."""

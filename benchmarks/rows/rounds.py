@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from benchmarks.load.sample import Sample
 from benchmarks.processes import Server
@@ -13,15 +13,34 @@ Load = Callable[[float], Sample]
 """Runs one round of so many seconds."""
 
 
-def interleaved(settings: Settings, sides: Mapping[str, tuple[Server, Load]]) -> dict[str, list[Sample]]:
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One side of a row of load: the server that is measured, what stands behind it, and a round of load on it."""
+
+    server: Server
+    load: Load
+    behind: tuple[Server, ...] = ()
+
+    def round(self, seconds: float) -> Sample:
+        """One round, and who was how busy in it."""
+        server, behind = self.server.cpu_seconds(), self._behind_seconds()
+        sample = self.load(seconds)
+        return replace(
+            sample,
+            server_busy=(self.server.cpu_seconds() - server) / sample.seconds,
+            behind_busy=(self._behind_seconds() - behind) / sample.seconds,
+        )
+
+    def _behind_seconds(self) -> float:
+        return sum(server.cpu_seconds() for server in self.behind)
+
+
+def interleaved(settings: Settings, sides: Mapping[str, Contender]) -> dict[str, list[Sample]]:
     """Side → a sample for each round. One round that does not count comes first: it warms everything up."""
-    for _, load in sides.values():
-        load(min(1.0, settings.seconds))
+    for side in sides.values():
+        side.load(min(1.0, settings.seconds))
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
     for _ in range(settings.rounds):
-        for name, (server, load) in sides.items():
-            before = server.cpu_seconds()
-            sample = load(settings.seconds)
-            busy = (server.cpu_seconds() - before) / sample.seconds
-            samples[name].append(replace(sample, server_busy=busy))
+        for name, side in sides.items():
+            samples[name].append(side.round(settings.seconds))
     return samples

@@ -19,7 +19,7 @@ from benchmarks.load.sample import Sample
 from benchmarks.machine import LOAD_CORE, BenchError
 from benchmarks.peers import webdis
 from benchmarks.results import FLASK, NUTCRACKER, OURS, WEBDIS, Result, rates
-from benchmarks.rows.rounds import interleaved
+from benchmarks.rows.rounds import Contender, interleaved
 from benchmarks.rows.shard import mgets
 
 _CHECKED: Final = 20
@@ -53,9 +53,10 @@ def sharded(arena: Arena) -> list[Result]:
     """100 keys a request, spread over four shards, by one load generator for both protocols."""
     size, requests = arena.settings.batch, _batches(arena)[0][OURS]
     ours = script.write(arena.run / "batch.load", requests)
+    (nutcracker, nutcracker_port), (router, router_port) = arena.nutcracker, arena.router
     sides = {
-        NUTCRACKER: (arena.nutcracker[0], partial(_load, arena, arena.nutcracker[1], mgets(arena))),
-        OURS: (arena.router[0], partial(_load, arena, arena.router[1], ours)),
+        NUTCRACKER: Contender(nutcracker, partial(_load, arena, nutcracker_port, mgets(arena)), arena.redises),
+        OURS: Contender(router, partial(_load, arena, router_port, ours), arena.shards),
     }
     samples = interleaved(arena.settings, sides)
     note = "nutcracker proxies RESP; the router parses HTTP and JSON and writes them."
@@ -86,12 +87,16 @@ def _compare(
     arena: Arena, name: str, requests: dict[str, list[bytes]], expected: Sequence[Any]
 ) -> dict[str, list[Sample]]:
     arena.redis[0].pin(LOAD_CORE)
-    servers = {WEBDIS: arena.webdis, FLASK: arena.flask, OURS: arena.router}
+    servers = {
+        WEBDIS: (*arena.start_webdis(name), (arena.redis[0],)),
+        FLASK: (*arena.flask, ()),
+        OURS: (*arena.router, arena.shards),
+    }
     sides = {}
-    for side, (server, port) in servers.items():
+    for side, (server, port, behind) in servers.items():
         _check(side, port, requests[side], expected)
         path = wrk.write_requests(arena.run / f"{name}-{side}.wrk", requests[side])
-        sides[side] = (server, partial(_wrk, arena, port, path))
+        sides[side] = Contender(server, partial(_wrk, arena, port, path), behind)
     return interleaved(arena.settings, sides)
 
 

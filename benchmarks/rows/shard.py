@@ -11,7 +11,7 @@ from benchmarks.load import generator, script
 from benchmarks.load.sample import Sample
 from benchmarks.machine import SERVER_CORE
 from benchmarks.results import OURS, REDIS, UNCOMPRESSED, Result, rates
-from benchmarks.rows.rounds import interleaved
+from benchmarks.rows.rounds import Contender, interleaved
 
 _NOTE: Final = "Every answer is compared with the expected bytes."
 
@@ -50,7 +50,9 @@ def _gets(arena: Arena) -> Path:
 def _compare(arena: Arena, name: str, title: str, path: Path, *, depth: int = 1, keys: int = 1) -> Result:
     arena.redis[0].pin(SERVER_CORE)
     servers = {REDIS: arena.redis, UNCOMPRESSED: arena.shard("none"), OURS: arena.shard("zstd")}
-    sides = {side: (server, partial(_load, arena, port, path, depth)) for side, (server, port) in servers.items()}
+    sides = {
+        side: Contender(server, partial(_load, arena, port, path, depth)) for side, (server, port) in servers.items()
+    }
     samples = interleaved(arena.settings, sides)
     return Result(
         name=name,
