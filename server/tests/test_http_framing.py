@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
 from lookupdb.route.http_limits import MAX_PIPELINE
-from tests.support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
 BATCH = b'{"keys": ["a"]}'
 FOUND_A = b'{"generation":"g1","found":{"a":1},"missing":[]}'

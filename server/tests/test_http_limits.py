@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from support.http import Client, Response, ScriptedLookups, Server, eventually, request, serving
 
 from lookupdb.route.http_limits import (
     MAX_ANSWER_BYTES,
@@ -15,7 +16,6 @@ from lookupdb.route.http_limits import (
     MAX_TARGET_BYTES,
     SLICE_BYTES,
 )
-from tests.support.http import Client, Response, ScriptedLookups, Server, eventually, request, serving
 
 MAX_BODY = 50_000
 MEBIBYTE = b'"' + b"x" * ((1 << 20) - 2) + b'"'

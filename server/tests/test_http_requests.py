@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-
-from tests.support.http import Client, ScriptedLookups, Server, generation, serving
+from support.http import Client, ScriptedLookups, Server, generation, serving
 
 KENNEDY = b'{"name": "John F Kennedy International Airport", "elevation": 13}'
 ODD_KEYS = {

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
 from lookupdb.route import http_front
 from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_PIPELINE
-from tests.support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
 BIG = b'"' + b"x" * 500_000 + b'"'
 

@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-
-from tests.support.http import Client, ScriptedLookups, Server, serving
+from support.http import Client, ScriptedLookups, Server, serving
 
 GET = b"GET /v1/lookup/a HTTP/1.1\r\nHost: router\r\n"
 POST = b"POST /v1/lookup HTTP/1.1\r\nHost: router\r\n"

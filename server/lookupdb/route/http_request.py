@@ -62,6 +62,7 @@ class Request:
     __slots__ = ("body", "fields", "line", "method", "plain", "target")
 
     def __init__(self, target: bytes) -> None:
+        self.method = b""
         self.target = target
         self.fields: dict[str, bytes] = {}
         """In lower case → value; only the fields named above."""
