@@ -37,6 +37,8 @@ _PAGE_BYTES: Final = 4096
 _NODE_BYTES: Final = 16
 """What LMDB adds to a record, about."""
 _BATCHES_AHEAD: Final = 3
+_PROBE_PAGES: Final = 256
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LARGEST_NODE: Final = 2038
 """LMDB puts a value on pages of its own when key, value and 8 bytes are together longer than this."""
 
@@ -50,17 +52,32 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
-        if any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
-            raise _full(path, error) from error
-        raise StoreError(f"cannot write {path}: {error}") from error
+        cause = _refusal(path)
+        if cause in _FULL:
+            raise _full(path, os.strerror(cause)) from error
+        raise StoreError(f"cannot write {path}: {os.strerror(cause) if cause else error}") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _full(path, error) from error
+        if error.errno in _FULL:
+            raise _full(path, error.strerror) from error
         raise StoreError(f"cannot write {path}: {error}") from error
 
 
-def _full(path: Path, error: Exception) -> NotEnoughRoom:
-    return NotEnoughRoom(f"the disk is full while writing {path}: {error}", hint="make room, or give another --store")
+def _refusal(path: Path) -> int:
+    """Why the file at ``path`` cannot grow, as an errno, or 0 if it can.
+
+    LMDB calls it an input/output error when a disk takes only the first part of a write; the disk says it better.
+    """
+    try:
+        with path.open("ab", buffering=0) as file:
+            for _ in range(_PROBE_PAGES):
+                file.write(bytes(_PAGE_BYTES))
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+def _full(path: Path, reason: str) -> NotEnoughRoom:
+    return NotEnoughRoom(f"no room left for {path}: {reason}", hint="make room there, or give another --store")
 
 
 @dataclass(slots=True)

@@ -1,0 +1,230 @@
+"""What can happen to a build from outside: signals, full disks, a store that fails half-way, a second builder.
+
+Whatever it is: the new generation is there whole or not at all, earlier ones are untouched, and running it again works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+from lookupdb import store
+from lookupdb.cli.build import command
+from lookupdb.errors import NotEnoughRoom, StoreError
+from lookupdb.spec import read_manifest
+from lookupdb.store import Dataset
+from lookupdb.store.generation import in_store
+
+ROWS = 20_000
+
+
+class Builds:
+    """A folder with a source and a manifest, and the command to build it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir()
+        self.store = str(folder / "store")
+        self.manifest = folder / "people.yaml"
+        self.source(1)
+        self.manifest.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "lookupdb.dev/v1alpha1",
+                    "kind": "LookupDataset",
+                    "metadata": {"name": "people"},
+                    "spec": {
+                        "source": {"url": "people.csv"},
+                        "key": {"columns": ["id"]},
+                        "value": {"compression": "none"},
+                        "shards": 2,
+                    },
+                }
+            )
+        )
+
+    def source(self, version: int) -> None:
+        """Another content each time, a few megabytes of it."""
+        text = "".join(f"{number:09d},version {version} of row {number} {'-' * 100}\n" for number in range(ROWS))
+        (self.folder / "people.csv").write_text("id,text\n" + text)
+
+    def arguments(self, *more: str) -> list[str]:
+        fixed = ["-f", str(self.manifest), "--store", self.store, "--scratch", str(self.scratch), "--progress", "plain"]
+        return [*fixed, "--memory-limit", "256MiB", *more]
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        """The command in a process of its own, under way."""
+        command_line = [sys.executable, "-m", "lookupdb", "build", *self.arguments(*more)]
+        return subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, *more: str) -> Any:
+        """The command, done within this process."""
+        return CliRunner().invoke(command, self.arguments(*more), standalone_mode=False)
+
+    @property
+    def dataset(self) -> Dataset:
+        return store.open(self.store).dataset(read_manifest(self.manifest))
+
+    def check_whole(self, generation: str) -> None:
+        """Every record of ``generation`` is there."""
+        with in_store(self.dataset, generation).shards(self.scratch) as shards:
+            assert sum(shard.pages()["entries"] for shard in shards) == ROWS
+
+
+@pytest.fixture
+def builds(tmp_path: Path) -> Builds:
+    return Builds(tmp_path)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("number", "phase"),
+    [
+        pytest.param(signal.SIGINT, "read", id="Ctrl-C while records are sorted"),
+        pytest.param(signal.SIGTERM, "sort", id="SIGTERM while shards are written"),
+        pytest.param(signal.SIGKILL, "sort", id="kill -9 while shards are written"),
+        pytest.param(signal.SIGKILL, "writing", id="kill -9 while the generation is completed"),
+    ],
+)
+def test_an_interrupted_build_can_be_run_again(
+    builds: Builds, tmp_path: Path, number: signal.Signals, phase: str
+) -> None:
+    assert builds.run().exception is None
+    g1 = contents(Path(builds.dataset.url))
+    builds.source(2)
+    with builds.start("--termination-log", str(tmp_path / "log")) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if line.startswith(f"{phase}, done"):
+                process.send_signal(number)
+                break
+        process.communicate(timeout=50)
+    if process.returncode != 0:  # else it was faster than the signal
+        assert process.returncode == (128 + number if number != signal.SIGKILL else -number)
+        assert builds.dataset.generations() == ("g1",)
+        if number != signal.SIGKILL:
+            assert list(builds.scratch.iterdir()) == []
+            assert contents(Path(builds.dataset.url)) == g1
+            told = json.loads((tmp_path / "log").read_bytes())
+            assert (told["reason"], told["exitCode"]) == ("Interrupted", 128 + number)
+        assert json.loads(builds.run().stdout)["outcome"] == "built"
+    newest = builds.dataset.newest()
+    assert newest
+    builds.check_whole(newest)
+    assert list(builds.scratch.iterdir()) == []
+    now = contents(Path(builds.dataset.url))
+    assert g1.items() <= now.items()
+    assert {name.split("/")[0] for name in now} == {"g1", newest}
+
+
+def test_of_two_builds_of_one_generation_exactly_one_wins(builds: Builds) -> None:
+    with builds.start("--generation", "g1") as one, builds.start("--generation", "g1") as other:
+        errors = [process.communicate(timeout=50)[1] for process in (one, other)]
+    assert sorted([one.returncode, other.returncode]) == [0, 5]
+    loser = errors[0 if one.returncode else 1]
+    assert "g1 of default/people is being built by another process" in loser or "g1 of default/people exists" in loser
+    builds.check_whole("g1")
+
+
+class TestDiskFull:
+    def check(self, builds: Builds, error: str) -> None:
+        assert "make room" in error or "larger folder" in error
+        assert builds.dataset.generations() == ()
+        assert list(builds.scratch.iterdir()) == []
+        assert not contents(Path(builds.dataset.url))
+
+    def test_a_file_that_may_not_grow(self, builds: Builds) -> None:
+        """A limit on file size stands for a quota: any user can set one."""
+        with builds.start() as process:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+            out, err = process.communicate(timeout=50)
+        assert (process.returncode, out) == (6, "")
+        assert "no room left for" in err
+        assert "shard-0000" in err
+        assert "File too large" in err
+        self.check(builds, err)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+    @pytest.mark.parametrize("where", ["store", "scratch"])
+    def test_a_small_disk(self, builds: Builds, where: str) -> None:
+        disk = builds.folder / where
+        disk.mkdir(exist_ok=True)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=False).returncode:
+            pytest.skip("no right to mount")
+        try:
+            if where == "scratch":  # large values wait there while keys are sorted, however much memory there is
+                lines = "".join(f"{number},{'x' * 70_000}\n" for number in range(40))
+                (builds.folder / "people.csv").write_text("id,text\n" + lines)
+            error = builds.run().exception
+            assert isinstance(error, NotEnoughRoom)
+            assert str(disk) in str(error)
+            assert "No space left on device" in str(error)
+            self.check(builds, str(error))
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.fixture
+def failing_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """An S3 server that refuses to put what ends in ``refused``; gives its URL first, then what it was asked to put."""
+    application = DomainDispatcherApplication(create_backend_app)
+    asked: list[str] = []
+
+    def middleware(environ: dict[str, Any], respond: Any) -> Any:
+        path = environ["PATH_INFO"]
+        if environ["REQUEST_METHOD"] == "PUT":
+            asked.append(path.rpartition("/")[2])
+            if path.endswith("shard-00001-of-00002.lmdb"):
+                respond("403 Forbidden", [("Content-Type", "application/xml")])
+                return [b"<Error><Code>QuotaExceeded</Code><Message>the bucket is full</Message></Error>"]
+        return application(environ, respond)
+
+    server = make_server("127.0.0.1", 0, middleware, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    environment = {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    urllib.request.urlopen(urllib.request.Request(f"{url}/lookups", method="PUT")).close()
+    asked.clear()
+    yield asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_store_that_fails_half_way_is_left_clean(builds: Builds, failing_s3: list[str]) -> None:
+    builds.store = "s3://lookups/prefix"
+    error = builds.run().exception
+    assert isinstance(error, StoreError)
+    assert "cannot put shard-00001-of-00002.lmdb into s3://lookups/prefix" in str(error)
+    assert failing_s3 == ["claim.json", "shard-00000-of-00002.lmdb", "shard-00001-of-00002.lmdb"]
+    assert builds.dataset.generations() == ()
+    assert builds.dataset.next_generation() == "g1"  # not even a claim is left
+    assert list(builds.scratch.iterdir()) == []
