@@ -12,6 +12,7 @@ from support.routing import LIMITS, Core, entry, identity, table
 from support.scripted_shard import Script, ScriptedShard, answer, hang_up, hold, late, saying
 from support.waiting import soon
 
+from lookupdb.keys import shard_of
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookups import Problem
 
@@ -195,3 +196,21 @@ async def test_a_full_replica_gives_way_to_the_other(stack: AsyncExitStack) -> N
     answers = [core.find(key) for key in KEYS[:5]]
     told = [await each for each in answers]
     assert told == VALUES[:5]
+
+
+async def test_answered_asks_do_not_pile_up_behind_one_that_is_not(stack: AsyncExitStack) -> None:
+    core = Core(replace(LIMITS, deadline_milliseconds=20_000))
+    stack.callback(core.close)
+    scripts = [hold, answer]
+    shards = [
+        await stack.enter_async_context(ScriptedShard(identity(number, 2), RECORDS, script))
+        for number, script in enumerate(scripts)
+    ]
+    await core.serve(table(entry([[shard.address] for shard in shards])))
+    held = next(key for key in KEYS if shard_of(key.encode(), 2) == 0)
+    others = [key for key in KEYS if shard_of(key.encode(), 2) == 1]
+    core.find(held)
+    for _ in range(40):
+        await asyncio.gather(*(core.find(key).future for key in others))
+    deadlines = core.lookups._watch.__self__  # type: ignore[attr-defined]
+    await soon(lambda: len(deadlines._young) < 5000, "those that are done are forgotten", 1)

@@ -26,6 +26,8 @@ class Connection(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: asyncio.Transport | None = None
         self._why: str | None = None
+        self.received = 0
+        """Bytes since the beginning."""
 
     @classmethod
     async def open(
@@ -53,6 +55,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand over whole replies; close at the first byte that is not RESP."""
         reader = self._reader
+        self.received += len(data)
         try:
             reader.feed(data)
             reply = reader.gets()

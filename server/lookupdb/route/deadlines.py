@@ -16,6 +16,8 @@ from lookupdb.route.waiters import Problem
 _DEADLINES: Final = INDEX["deadlines"]
 _LONGEST_TICK: Final = 0.05
 _SHORTEST_TICK: Final = 0.001
+_COMPACT_AT: Final = 4096
+"""Asks in a queue, beyond which those that are done are sought behind one that is not."""
 
 
 class Deadlines:
@@ -34,6 +36,7 @@ class Deadlines:
         self._loop = asyncio.get_running_loop()
         self._young: deque[Ask] = deque()
         self._old: deque[Ask] = deque()
+        self._compact_at = _COMPACT_AT
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, ask: Ask) -> None:
@@ -41,11 +44,6 @@ class Deadlines:
         self._young.append(ask)
         if self._timer is None:
             self._timer = self._loop.call_later(self._tick, self._sweep)
-
-    @property
-    def outstanding(self) -> bool:
-        """Whether any ask is not done. True for up to a tick after the last one was."""
-        return self._timer is not None
 
     def _sweep(self) -> None:
         now = self._loop.time()
@@ -60,7 +58,15 @@ class Deadlines:
             if not ask.done:
                 self._counters[_DEADLINES] += ask.count
                 ask.give_up(self._problem(ask))
-        self._timer = self._loop.call_later(self._tick, self._sweep) if young or old else None
+        if len(young) + len(old) > self._compact_at:
+            self._compact()
+        self._timer = self._loop.call_later(self._tick, self._sweep) if self._young or self._old else None
+
+    def _compact(self) -> None:
+        """Forget what is done: while one shard does not answer, the others' asks must not pile up behind its own."""
+        self._young = deque(ask for ask in self._young if not ask.done)
+        self._old = deque(ask for ask in self._old if not ask.done)
+        self._compact_at = max(_COMPACT_AT, 2 * (len(self._young) + len(self._old)))
 
     def _problem(self, ask: Ask) -> Problem:
         endpoint = f" ({ask.tried.address})" if ask.tried else ""

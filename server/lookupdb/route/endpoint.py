@@ -32,6 +32,8 @@ BATCH_KEYS: Final = 256
 """A batch is sent once it has so many keys. An ask has no more, so that a batch stays below twice as many."""
 BATCHES_IN_FLIGHT: Final = 1
 """A second one gives smaller batches, and so more of them, for the same keys: measured slower on a busy core."""
+BATCH_BYTES: Final = 4 << 20
+"""What an answer should not exceed: where values are large, a batch has fewer keys."""
 CONNECT_SECONDS: Final = 2.0
 """To resolve, connect and prove."""
 FIRST_BACKOFF_SECONDS: Final = 0.05
@@ -104,6 +106,11 @@ class Endpoint:
         self._lost: asyncio.Future[str] | None = None
         self._life: asyncio.Task[None] | None = None
         self._stall_watch: asyncio.TimerHandle | None = None
+        self._batch_keys = BATCH_KEYS
+        self._received = 0
+        """Bytes that had come when the last batch was answered."""
+        self.answered_at = float("-inf")
+        """The loop's time of the last answer."""
 
     # Asking: the hot path.
 
@@ -128,7 +135,7 @@ class Endpoint:
         queue = self._queue
         asks: list[Ask] = []
         keys: list[bytes] = []
-        while queue and len(keys) < BATCH_KEYS:
+        while queue and len(keys) < self._batch_keys:
             ask = queue.popleft()
             if ask.done:
                 self.outstanding -= ask.count
@@ -158,12 +165,8 @@ class Endpoint:
         self.outstanding -= batch.keys
         values = [reply] if batch.keys == 1 else reply
         if type(values) is list and len(values) == batch.keys and _KINDS.issuperset(map(type, values)):
-            at = 0
-            for ask in batch.asks:
-                if not ask.done:
-                    ask.take(values, at)
-                at += ask.count
-            self._sample(batch)
+            self._hand_out(batch.asks, values)
+            self._measure(batch)
             if self._queue and not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._send)
@@ -174,6 +177,16 @@ class Endpoint:
             self.outstanding += batch.keys
             self._close_connection(f"answered {batch.keys} keys with {_shape(reply)}")
 
+    def _hand_out(self, asks: list[Ask], values: list[bytes | None]) -> None:
+        at = 0
+        for ask in asks:
+            if not ask.done:
+                try:
+                    ask.take(values, at)
+                except Exception:  # whatever it is, it must not cost the others their answer
+                    log.exception("a waiter failed")
+            at += ask.count
+
     def _refused(self, batch: _Batch, why: str) -> None:
         """An error reply is a failed try of its batch; the connection itself is still in order."""
         problem = self.problem("BadAnswer", why)
@@ -181,11 +194,18 @@ class Endpoint:
             ask.failed(problem)
         self._send()
 
-    def _sample(self, batch: _Batch) -> None:
+    def _measure(self, batch: _Batch) -> None:
+        """How long the answer took, now and then, and how many keys the next batch may have at values of this size."""
+        self.answered_at = now = self._loop.time()
+        received = self._connection.received if self._connection else 0
+        size, self._received = received - self._received, received
+        if size > BATCH_BYTES or self._batch_keys < BATCH_KEYS:
+            fitting = max(1, BATCH_BYTES * batch.keys // max(size, 1))
+            self._batch_keys = min(fitting, 2 * self._batch_keys, BATCH_KEYS)
         counters = self._settings.counters
         if counters[_BATCHES] % _SAMPLED == 0:
             counters[_BATCHES_SAMPLED] += 1
-            counters[_MICROSECONDS] += int((self._loop.time() - batch.sent) * 1e6)
+            counters[_MICROSECONDS] += int((now - batch.sent) * 1e6)
 
     # A batch that is never answered.
 
@@ -290,6 +310,7 @@ class Endpoint:
     def _broken(self, why: str) -> None:
         """The connection is gone: so are the tries of all asks that were in flight or queued."""
         self._connection = None
+        self._received = 0
         if self.state is State.READY:
             self._settings.counters[_BROKEN] += 1
             self._set_state(State.BROKEN, why)

@@ -50,8 +50,7 @@ class Lookups:
     def __init__(self, limits: Limits, counters: memoryview) -> None:
         self.live: LiveTable | None = None
         self._counters = counters
-        self._deadlines = Deadlines(limits.deadline_seconds, limits.hedge_seconds, counters)
-        self._watch = self._deadlines.add
+        self._watch = Deadlines(limits.deadline_seconds, limits.hedge_seconds, counters).add
         self._now = asyncio.get_running_loop().time
 
     def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
@@ -119,11 +118,6 @@ class Lookups:
             age=max(0.0, time.time() - entry.built_timestamp),
             candidates=tuple(e.generation for e in table.entries if e.generation != table.active),
         )
-
-    @property
-    def outstanding(self) -> bool:
-        """Whether anybody waits for an answer; may lag behind by a tick of the deadlines."""
-        return self._deadlines.outstanding
 
     def _parts(self, keys: list[str], gather: Gather, generation: Generation) -> list[Part]:
         """The asks for ``keys``, each of one shard and no larger than a batch."""

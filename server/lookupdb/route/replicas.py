@@ -77,11 +77,19 @@ class Shard:
             ask.give_up(problem)
 
     def ask_also(self, ask: Ask, *, hedge: bool) -> None:
-        """The second try of ``ask``, whose first goes on: only if another replica is ready."""
-        if ask.done or ask.retried or not ask.tries:
+        """The second try of ``ask``, whose first goes on: only if another replica is ready.
+
+        Without ``hedge`` also only if it is likely to be faster: when all replicas have more to do than they can,
+        asking each for everything would be the end of them.
+        """
+        first = ask.tried
+        if ask.done or ask.retried or not ask.tries or first is None:
             return
         endpoint = self._another(ask)
-        if endpoint and endpoint.ask(ask):
+        if endpoint is None:
+            return
+        stalled = first.answered_at < ask.started
+        if (hedge or stalled or endpoint.outstanding < first.outstanding) and endpoint.ask(ask):
             ask.retried = True
             self.counters[_HEDGES if hedge else _RETRIES] += ask.count
 

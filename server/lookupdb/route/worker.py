@@ -27,6 +27,9 @@ from lookupdb.runtime.worker import Boot
 FINISH_SECONDS: Final = 4.0
 """After the drain, requests in flight have so long; the supervisor kills a worker a second later."""
 
+REPORT_SECONDS: Final = 0.05
+"""How long a change may wait before the supervisor is told."""
+
 
 def config(table: Path, limits: Limits, password: str | None) -> dict[str, Any]:
     """What the supervisor tells each worker in ``Boot.config``."""
@@ -51,9 +54,16 @@ class _Reports:
         self._boot = boot
         self._ready = False
         self._last: dict[str, Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def changed(self, cutover: Cutover) -> None:
+        """Tell soon: many endpoints change at once."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._tell, cutover)
+
+    def _tell(self, cutover: Cutover) -> None:
         """Ready is when a routing table is in effect and each of its shards has been reached once."""
+        self._timer = None
         status = cutover.status()
         if not self._ready and cutover.complete:
             self._ready = True
