@@ -9,6 +9,8 @@ import pytest
 from lookupdb.serve.limits import Limits
 from lookupdb.serve.resp import (
     CRLF,
+    GET_HEADS,
+    GET_KEYS,
     Command,
     ProtocolError,
     Requests,
@@ -95,6 +97,20 @@ def test_what_is_not_whole_gets_or_one_mget_is_left_to_the_general_parser(data: 
     parts = data.split(CRLF)
     assert keys_of_gets(parts) is None
     assert keys_of_mget(parts) is None
+
+
+@pytest.mark.parametrize("key", [*ODD_KEYS, *(b"k" * length for length in (9, 10, 11, 98, 99, 100, 101, 510))])
+def test_one_get_is_recognised_by_its_size_and_beginning(key: bytes) -> None:
+    data = request(b"GET", key)
+    assert data.startswith(GET_HEADS[len(data)])
+    assert data[GET_KEYS[len(data)]] == key
+
+
+def test_nothing_else_is_taken_for_one_get() -> None:
+    for data in (request(b"GET", b"k"), request(b"GET", b"k" * 9), request(b"GET", b"k" * 99)):
+        for wrong in (data[:-1], data + b"x", data + b"\r\n", data.replace(b"k", b"", 1), data.replace(b"G", b"S")):
+            taken = wrong.startswith(GET_HEADS[len(wrong)]) and wrong.endswith(CRLF)
+            assert not taken
 
 
 def test_inline_commands_are_read_as_redis_reads_them() -> None:

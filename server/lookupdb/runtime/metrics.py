@@ -50,7 +50,9 @@ class ServiceCollector(Collector):
             f"{self.prefix}_worker_restarts", "Workers started again after they ended.", value=restarts
         )
         yield self._by_process(
-            "private_bytes", "Memory that this process alone owns (no file backs it), swap included.", memory.private_bytes
+            "private_bytes",
+            "Memory that this process alone owns (no file backs it), swap included.",
+            memory.private_bytes,
         )
         yield self._by_process(
             "major_faults",

@@ -1,8 +1,8 @@
 r"""RESP on the wire: requests in, replies out.
 
-Requests are read in two ways. ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read of a busy
-client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few C-speed
-operations on the split bytes. All else goes to ``Requests``, which takes any legal request in any pieces, inline
+Requests are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read
+of a busy client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few
+operations of C speed. All else goes to ``Requests``, which takes any legal request in any pieces, inline
 ones too, and knows every limit. hiredis' parser is as fast, but it allocates what a header
 announces (``*1000000000\r\n``) before anything of it has arrived.
 """
@@ -34,6 +34,19 @@ class ProtocolError(Exception):
     """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
 
 
+def _heads_of_get() -> tuple[list[bytes], list[slice]]:
+    heads, keys = [b"\n"] * 600, [slice(0)] * 600  # no request begins with "\n"
+    for length in range(1, MAX_KEY_BYTES + 1):
+        head = b"*2\r\n$3\r\nGET\r\n$%d\r\n" % length
+        size = len(head) + length + len(CRLF)
+        heads[size], keys[size] = head, slice(len(head), -2)
+    return heads, keys
+
+
+GET_HEADS, GET_KEYS = _heads_of_get()
+"""By the size of a read: how it begins, and where its key is, if it is one GET. Both sizes decide the key's length."""
+
+
 def keys_of_gets(parts: list[bytes]) -> list[bytes] | None:
     """The keys, when ``parts`` (a read split at CRLF) is one or more whole GETs and nothing else."""
     count, rest = divmod(len(parts), 5)
@@ -41,13 +54,10 @@ def keys_of_gets(parts: list[bytes]) -> list[bytes] | None:
         return None
     keys = parts[4::5]
     try:
-        if count == 1:
-            plain = parts[0] == b"*2" and parts[1] == b"$3" and parts[3] == _LENGTHS[len(parts[4])]
-        else:
-            plain = (
-                parts[0:-1:5].count(b"*2") == parts[1::5].count(b"$3") == parts[2::5].count(b"GET") == count
-                and list(map(_length, map(len, keys))) == parts[3::5]
-            )
+        plain = (
+            parts[0:-1:5].count(b"*2") == parts[1::5].count(b"$3") == parts[2::5].count(b"GET") == count
+            and list(map(_length, map(len, keys))) == parts[3::5]
+        )
     except IndexError:  # a key longer than any can be
         return None
     return keys if plain else None
