@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +110,16 @@ class TestPipelining:
         client.close()
         server.call(server.lookups.release)
         eventually(lambda: server.count("connections") <= open_before)
+
+    @pytest.mark.parametrize("requests", [1, 10, 1000])
+    def test_so_is_one_that_resets_its_connection(self, server: Server, requests: int) -> None:
+        client = server.connect()
+        client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.send(request("/v1/lookup/a") + request("/v1/lookup/slow") * requests)
+        assert client.response().body == b"1"
+        client.close()
+        with server.connect() as other:
+            assert other.get("/v1/lookup/a").body == b"1"
 
 
 class TestBodies:

@@ -12,12 +12,12 @@ import hypothesis
 import pytest
 import schemathesis
 import yaml
-
-from lookupdb.route import http_problems, http_routes
 from support.fleets import fleet, fleet_entry
 from support.routers import routing
 from support.routing import table_file
 from support.shards import write_generation
+
+from lookupdb.route import http_problems, http_routes
 
 DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text())
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
@@ -75,9 +75,9 @@ def test_it_has_every_type_of_problem_under_its_status() -> None:
     described: dict[str, set[str]] = {}
     for _, _, operation in operations():
         for status, response in operation["responses"].items():
-            if "$ref" in response:
-                response = DOCUMENT["components"]["responses"][response["$ref"].rpartition("/")[2]]
-            described.setdefault(status, set()).update(re.findall(r"`([a-z-]+)`", response["description"]))
+            name = response.get("$ref", "").rpartition("/")[2]
+            description = DOCUMENT["components"]["responses"].get(name, response)["description"]
+            described.setdefault(status, set()).update(re.findall(r"`([a-z-]+)`", description))
     for kind in http_problems.ALL:
         assert kind.name in described[str(kind.status)], f"{kind.status} {kind.name} is not described"
 

@@ -49,8 +49,20 @@ _LOWER: Final = {
         *(_LENGTH, _CODING, _EXPECT, _CONNECTION, _UPGRADE, "proxy-connection"),
     )
 }
-_FIELDS: Final = _LOWER | {name.title().encode(): name for name in _LOWER.values()}
-"""The fields that matter here, as they are usually spelled; all others are dropped unread."""
+_IGNORED: Final = (
+    "User-Agent",
+    "Accept-Encoding",
+    "Accept-Language",
+    "Cache-Control",
+    "X-Request-Id",
+    "X-Forwarded-For",
+)
+_FIELDS: Final = (
+    _LOWER
+    | {name.title().encode(): name for name in _LOWER.values()}
+    | {spelling.encode(): "" for name in _IGNORED for spelling in (name, name.lower())}
+)
+"""The fields that matter here, as they are usually spelled, and common ones that do not ("")."""
 
 _SLASH: Final = ord("/")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
@@ -227,8 +239,10 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field, or a trailer, which means nothing here."""
-        field = _FIELDS.get(name) or _LOWER.get(name.lower())
-        if field is None or self._in_body:
+        field = _FIELDS.get(name)
+        if field is None:
+            field = _LOWER.get(name.lower())
+        if not field or self._in_body:
             return
         fields = self._head().fields
         if field not in fields:

