@@ -58,6 +58,8 @@ def _run(rows: list[Row], arguments: argparse.Namespace) -> None:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - started:5.0f} s] {text}", flush=True)
 
+    if not machine.is_quiet():
+        say("the machine is busy with something else: do not believe these figures, and not even the ratios")
     settings = QUICK if arguments.quick else FULL
     results: dict[str, Result] = {}
     with Arena(settings, _FOLDER, say) as arena:

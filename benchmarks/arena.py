@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from benchmarks import datasets
 from benchmarks.datasets import Generation, Pairs
@@ -19,8 +19,10 @@ from benchmarks.peers import flask, lookupdb, nutcracker, redis, webdis
 from benchmarks.processes import Cost, Server, measured
 from benchmarks.settings import Settings
 
-SHARDS = 4
+SHARDS: Final = 4
 """Behind the router and behind nutcracker."""
+_LARGE: Final = (".load", ".wrk", ".pickle", ".sqlite")
+"""What is not worth keeping when a run is over; logs and settings are."""
 
 Running = tuple[Server, int]
 """A server and its port."""
@@ -50,6 +52,9 @@ class Arena:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self._stack.close()
         shutil.rmtree(self.run / "store", ignore_errors=True)
+        for path in self.run.iterdir():
+            if path.suffix in _LARGE:
+                path.unlink()
 
     @cached_property
     def source(self) -> Path:

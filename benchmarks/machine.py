@@ -30,6 +30,9 @@ PACKAGES: Final = {
 }
 """Program → the Debian package that brings it."""
 
+_LOAD_BEFORE: Final = os.getloadavg()[0]
+_QUIET: Final = 0.5
+
 _PYTHON: Final = (
     "lookupdb lmdb duckdb zstandard hiredis httptools uvloop orjson xxhash redis flask gunicorn gevent".split()  # noqa: SIM905
 )
@@ -51,6 +54,11 @@ def require(programs: Iterable[str]) -> None:
         raise BenchError("the benchmarks need two cores, one for the server and one for the load; this machine has one")
 
 
+def is_quiet() -> bool:
+    """Whether the machine had nothing else to do when this run began."""
+    return _LOAD_BEFORE <= _QUIET
+
+
 def describe() -> dict[str, str]:
     """Name → value, for the report's head."""
     return {
@@ -59,6 +67,7 @@ def describe() -> dict[str, str]:
         "Memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "Kernel": platform.release(),
         "System": _first_match("/etc/os-release", r'PRETTY_NAME="(.+)"') or platform.system(),
+        "Load average at the start": f"{_LOAD_BEFORE:.2f}",
         "Commit": _line(["git", "describe", "--always", "--dirty"]) or "unknown",
     }
 
