@@ -74,3 +74,9 @@ def key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
 def shard_of(key: bytes, shards: int) -> int:
     """The number of the one shard, 0 to ``shards - 1``, in which the encoded ``key`` lives."""
     return xxhash.xxh3_64_intdigest(key) % shards
+
+
+def shards_of(encoded: Sequence[bytes], shards: int) -> list[int]:
+    """``shard_of`` each of the keys, with less work a key."""
+    digest = xxhash.xxh3_64_intdigest
+    return [digest(key) % shards for key in encoded]

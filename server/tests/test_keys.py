@@ -70,3 +70,8 @@ def test_the_longest_key_is_511_bytes() -> None:
 def test_the_hash_is_xxh3_64_as_published() -> None:
     """With one shard for each possible digest, the shard is the digest: XXH3's own test vector."""
     assert keys.shard_of(b"", 1 << 64) == 0x2D06800538D394C2
+
+
+def test_many_keys_find_the_same_shards_as_one() -> None:
+    encoded = [b"%d" % number for number in range(100)]
+    assert keys.shards_of(encoded, 7) == [keys.shard_of(key, 7) for key in encoded]

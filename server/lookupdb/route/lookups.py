@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lookupdb.keys import InvalidKey, shard_of
+from lookupdb.keys import InvalidKey, shard_of, shards_of
 from lookupdb.route.asks import Gather, One, Part
 from lookupdb.route.counters import INDEX
 from lookupdb.route.deadlines import Deadlines
@@ -121,30 +124,32 @@ class Lookups:
 
     def _parts(self, keys: list[str], gather: Gather, generation: Generation) -> list[Part]:
         """The asks for ``keys``, each of one shard and no larger than a batch."""
-        encode, shards, now = generation.encode, generation.shards, self._now()
-        count = len(shards)
-        found: dict[int, tuple[list[bytes], list[int]]] = {}
-        invalid = 0
-        for position, key in enumerate(keys):
-            try:
-                encoded = encode(key)
-            except InvalidKey:
-                invalid += 1
-                continue
-            number = shard_of(encoded, count)
-            if number in found:
-                encodeds, positions = found[number]
-                encodeds.append(encoded)
-                positions.append(position)
-            else:
-                found[number] = ([encoded], [position])
-        if invalid:
-            self._counters[_MISSING] += invalid
+        shards, now = generation.shards, self._now()
+        encoded, positions = self._encode(keys, generation)
+        found: defaultdict[int, tuple[list[bytes], list[int]]] = defaultdict(lambda: ([], []))
+        for key, position, number in zip(encoded, positions, shards_of(encoded, len(shards)), strict=True):
+            part_keys, part_positions = found[number]
+            part_keys.append(key)
+            part_positions.append(position)
         return [
             part
-            for number, (encodeds, positions) in found.items()
-            for part in _cut(encodeds, positions, gather, shards[number], now)
+            for number, (part_keys, part_positions) in found.items()
+            for part in _cut(part_keys, part_positions, gather, shards[number], now)
         ]
+
+    def _encode(self, keys: list[str], generation: Generation) -> tuple[list[bytes], Sequence[int]]:
+        """The keys that a record can have, as bytes, and their places among ``keys``; the others are missing."""
+        encode = generation.encode
+        try:
+            return [encode(key) for key in keys], range(len(keys))
+        except InvalidKey:
+            encoded, positions = [], []
+            for position, key in enumerate(keys):
+                with contextlib.suppress(InvalidKey):
+                    encoded.append(encode(key))
+                    positions.append(position)
+            self._counters[_MISSING] += len(keys) - len(encoded)
+            return encoded, positions
 
 
 def _cut(keys: list[bytes], positions: list[int], gather: Gather, shard: Shard, now: float) -> list[Part]:
