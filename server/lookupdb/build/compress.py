@@ -8,6 +8,7 @@ sample and judged on the other. Everything here is deterministic.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import zstandard
@@ -37,7 +38,7 @@ _LARGEST_SAMPLE: Final = 64 << 10
 """A value longer than this compresses well by itself and would only crowd the others out of the sample."""
 
 
-def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int) -> bytes:
+def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int, threads: int = 1) -> bytes:
     """The dictionary that makes ``records`` records in ``shards`` files smallest; empty when none pays.
 
     ``sample`` holds values as the source gives them, in an order that has nothing to do with theirs. Each shard file
@@ -49,12 +50,11 @@ def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int) -> 
     if len(training) < _MIN_SAMPLES:
         return b""
     best, best_cost = b"", _stored_bytes(held, b"") * records / len(held)
-    for size in DICTIONARY_SIZES:
-        if size * shards >= best_cost:
-            break  # it alone would take more than it could save
-        dictionary = _train(size, training)
-        if not dictionary:
-            continue
+    # A dictionary that takes more than it could save is not worth training.
+    sizes = [size for size in DICTIONARY_SIZES if size * shards < best_cost]
+    with ThreadPoolExecutor(threads, "train") as pool:
+        candidates = [trained for trained in pool.map(lambda size: _train(size, training), sizes) if trained]
+    for dictionary in candidates:
         cost = _stored_bytes(held, dictionary) * records / len(held) + len(dictionary) * shards
         if cost < best_cost * (1 - _MIN_GAIN):
             best, best_cost = dictionary, cost

@@ -138,7 +138,9 @@ class _Build:
         dictionary = b""
         if spec.value.compression == "zstd":
             self.progress.phase("training", None, "rows")
-            dictionary = choose_dictionary(records.sample, records=records.rows, shards=spec.shards)
+            dictionary = choose_dictionary(
+                records.sample, records=records.rows, shards=spec.shards, threads=self.options.threads
+            )
             self.progress.done()
         meta = ShardMeta(
             dataset=f"{spec.namespace}/{spec.name}",

@@ -58,7 +58,7 @@ def write_errors(path: Path) -> Iterator[None]:
         raise StoreError(f"cannot write {path}: {os.strerror(cause) if cause else error}") from error
     except OSError as error:
         if error.errno in _FULL:
-            raise _full(path, error.strerror) from error
+            raise _full(path, os.strerror(error.errno)) from error
         raise StoreError(f"cannot write {path}: {error}") from error
 
 
