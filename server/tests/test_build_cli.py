@@ -138,6 +138,9 @@ class TestTerminationLog:
         told = json.loads((tmp_path / "log").read_bytes())
         assert (told["reason"], told["exitCode"], told["dataset"]) == ("InvalidManifest", 2, "")
 
+    def test_that_cannot_be_written_changes_nothing(self, project: Project, tmp_path: Path) -> None:
+        assert project.built("--termination-log", str(tmp_path / "no such folder" / "log"))["outcome"] == "built"
+
 
 class TestRefusals:
     """Nothing is published, nothing is left, and what was there before is as it was."""

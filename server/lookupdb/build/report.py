@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Final, Literal
 
 import orjson
 
-from lookupdb.errors import LookupdbError, StoreError
+from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
+
+log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 4096
 """What Kubernetes keeps of a termination message."""
@@ -47,16 +50,17 @@ class Result:
         return replace(self, message=shorter + "…").to_json(limit if shorter else None)
 
 
-def failed(spec: DatasetSpec | None, error: LookupdbError, seconds: float) -> Result:
+def failed(spec: DatasetSpec | None, error: Exception, seconds: float) -> Result:
     """The result of a build that ended with ``error``; ``spec`` is None when it was the manifest that was bad."""
+    known = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     return Result(
         outcome="failed",
         dataset=_name(spec),
         seconds=round(seconds, 3),
         peak_memory_bytes=peak_memory(),
-        exit_code=error.exit_code,
-        reason=error.reason,
-        message=str(error),
+        exit_code=known.exit_code,
+        reason=known.reason,
+        message=str(known),
     )
 
 
@@ -74,13 +78,13 @@ def interrupted(spec: DatasetSpec | None, exit_code: int, seconds: float) -> Res
 
 
 def write_termination_log(path: Path | None, result: Result) -> None:
-    """Leave ``result`` where Kubernetes looks for it. Raises StoreError."""
+    """Leave ``result`` where Kubernetes looks for it. That it cannot be left there changes nothing about the build."""
     if path is None:
         return
     try:
         path.write_bytes(result.to_json(MAX_BYTES))
     except OSError as error:
-        raise StoreError(f"cannot write the termination log {path}: {error.strerror}") from error
+        log.warning("cannot write the termination log", extra={"path": str(path), "reason": error.strerror})
 
 
 def peak_memory() -> int:

@@ -17,7 +17,6 @@ import click
 from lookupdb import store
 from lookupdb.build import display, explain, report, run
 from lookupdb.cli.options import Size, log_format, option
-from lookupdb.errors import LookupdbError
 from lookupdb.manifest import GENERATION
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 
@@ -149,7 +148,7 @@ def _termination_log(path: Path | None, began: float) -> Iterator[_Told]:
         yield told
         if told.result:
             report.write_termination_log(path, told.result)
-    except LookupdbError as error:
+    except Exception as error:
         report.write_termination_log(path, report.failed(told.spec, error, time.monotonic() - began))
         raise
     except (KeyboardInterrupt, SystemExit) as error:
