@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sources import MEMORY, dataset, read, read_file
 
 from lookupdb.errors import BadSource, NotEnoughRoom
-from tests.support.sources import MEMORY, dataset, read, read_file
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_wrong_column_name_gets_the_near_one_and_the_list(tmp_path: Path) -> N
         read_file(tmp_path, "f.csv", "Code,name\na,1\n", key="Name")
     assert "did you mean 'name'?" in raised.value.message
     assert raised.value.hint == "its columns are Code, name"
-    with pytest.raises(BadSource, match="value.columns names the column 'nam'"):
+    with pytest.raises(BadSource, match=r"value\.columns names the column 'nam'"):
         read_file(tmp_path, "f.csv", "k,name\na,1\n", value={"columns": ["nam"]})
     with pytest.raises(BadSource, match=r"source\.csv\.columns names the column 'x'"):
         read_file(tmp_path, "f.csv", "k,name\na,1\n", source={"csv": {"columns": [{"name": "x"}]}})

@@ -8,9 +8,9 @@ from typing import Any
 
 import duckdb
 import pytest
+from support.sources import Read, read_file
 
 from lookupdb.errors import BadSource
-from tests.support.sources import Read, read_file
 
 
 def parquet(folder: Path, select: str) -> bytes:

@@ -8,21 +8,23 @@ from typing import Final, Self
 from lookupdb.errors import NotEnoughRoom
 
 MIB: Final = 1 << 20
-LEAST: Final = 160 * MIB
+LEAST: Final = 128 * MIB
 """The smallest limit with which a build is tried."""
-_RESIDENT: Final = 96 * MIB
-"""What Python, DuckDB and the other libraries take before the first row."""
+_RESIDENT: Final = 80 * MIB
+"""What Python and the libraries take before the first row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes for each who needs memory that depends on the data."""
+    """Bytes for each who needs memory that depends on the data. What is left over is the writer side's."""
 
     sorting: int
-    """DuckDB's own limit; its resident memory goes a few percent beyond."""
+    """Records held in memory."""
     row: int
     """The longest row: its text, what is parsed from it and its value are held at once."""
     sample: int
+    duckdb: int
+    """DuckDB's own limit, while it reads Parquet."""
 
     @classmethod
     def of(cls, memory_limit: int) -> Self:
@@ -33,4 +35,4 @@ class Budget:
                 hint="raise --memory-limit; 1 GiB suits most builds",
             )
         free = memory_limit - _RESIDENT
-        return cls(sorting=free // 2, row=max(MIB, free // 12), sample=min(32 * MIB, free // 16))
+        return cls(sorting=free * 2 // 5, row=max(MIB, free // 12), sample=min(32 * MIB, free // 16), duckdb=free // 5)

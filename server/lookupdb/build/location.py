@@ -187,14 +187,21 @@ def _find_object(url: str) -> list[Found]:
     with remote_errors(url):
         store: Any = obstore.store.from_url(
             f"{scheme}://{bucket}",
-            client_options=_CLIENT,
-            retry_config=_RETRIES,  # type: ignore[call-overload]
+            client_options={**_CLIENT, "allow_http": _may_be_http(scheme)},  # type: ignore[call-overload]
+            retry_config=_RETRIES,
         )
         if not _WILD.search(path):
             return [Found(_describe(url, obstore.head(store, path)), Remote(store, path))]
         metas = _list(store, path)
     names = _some(url, iter(metas))
     return [Found(_describe(f"{scheme}://{bucket}/{name}", metas[name]), Remote(store, name)) for name in names]
+
+
+def _may_be_http(scheme: str) -> bool:
+    """Whether the environment allows a bucket's endpoint (AWS_ENDPOINT_URL, …) to be plain http, for a store of one's
+    own. obstore reads these variables too, but not beside other client options."""
+    provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
+    return os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
 
 
 def _list(store: Any, pattern: str) -> dict[str, Any]:

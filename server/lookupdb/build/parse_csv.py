@@ -1,7 +1,7 @@
 """CSV: every field is text exactly as it stands in the file, unless the spec gives its column a type.
 
-Python's csv module parses, in strict mode, because it tells row and line and never guesses: DuckDB's reader numbers no
-rows and takes empty fields for nulls.
+Python's csv module parses, in strict mode, because it tells row and line and never guesses: DuckDB's reader does not
+number rows, and takes empty fields for nulls.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import duckdb
 import orjson
 
 from lookupdb.build.fetch import LocalFile
 from lookupdb.build.objects import NOT_FINITE, NotFinite, Objects, unsupported
-from lookupdb.errors import BadSource
+from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 
 Convert = Callable[[Any], Any]
@@ -44,10 +44,11 @@ _TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
 class ParquetParser:
     """One Parquet file. Rows are dicts."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, connection: Any) -> None:
-        """``connection`` is a DuckDB that nothing else uses meanwhile."""
+    def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
+        """``memory`` is DuckDB's, in bytes."""
         _check_magic(file)
-        self._file, self._connection = file, connection
+        self._file, self._memory = file, memory
+        self._connection = _connect(memory, threads)
         self._keeps = spec.value.column if spec.value.format == "raw" else None
         self._objects = Objects(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
@@ -109,6 +110,27 @@ class ParquetParser:
 
     def finish(self) -> None:
         """Nothing is left to check: the schema told."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def _connect(memory: int, threads: int) -> Any:
+    """A DuckDB that reads what it is told to, and writes nothing."""
+    connection = duckdb.connect(
+        config={
+            "memory_limit": f"{memory // 1024}KiB",
+            "threads": threads,
+            "temp_directory": "",
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+    )
+    connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
+    return connection
 
 
 def plan_type(kind: Any) -> tuple[str, Convert | None] | None:
@@ -213,7 +235,7 @@ def _check_magic(file: LocalFile) -> None:
 
 
 class _duckdb_says:  # noqa: N801 - used as a function
-    """Turn what DuckDB says of a Parquet file into a BadSource; memory and disk are the sorter's to explain."""
+    """Turn what DuckDB says of a Parquet file into an error of ours."""
 
     def __init__(self, where: str, read: Callable[[], int] = int) -> None:
         self._where, self._read = where, read
@@ -222,6 +244,12 @@ class _duckdb_says:  # noqa: N801 - used as a function
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, duckdb.Error) and not isinstance(error, duckdb.OutOfMemoryException):
+        if isinstance(error, duckdb.OutOfMemoryException):
+            raise NotEnoughRoom(
+                f"{self._where}: its row groups need more memory than the limit leaves to read them: "
+                + str(error).splitlines()[0],
+                hint="raise --memory-limit, or write the file with smaller row groups",
+            ) from error
+        if isinstance(error, duckdb.Error):
             after = f" after row {self._read()}" if self._read() else ""
             raise BadSource(f"{self._where} cannot be read as Parquet{after}: {str(error).splitlines()[0]}") from error

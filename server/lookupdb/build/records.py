@@ -67,15 +67,11 @@ class SortedRecords:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            raw = self._spec.value.format == "raw"
-            self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting, self._threads, encode=raw))
-            reading = _Reading(self._spec, self._sorter, self._budget, self._progress)
+            self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
+            reading = _Reading(self._spec, self._sorter, self._budget, self._threads, self._progress)
             self._progress.phase("read", sum(file.bytes for file in self._files), "bytes")
             for number, file in enumerate(self._files):
                 reading.read(number, file)
-            self._progress.done()
-            self._progress.phase("sort", None, "rows")
-            self._sorter.finish()
             self._progress.done()
             self.rows, self.rejected, self.sample = reading.rows, reading.rejected(), reading.sample.values()
             self._open = stack.pop_all()
@@ -88,14 +84,15 @@ class SortedRecords:
 
     def __iter__(self) -> Iterator[list[Record]]:
         for batch in self._sorter:
-            yield [(key, value, place >> _ROW_BITS, place & _ROW_MASK) for key, value, place in batch]
+            yield [(key, value, place >> _ROW_BITS, place & _ROW_MASK) for key, place, value in batch]
 
 
 class _Reading:
     """One pass over the files, into the sorter."""
 
-    def __init__(self, spec: DatasetSpec, sorter: Sorter, budget: Budget, progress: Progress) -> None:
+    def __init__(self, spec: DatasetSpec, sorter: Sorter, budget: Budget, threads: int, progress: Progress) -> None:
         self._spec, self._sorter, self._budget, self._progress = spec, sorter, budget, progress
+        self._threads = threads
         self._encode = key_encoder(spec.key.normalize)
         self.sample = Sample(budget.sample, _SAMPLE_VALUES)
         self.rows = 0
@@ -112,10 +109,11 @@ class _Reading:
             raw = FileIO(file.path)
         except OSError as error:
             raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
-        with raw:
+        with ExitStack() as open_files:
+            open_files.enter_context(raw)
             parser: Parser
             if file.format == "parquet":
-                parser = ParquetParser(self._spec, file, self._sorter.cursor)
+                parser = open_files.enter_context(ParquetParser(self._spec, file, self._budget.duckdb, self._threads))
             else:
                 parser = _PARSERS[file.format](self._spec, file, raw, self._budget.row)
             self._read(number, file, parser)
@@ -136,6 +134,7 @@ class _Reading:
             except orjson.JSONEncodeError as error:
                 self._reject(file, row, not_json(error))
             else:
+                value = bytes(memoryview(value))  # of its own size: what orjson returns sits in a far larger block
                 put(key, place | row, value)
                 rank = rank_of(key)
                 if rank < sample.bound:

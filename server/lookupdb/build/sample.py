@@ -19,8 +19,7 @@ class Sample:
 
     def keep(self, rank: int, place: int, value: bytes) -> None:
         """Keep the value whose key has the hash ``rank``, below ``bound``; ``place`` orders equal keys."""
-        # A copy of its own size: what orjson returns sits in a larger block.
-        self._kept.append((rank, place, bytes(memoryview(value))))
+        self._kept.append((rank, place, value))
         self._bytes += len(value)
         if self._bytes > 2 * self._max_bytes or len(self._kept) > 2 * self._max_values:
             self._cut()

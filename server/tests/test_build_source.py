@@ -1,0 +1,293 @@
+"""Where a source can be: each place is read for real, and each way it can fail has a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+import zstandard
+from moto.server import ThreadedMotoServer
+from support.sources import dataset, read
+
+from lookupdb.build.fetch import fetch
+from lookupdb.build.location import pattern_expression
+from lookupdb.build.progress import Silent
+from lookupdb.build.source import fingerprint, resolve
+from lookupdb.errors import BadSource, NotEnoughRoom
+
+CSV = b"k,v\na,1\n"
+
+
+def urls(base: Path | None, url: str | list[str], volume: Path | None = None) -> list[str]:
+    return [item.described.url for item in resolve(dataset(base, url), volume=volume)]
+
+
+def test_relative_paths_absolute_paths_and_file_urls(tmp_path: Path) -> None:
+    (tmp_path / "a b.csv").write_bytes(CSV)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "c.csv").write_bytes(CSV)
+    assert urls(tmp_path, "a b.csv") == ["a b.csv"]
+    assert urls(None, f"{tmp_path}/a b.csv") == [f"{tmp_path}/a b.csv"]
+    assert urls(None, (tmp_path / "a b.csv").as_uri()) == [(tmp_path / "a b.csv").as_uri()]
+    assert urls(tmp_path, ["sub/c.csv", "a b.csv"]) == ["sub/c.csv", "a b.csv"]
+
+
+def test_wildcards_match_files_by_path(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "x/c.csv", "x/y/d.csv", "a.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(CSV)
+    assert urls(tmp_path, "*.csv") == ["a.csv", "b.csv"]
+    assert urls(tmp_path, "[a].csv") == ["a.csv"]
+    assert urls(tmp_path, "**/*.csv") == ["a.csv", "b.csv", "x/c.csv", "x/y/d.csv"]
+    assert urls(None, f"file://{tmp_path}/x/*/?.csv") == [f"file://{tmp_path}/x/y/d.csv"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("a/*.csv", ["a/x.csv"], ["a/b/x.csv", "b/x.csv"]),
+        ("a/**/x.csv", ["a/x.csv", "a/b/c/x.csv"], ["a/bx.csv"]),
+        ("a/x[0-9].csv", ["a/x1.csv"], ["a/xa.csv", "a/x10.csv"]),
+        ("a/[!x].csv", ["a/y.csv"], ["a/x.csv", "a//.csv"]),
+        ("a.c?v", ["a.csv"], ["abcsv", "a.c/v"]),
+    ],
+)
+def test_wildcards_in_buckets_mean_the_same(pattern: str, yes: list[str], no: list[str]) -> None:
+    import re
+
+    matches = re.compile(pattern_expression(pattern)).fullmatch
+    assert all(matches(path) for path in yes)
+    assert not any(matches(path) for path in no)
+
+
+def test_a_volume_is_a_folder_that_nothing_leads_out_of(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    (volume / "sub").mkdir(parents=True)
+    (volume / "sub" / "a.csv").write_bytes(CSV)
+    (tmp_path / "secret.csv").write_bytes(CSV)
+    (volume / "link.csv").symlink_to(tmp_path / "secret.csv")
+    spec = dataset(None, "volume://sub/*.csv", source={"volume": {"claimName": "c"}})
+    assert [item.described.url for item in resolve(spec, volume=volume)] == ["volume://sub/a.csv"]
+    for url in ("volume://link.csv", "volume://../secret.csv", "volume://sub/../../secret.csv"):
+        with pytest.raises(BadSource, match="leads out of the volume"):
+            resolve(dataset(None, url, source={"volume": {"claimName": "c"}}), volume=volume)
+    with pytest.raises(BadSource, match=r"(?s)no volume is mounted.*--volume"):
+        resolve(spec, volume=None)
+
+
+def test_an_example_ships_with_lookupdb(tmp_path: Path) -> None:
+    found = read(dataset(None, "example://airports.csv.gz", "icao", normalize=("strip", "lowercase")), tmp_path)
+    assert found.rows == 28_298
+    assert '"name":"John F Kennedy International Airport"' in found.values["kjfk"]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("none.csv", r"none\.csv: there is no such file"),
+        ("*.nothing", r"\*\.nothing matches no file"),
+        ("folder", "folder is a folder, expected a file"),
+        (
+            "ftp://host/a.csv",
+            r"(?s)ftp:// is not a scheme .*file://, https://, s3://, gs://, az://, example://, volume://",
+        ),
+        ("file://host/a.csv", r"a file:// url has no host"),
+        ("example://none.csv", "there is no such example"),
+        ("example://../errors.py", "there is no such example"),
+        ("http://example.com/a.csv", "plain http is read from this machine only"),
+        ("s3://bucket", "expected s3://bucket/path"),
+        ("data", r"(?s)data: its name does not tell its format.*source\.format"),
+    ],
+)
+def test_a_place_that_is_none(tmp_path: Path, url: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "data").write_bytes(CSV)
+    with pytest.raises(BadSource, match=message):
+        urls(tmp_path, url)
+
+
+def test_a_relative_path_needs_the_manifests_folder() -> None:
+    with pytest.raises(BadSource, match=r"a\.csv is a relative path"):
+        urls(None, "a.csv")
+
+
+def test_the_fingerprint_changes_when_a_file_does(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(CSV)
+    (tmp_path / "b.csv").write_bytes(CSV)
+
+    def now(url: str = "*.csv") -> str:
+        return fingerprint(resolve(dataset(tmp_path, url), volume=None))
+
+    first = now()
+    assert first == now()
+    assert first != now("a.csv")
+    os.utime(tmp_path / "a.csv", ns=(1, 1))
+    assert now() != first
+
+
+def packed(kind: str, content: bytes) -> bytes:
+    return gzip.compress(content) if kind == "gz" else zstandard.compress(content)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_compressed_files(tmp_path: Path, kind: str) -> None:
+    rows = b"".join(b"%d,%d\n" % (number, number) for number in range(20_000))
+    content = packed(kind, b"k,v\n" + rows[:1000]) + packed(kind, rows[1000:])  # two members, two frames
+    (tmp_path / f"a.csv.{kind}").write_bytes(content)
+    assert read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch").rows == 20_000
+    (tmp_path / "a.bin").write_bytes(content)
+    source = {"format": "csv", "compression": {"gz": "gzip", "zst": "zstd"}[kind]}
+    assert read(dataset(tmp_path, "a.bin", source=source), tmp_path / "scratch").rows == 20_000
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(lambda data: data[:-1], "is cut short", id="without its last byte"),
+        pytest.param(lambda data: data[: len(data) // 2], "is cut short", id="half of it"),
+        pytest.param(lambda data: b"", "is cut short", id="empty"),
+        pytest.param(lambda data: data + data[:7], "is cut short", id="second member cut short"),
+        pytest.param(lambda data: CSV, "is damaged, or not", id="not compressed"),
+        pytest.param(lambda data: data + b"\1junk-and-more", "is damaged, or not", id="junk after it"),
+    ],
+)
+def test_a_damaged_stream_is_never_taken_for_a_whole_one(tmp_path: Path, kind: str, damage: Any, message: str) -> None:
+    (tmp_path / f"a.csv.{kind}").write_bytes(damage(packed(kind, CSV * 1000)))
+    with pytest.raises(BadSource, match=rf"a\.csv\.{kind} {message}"):
+        read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch")
+
+
+def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(CSV * 1000))
+    data[-6] ^= 1  # in its checksum
+    (tmp_path / "a.csv.gz").write_bytes(data)
+    with pytest.raises(BadSource, match=r"a\.csv\.gz is damaged, or not gzip"):
+        read(dataset(tmp_path, "a.csv.gz"), tmp_path / "scratch")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(CSV if name == "a.csv" else gzip.compress(CSV))
+    objects = resolve(dataset(tmp_path, name), volume=None)
+    path.write_bytes(b"k,v\na,2\n" if name == "a.csv" else gzip.compress(b"k,v\na,2\n"))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(BadSource, match=f"{name} changed while it was read"):
+        fetch(objects, tmp_path, Silent())
+
+
+def test_a_full_scratch_folder_is_named(tmp_path: Path) -> None:
+    import resource
+
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(bytes(4 << 20)))
+    objects = resolve(dataset(tmp_path, "a.csv.gz"), volume=None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(NotEnoughRoom, match=f"no room left in the scratch folder {tmp_path}"):
+            fetch(objects, tmp_path, Silent())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        status = {"/secret.csv": 403, "/login.csv": 401}.get(path, 200 if path == "/a%20b.csv" else 404)
+        if path == "/signed.csv":
+            status = 200 if query == "sig=a%2Fb" else 403
+        body = CSV if status == 200 else b"no"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{zlib.crc32(body)}"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_http(tmp_path: Path, web: str) -> None:
+    assert read(dataset(None, f"{web}/a%20b.csv"), tmp_path).values == {"a": '{"v":"1"}'}
+
+
+def test_a_signed_url_works_and_its_signature_is_not_shown(tmp_path: Path, web: str) -> None:
+    assert urls(None, f"{web}/signed.csv?sig=a%2Fb") == [f"{web}/signed.csv"]
+    assert read(dataset(None, f"{web}/signed.csv?sig=a%2Fb"), tmp_path).rows == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("none.csv", r"there is no such object \(404\)"),
+        ("secret.csv", r"access denied \(403\)"),
+        ("login.csv", r"access denied \(401\)"),
+    ],
+)
+def test_http_errors(web: str, path: str, message: str) -> None:
+    with pytest.raises(BadSource, match=message):
+        urls(None, f"{web}/{path}")
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="data")
+    yield client
+    client.close()
+    server.stop()
+
+
+def test_s3(tmp_path: Path, bucket: Any) -> None:
+    for name in ("in/2.csv", "in/1.csv", "in/deep/3.csv", "in/x.txt"):
+        bucket.put_object(Bucket="data", Key=name, Body=CSV)
+    assert urls(None, "s3://data/in/*.csv") == ["s3://data/in/1.csv", "s3://data/in/2.csv"]
+    assert len(urls(None, "s3://data/**/*.csv")) == 3
+    assert read(dataset(None, "s3://data/in/1.csv"), tmp_path).values == {"a": '{"v":"1"}'}
+    for url, message in {
+        "s3://data/none.csv": r"s3://data/none\.csv: there is no such object \(404\)",
+        "s3://data/none/*.csv": r"s3://data/none/\*\.csv matches no file",
+        "s3://nowhere/a.csv": r"s3://nowhere/a\.csv",
+    }.items():
+        with pytest.raises(BadSource, match=message):
+            urls(None, url)
+
+
+def test_an_object_that_changes_is_refused(tmp_path: Path, bucket: Any) -> None:
+    bucket.put_object(Bucket="data", Key="a.csv", Body=CSV)
+    objects = resolve(dataset(None, "s3://data/a.csv"), volume=None)
+    before = fingerprint(objects)
+    bucket.put_object(Bucket="data", Key="a.csv", Body=b"k,v\na,2\n")
+    assert fingerprint(resolve(dataset(None, "s3://data/a.csv"), volume=None)) != before
+    with pytest.raises(BadSource, match=r"s3://data/a\.csv changed while it was read"):
+        fetch(objects, tmp_path, Silent())
