@@ -171,6 +171,20 @@ class TestDraining:
         assert ["connection" in response.fields for response in responses] == [False] * 99 + [True]
         assert client.ended()
 
+    def test_so_are_those_that_need_no_lookup(self, server: Server, client: Client) -> None:
+        server.call(server.front.drain)
+        client.send(request("/v1/dataset") * 3 + request("/nothing") + request("/v1/lookup/a"))
+        responses = [client.response() for _ in range(5)]
+        assert [response.status for response in responses] == [200, 200, 200, 404, 200]
+        assert ["connection" in response.fields for response in responses] == [False] * 4 + [True]
+        assert client.ended()
+
+    def test_damaged_requests_are_still_refused(self, server: Server, client: Client) -> None:
+        server.call(server.front.drain)
+        client.send(request("/v1/dataset") + b"nonsense\r\n")
+        assert [client.response().status, client.response().status] == [200, 400]
+        assert client.ended()
+
     def test_closing_waits_for_what_is_in_flight_and_not_for_who_is_idle(self, server: Server) -> None:
         server.lookups.delays["a"] = 0.2
         with server.connect() as busy, server.connect() as idle:

@@ -87,6 +87,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed, or broken: answers that are still due have nowhere to go."""
         self.front.forget(self)
+        self._reader.close()
         self._ended = self._closing = True
         self._pending.clear()
         self._waiting.clear()
@@ -104,6 +105,8 @@ class Connection(asyncio.Protocol):
             return
         if reader.partial or self._receiving:
             self._time_request(data)
+        if self._waiting:
+            self._advance()
 
     def eof_received(self) -> bool:
         """The client sends no more, and may still wait for answers: it gets them before the connection closes."""
@@ -147,7 +150,8 @@ class Connection(asyncio.Protocol):
     # Requests in, answers out
 
     def _submit(self, exchange: Exchange) -> None:
-        if self._waiting or self._blocked or len(self._pending) >= MAX_PIPELINE:
+        if self._waiting or self._blocked or len(self._pending) >= MAX_PIPELINE or self.front.draining:
+            # While draining nothing begins before all that came with it is read: the last answer is to say so.
             self._waiting.append(exchange)
             self._transport.pause_reading()
         else:
@@ -190,11 +194,13 @@ class Connection(asyncio.Protocol):
         if self._advancing:
             return
         self._advancing = True
-        while self._waiting and not self._blocked and not self._closing and len(self._pending) < MAX_PIPELINE:
-            exchange = self._waiting.popleft()
-            self._pending.append(exchange)
-            exchange.start()
-        self._advancing = False
+        try:
+            while self._waiting and not (self._blocked or self._closing) and len(self._pending) < MAX_PIPELINE:
+                exchange = self._waiting.popleft()
+                self._pending.append(exchange)
+                exchange.start()
+        finally:
+            self._advancing = False
         if not (self._waiting or self._blocked or self._closing):
             self._transport.resume_reading()
 
@@ -217,6 +223,7 @@ class Connection(asyncio.Protocol):
         self._ended = True
         self._receiving = False
         self._submit(Refusal(self, CLOSE, problem, bodyless=False))
+        self._advance()
 
     def _close(self) -> None:
         """Say that nothing more will be sent, and drop what the client still sends until it closes too."""

@@ -154,6 +154,11 @@ class RequestReader:
         if self.partial:
             self._bound(size)
 
+    def close(self) -> None:
+        """Let go of the parser and the callbacks, which refer back here: nothing waits for the garbage collector."""
+        self.partial = False
+        del self._parser, self._deliver, self._on_continue
+
     def _decline_upgrade(self, rest: bytes | memoryview) -> None:
         """Go on reading HTTP: an upgrade is declined by not answering it."""
         while True:
