@@ -210,7 +210,7 @@ def test_values_of_any_size_compressed_or_not_are_answered_alike(tmp_path: Path)
     records["empty"] = b""
     keys = [*records, "missing"]
     for compression in ("none", "zstd"):
-        generation = write_generation(tmp_path / compression, records, compression=compression)  # type: ignore[arg-type]
+        generation = write_generation(tmp_path / compression, records, compression=compression)
         with serving(generation) as server, connected(server) as client:
             assert client.mget(keys) == [*records.values(), None]
             pipeline = client.pipeline(transaction=False)
