@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import stat
 import subprocess
 import sys
@@ -131,6 +132,20 @@ class TestShardFiles:
         files, _ = write(tmp_path, in_batches(records(content)), shards=1)
         with Shard(tmp_path / files[0].file) as shard:
             assert {key: unframe(shard.find(key.encode()) or b"") for key in content} == content
+
+    def test_records_that_fill_pages_worst(self, tmp_path: Path) -> None:
+        content = {f"{number:0511d}": bytes(1512) for number in range(20_000)}
+        files, _ = write(tmp_path, in_batches(records(content)), shards=1, compression="none")
+        assert files[0].bytes > 1.9 * 20_000 * 2048
+
+    def test_more_shards_than_a_process_may_open_files_by_default(self, tmp_path: Path) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (150, limits[1]))
+        try:
+            files, totals = write(tmp_path, in_batches(records(people(100))), shards=100)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert (len(files), totals.records) == (100, 100)
 
     def test_a_file_is_read_only_and_no_longer_than_its_pages(self, tmp_path: Path) -> None:
         files, _ = write(tmp_path, in_batches(records(people(3000))), shards=1)

@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as Bar
+from rich.table import Column
 from rich.text import Text
 
 from lookupdb.build.progress import Progress, Silent
@@ -103,16 +104,14 @@ class _Amounts(ProgressColumn):
         """For rich."""
         if task.fields.get("empty"):
             return Text("")
-        unit, rows = str(task.fields["unit"]), int(task.fields["rows"])
-        parts = [quantity(task.completed, unit)]
-        if task.total and not task.finished:
-            parts[0] += f" of {quantity(task.total, unit)}"
+        count, unit = task.completed, str(task.fields["unit"])
+        of = f" of {quantity(task.total, unit)}" if task.total and not task.finished else ""
+        if task.fields["rows"]:  # the bar tells how much of the bytes is done
+            count, unit, of = task.fields["rows"], "rows", ""
+        parts = [quantity(count, unit) + of]
         seconds = task.finished_time or task.elapsed or 0.0
-        if rows:
-            parts.append(quantity(rows, "rows"))
-        pace, unit = (rows, "rows") if rows else (task.completed, unit)
-        if seconds >= 0.1 and pace:
-            parts.append(f"{quantity(pace / seconds, unit)}/s")
+        if seconds >= 0.1 and count:
+            parts.append(f"{quantity(count / seconds, unit)}/s")
         return Text("  ".join(parts))
 
 
@@ -138,8 +137,8 @@ def shown(style: Literal["auto", "rich", "plain", "none"] | str) -> Iterator[Pro
         columns = (
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description:<10}"),
-            BarColumn(30),
-            _Amounts(),
+            BarColumn(20),
+            _Amounts(table_column=Column(no_wrap=True)),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )

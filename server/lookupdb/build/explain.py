@@ -27,7 +27,7 @@ def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),
         ("source", list(_source(objects))),
-        ("format", list(_format(spec))),
+        ("format", list(_format(spec, objects))),
         ("key", list(_key(spec))),
         ("value", [_value(spec)]),
         ("duplicates", [_duplicates(spec)]),
@@ -53,12 +53,14 @@ def _source(objects: Sequence[SourceObject]) -> Iterator[str]:
         yield f"  and {len(objects) - _SHOWN_FILES:,} more"
 
 
-def _format(spec: DatasetSpec) -> Iterator[str]:
+def _format(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
     source = spec.source
-    yield f"{source.format or 'by file name'}, compression {source.compression or 'by file name'}"
-    if source.format in (None, "csv"):
-        header = "first row names the columns" if source.csv.header else "columns named by the manifest"
-        yield f"csv: delimiter {source.csv.delimiter or 'by file name'!r}, quote {source.csv.quote!r}, {header}"
+    for form, compression in sorted({(one.format, one.compression) for one in objects}):
+        yield f"{form}, compression {compression}"
+    delimiters = sorted({one.delimiter for one in objects if one.format == "csv"})
+    if delimiters:
+        header = "the first row names the columns" if source.csv.header else "the manifest names the columns"
+        yield f"delimiter {', '.join(map(repr, delimiters))}, quote {source.csv.quote!r}, {header}"
         for column in source.csv.columns:
             empty = ", empty is null" if column.empty == "null" else ""
             yield f"  {column.name}: {column.type}{empty}"

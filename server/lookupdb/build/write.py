@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,6 +39,8 @@ _NODE_BYTES: Final = 16
 """What LMDB adds to a record, about."""
 _BATCHES_AHEAD: Final = 3
 _PROBE_PAGES: Final = 256
+_FILES_A_SHARD: Final = 2
+_OTHER_FILES: Final = 256
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LARGEST_NODE: Final = 2038
 """LMDB puts a value on pages of its own when key, value and 8 bytes are together longer than this."""
@@ -168,9 +171,12 @@ class ShardWriter:
         self._pending += cost
 
     def _make_room(self, needed: int) -> None:
-        """Let the map hold ``needed`` more bytes of records; twice, because append may leave pages half full."""
+        """Let the map hold ``needed`` more bytes of records.
+
+        Three times that, because a page may hold one record of half its size, and a branch page seven long keys.
+        """
         used = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
-        while self._map_bytes < used + 2 * needed + _FIRST_MAP_BYTES // 2:
+        while self._map_bytes < used + 3 * needed + _FIRST_MAP_BYTES // 2:
             self._map_bytes *= 2
         self._env.set_mapsize(self._map_bytes)
 
@@ -219,6 +225,7 @@ class GenerationWriter:
         self._dictionary = dictionary
         self._threads = threads
         self._compressor = Compressor(dictionary, threads) if meta.compression == "zstd" else None
+        allow_open_files(_FILES_A_SHARD * meta.shards + _OTHER_FILES)
         share = max(_MIN_TRANSACTION_BYTES, DIRTY_BYTES // meta.shards)
         self._stack = ExitStack()
         with self._stack as stack:
@@ -279,6 +286,19 @@ class GenerationWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's own limit of open files to ``count``. Raises NotEnoughRoom when it may not be raised."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise NotEnoughRoom(
+            f"this build needs {count:,} open files, the limit is {hard:,}",
+            hint="raise the limit (ulimit -Hn), or give the dataset fewer shards",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def describe(meta: ShardMeta, number: int, sums: Sums) -> ShardMeta:
