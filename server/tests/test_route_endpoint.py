@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 from support.routing import LIMITS, Core, entry, identity, table
-from support.scripted_shard import ScriptedShard, hold, late
+from support.scripted_shard import ScriptedShard, hang_up, hold, late
 from support.waiting import soon
 
 from lookupdb import shardfile
@@ -141,3 +142,14 @@ async def test_a_waiter_that_fails_does_not_cost_the_others_their_answer(core: C
         one, broken, other = core.find("k1"), core.find("k2"), core.find("k3")
         broken.future.set_result("told already")
         assert (await one, await other) == (b"v1", b"v3")
+
+
+async def test_an_endpoint_that_breaks_again_and_again_is_tried_less_and_less(core: Core) -> None:
+    async with ScriptedShard(identity(), RECORDS, hang_up) as shard:
+        await core.serve(table(entry([[shard.address]])))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 0.8:
+            core.find("k1")
+            await asyncio.sleep(0.01)
+        assert 2 <= shard.proofs <= 8

@@ -22,7 +22,8 @@ import hiredis
 from lookupdb.route.asks import Ask
 from lookupdb.route.connection import Connection
 from lookupdb.route.counters import INDEX
-from lookupdb.route.identity import QUESTION, Identity
+from lookupdb.route.identity import Identity
+from lookupdb.route.proof import NotProven, connect
 from lookupdb.route.table import Address
 from lookupdb.route.waiters import Problem
 
@@ -39,6 +40,8 @@ CONNECT_SECONDS: Final = 2.0
 FIRST_BACKOFF_SECONDS: Final = 0.05
 LONGEST_BACKOFF_SECONDS: Final = 2.0
 """A replica that is back is used again within so long. Both are halved at random, so that routers spread out."""
+STEADY_SECONDS: Final = 1.0
+"""An endpoint that was ready for so long is connected again quickly."""
 _SAMPLED: Final = 64
 
 _KINDS: Final = frozenset((bytes, NoneType))
@@ -54,7 +57,7 @@ class State(enum.StrEnum):
     """Of an endpoint; only a READY one is asked."""
 
     CONNECTING = "connecting"
-    PROVING = "proving"
+    """Until it has proven what it serves."""
     READY = "ready"
     BROKEN = "broken"
     CLOSED = "closed"
@@ -103,7 +106,8 @@ class Endpoint:
         self._in_flight: deque[_Batch] = deque()
         self._connection: Connection | None = None
         self._scheduled = False
-        self._lost: asyncio.Future[str] | None = None
+        self._lost: asyncio.Future[str] = self._loop.create_future()
+        """Why the connection that was ready is gone."""
         self._life: asyncio.Task[None] | None = None
         self._stall_watch: asyncio.TimerHandle | None = None
         self._batch_keys = BATCH_KEYS
@@ -242,59 +246,34 @@ class Endpoint:
     async def _live(self) -> None:
         backoff = FIRST_BACKOFF_SECONDS
         while True:
-            was_ready = await self._once()
-            backoff = FIRST_BACKOFF_SECONDS if was_ready else min(2 * backoff, LONGEST_BACKOFF_SECONDS)
+            ready_at = await self._connect()
+            if ready_at is not None:
+                self._fail(await self._lost)
+                if self._loop.time() - ready_at > STEADY_SECONDS:
+                    backoff = FIRST_BACKOFF_SECONDS
             await asyncio.sleep(backoff * (1 - self._settings.random.random() / 2))
+            backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
 
-    async def _once(self) -> bool:
-        """One connection from beginning to end; whether it was ever ready."""
+    async def _connect(self) -> float | None:
+        """Become ready, or say why not; the loop's time when it did."""
         self._lost = self._loop.create_future()
         self._set_state(State.CONNECTING, self.why)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                mismatch = await self._prove()
+                connection = await connect(self.address, self.identity, self._settings.password, self._broken)
         except TimeoutError:
             self._fail(f"did not connect and prove itself within {CONNECT_SECONDS:g} s")
+        except NotProven as error:
+            self._settings.counters[_PROOFS_FAILED] += 1
+            self._fail(str(error))
         except OSError as error:
             self._fail(f"cannot be connected to: {error.strerror or error}")
         else:
-            if mismatch:
-                self._settings.counters[_PROOFS_FAILED] += 1
-                self._fail(mismatch)
-            elif not self._lost.done():
-                self._set_state(State.READY, None)
-                self._fail(await self._lost)
-                return True
-        return False
-
-    async def _prove(self) -> str | None:
-        """Connect and ask who is there: what is wrong with the answer, None when nothing is."""
-        proof: asyncio.Future[Any] = self._loop.create_future()
-        password = self._settings.password
-
-        def admitted(reply: Any) -> None:
-            assert self._connection
-            self._connection.on_reply = prove
-            if reply != b"OK":
-                self._connection.close(f"does not accept the password: {reply}")
-
-        def prove(reply: Any) -> None:
-            assert self._connection
-            self._connection.on_reply = self._answered
-            if not proof.done():
-                proof.set_result(reply)
-
-        def lost(why: str) -> None:
-            if not proof.done():
-                proof.set_exception(ConnectionError(why))
-            self._broken(why)
-
-        self._connection = await Connection.open(self.address, admitted if password else prove, lost)
-        self._set_state(State.PROVING, self.why)
-        if password:
-            self._connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]
-        self._connection.write(QUESTION)
-        return self.identity.mismatch(await proof)
+            self._connection = connection
+            connection.on_reply = self._answered
+            self._set_state(State.READY, None)
+            return self._loop.time()
+        return None
 
     def _fail(self, why: str) -> None:
         self._set_state(State.BROKEN, why)
@@ -321,7 +300,7 @@ class Endpoint:
         problem = self.problem("Unreachable", why)
         for ask in asks:
             ask.failed(problem)
-        if self._lost and not self._lost.done():
+        if not self._lost.done():
             self._lost.set_result(why)
 
     def _set_state(self, state: State, why: str | None) -> None:

@@ -1,0 +1,57 @@
+"""Opens a connection to an endpoint and has the endpoint prove what it serves, before anything else is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+
+from lookupdb.route.connection import Connection
+from lookupdb.route.identity import QUESTION, Identity
+from lookupdb.route.table import Address
+
+
+class NotProven(Exception):
+    """The endpoint does not serve what it should, or does not tell; the message says what was found."""
+
+
+async def connect(
+    address: Address, identity: Identity, password: str | None, on_lost: Callable[[str], None]
+) -> Connection:
+    """A connection to ``address``, which has proven to be ``identity``. Raises NotProven or OSError.
+
+    ``on_lost`` is the connection's; give it an ``on_reply`` at once.
+    """
+    replies: asyncio.Queue[Any] = asyncio.Queue()
+
+    def lost(why: str) -> None:
+        replies.put_nowait(ConnectionError(why))
+        on_lost(why)
+
+    connection = await Connection.open(address, replies.put_nowait, lost)
+    try:
+        if password:
+            connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]
+            admitted = await _next(replies)
+            if admitted != b"OK":
+                raise NotProven(f"does not accept the password: {admitted}")
+        connection.write(QUESTION)
+        mismatch = identity.mismatch(await _next(replies))
+        if mismatch:
+            raise NotProven(mismatch)
+        if not replies.empty():
+            await _next(replies)
+            raise NotProven("tells more than it was asked")
+    except BaseException:
+        connection.close("not proven")
+        raise
+    return connection
+
+
+async def _next(replies: asyncio.Queue[Any]) -> Any:
+    reply = await replies.get()
+    if isinstance(reply, ConnectionError):
+        raise reply
+    return reply
