@@ -10,7 +10,7 @@ The records side reads and sorts:
         for batch in sorted_records: ...                # [(encoded key, value, file number, row), …]
 
 ``parse_csv``, ``parse_json`` and ``parse_parquet`` make rows, ``rows`` and ``objects`` keys and values of them,
-``sorter`` sorts out of core, ``budget`` divides the memory limit.
+``sorter`` sorts out of core, ``sample`` keeps values to train the dictionary on, ``budget`` divides the memory limit.
 
 The writer side turns the sorted records into shard files: ``duplicates``, ``compress``, ``write``, then ``gates``.
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ _ROW_MASK: Final = (1 << _ROW_BITS) - 1
 """A record's place is its file's number and its row, in one integer."""
 _SAMPLE_VALUES: Final = 200_000
 _TELL_EVERY: Final = 2000
+_COLLECT_EVERY: Final = 200_000
 
 
 class SortedRecords:
@@ -70,8 +72,9 @@ class SortedRecords:
             self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
             reading = _Reading(self._spec, self._sorter, self._budget, self._threads, self._progress)
             self._progress.phase("read", sum(file.bytes for file in self._files), "bytes")
-            for number, file in enumerate(self._files):
-                reading.read(number, file)
+            with _rare_collection():
+                for number, file in enumerate(self._files):
+                    reading.read(number, file)
             self._progress.done()
             self.rows, self.rejected, self.sample = reading.rows, reading.rejected(), reading.sample.values()
             self._open = stack.pop_all()
@@ -85,6 +88,17 @@ class SortedRecords:
     def __iter__(self) -> Iterator[list[Record]]:
         for batch in self._sorter:
             yield [(key, value, place >> _ROW_BITS, place & _ROW_MASK) for key, place, value in batch]
+
+
+@contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Rows make no reference cycles: looking for them every 700 objects costs a fifth of the time."""
+    usual = gc.get_threshold()
+    gc.set_threshold(_COLLECT_EVERY, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class _Reading:
