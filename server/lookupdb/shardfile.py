@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 import lmdb
 import orjson
@@ -146,8 +146,7 @@ class Shard:
 
     def pages(self) -> dict[str, int]:
         """How LMDB holds the records: ``psize``, ``depth``, ``leaf_pages``, ``overflow_pages``, ``entries`` …"""
-        stat: dict[str, int] = self.txn.stat(self._records)
-        return stat
+        return cast("dict[str, int]", self.txn.stat(self._records))
 
     def close(self) -> None:
         """Unmap the file."""

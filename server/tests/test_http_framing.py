@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
@@ -309,7 +310,7 @@ def test_damaged_streams_never_hang_never_crash_and_are_never_answered_twice() -
     splits = [chance.randrange(1, len(stream)) for stream in streams]
     lookups = ScriptedLookups(values={"a": b"1", "7": b"7"})
 
-    def check(case: int) -> None:
+    def check(server: Server, case: int) -> None:
         stream, split = streams[case], splits[case]
         beginnings = sum(stream.count(method) for method in (b"GET", b"POST", b"HEAD"))
         with server.connect() as client:
@@ -326,6 +327,6 @@ def test_damaged_streams_never_hang_never_crash_and_are_never_answered_twice() -
 
     with serving(lookups) as server:
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(check, range(len(streams))))
+            list(pool.map(partial(check, server), range(len(streams))))
         eventually(lambda: server.count("connections") == 0)
         assert threading.active_count() < 20

@@ -47,7 +47,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
-def test_a_running_router_answers_as_the_document_says(case: schemathesis.Case, router: str) -> None:
+def test_a_running_router_answers_as_the_document_says(case: schemathesis.Case[Any], router: str) -> None:
     case.call_and_validate(base_url=router)
 
 

@@ -1,6 +1,5 @@
 """`lookupdb up`: the cluster's part played on one machine, with processes for pods and a directory for the store.
 
-leash    `lookupdb` that ends with its parent
 child    one `lookupdb` process: started, awaited until ready, restarted when it dies, stopped
 builds   `lookupdb build` as a child process, and which generation can be reused
 rollout  the shard processes of one generation

@@ -1,7 +1,7 @@
 """One `lookupdb` process: started, awaited until ready, restarted when it dies, stopped in time.
 
 A child has a session of its own, so that Ctrl-C in the terminal reaches `up` alone and the order of stopping is
-up's; it ends by itself when its standard input, which `up` holds, reaches its end (see ``leash``): no orphan
+up's; it ends by itself when its standard input, which `up` holds, reaches its end (see ``cli.leash``): no orphan
 survives a killed `up`.
 """
 
@@ -51,7 +51,7 @@ class Child:
         self._command = [
             sys.executable,
             "-m",
-            "lookupdb.local.leash",
+            "lookupdb.cli.leash",
             *arguments,
             "--ready-file",
             str(self._ready_path),

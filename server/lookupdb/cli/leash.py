@@ -1,4 +1,4 @@
-"""``python -m lookupdb.local.leash VERB…`` is ``lookupdb VERB…`` that ends when its standard input does.
+"""``python -m lookupdb.cli.leash VERB…`` is ``lookupdb VERB…`` that ends when its standard input does.
 
 `lookupdb up` holds the other end of that pipe, so whatever ends `up`, SIGKILL included, ends its children.
 """
