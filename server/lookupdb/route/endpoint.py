@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 BATCH_KEYS: Final = 256
 """A batch is sent once it has so many keys. An ask has no more, so that a batch stays below twice as many."""
 BATCHES_IN_FLIGHT: Final = 1
-"""A second one gives smaller batches, and so more of them, for the same keys: measured slower on a busy core."""
+"""A second one gives smaller batches for the same keys: with 64 clients and 4 shards a request then took 28 to 34 µs of
+processor time instead of 26, and sending the next batch before the loop's turn is over 33 to 37."""
 BATCH_BYTES: Final = 4 << 20
 """What an answer should not exceed: where values are large, a batch has fewer keys."""
 CONNECT_SECONDS: Final = 2.0
