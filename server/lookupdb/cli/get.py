@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -50,7 +49,7 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
         found = client.find(url, batch, generation)
         for key in batch:
             missing += key not in found
-            click.echo(orjson.dumps({"key": key, "value": found.get(key)}, default=_base64))
+            click.echo(orjson.dumps({"key": key, "value": found.get(key)}))
     ctx.exit(1 if missing else 0)
 
 
@@ -77,7 +76,3 @@ def _asked(keys: Iterable[str]) -> Iterator[str]:
 def _batches(keys: Iterator[str]) -> Iterator[list[str]]:
     while batch := list(islice(keys, BATCH)):
         yield batch
-
-
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import urllib.error
 import urllib.request
@@ -28,7 +27,7 @@ def find_one(url: str, key: str, generation: str | None = None) -> bytes:
 
 
 def find(url: str, keys: list[str], generation: str | None = None) -> dict[str, Any]:
-    """The values of those ``keys`` that are there: parsed JSON, or bytes where the dataset's values are raw.
+    """The values of those ``keys`` that are there, parsed; base64 text where the dataset's values are raw.
 
     Numbers are kept digit for digit, as ``orjson.Fragment`` where Python or orjson would round them.
     Raises Unavailable when the router or a shard cannot be reached, LookupFailed for any other refusal.
@@ -36,8 +35,6 @@ def find(url: str, keys: list[str], generation: str | None = None) -> dict[str, 
     body = _request(f"{url.rstrip('/')}/v1/lookup", orjson.dumps({"keys": keys}), generation)
     answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits)
     found: dict[str, Any] = answer["found"]
-    if answer.get("encoding") == "base64":
-        return {key: base64.b64decode(value) for key, value in found.items()}
     return found
 
 

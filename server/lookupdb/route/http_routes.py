@@ -25,8 +25,10 @@ METHODS: Final = {
 }
 """Resource → the methods it knows. ``LOOKUP_KEY`` stands for every path below it."""
 
-
 _KEY_AT: Final = len(target.LOOKUP_KEY)
+
+_TAKEN_FOR_JSON: Final = (JSON, "application/x-www-form-urlencoded")
+"""The second is what ``curl -d`` says of whatever it sends."""
 
 
 def exchange_for(request: Request, connection: Connection) -> Exchange:
@@ -109,12 +111,12 @@ def _batch(request: Request, connection: Connection) -> Batch:
 
 
 def _check_media_type(fields: dict[str, bytes]) -> None:
-    """A body without Content-Type is taken for JSON; anything but JSON in UTF-8, as it is, is refused."""
+    """A body without Content-Type is taken for JSON, and so is what ``curl -d`` sends; any other type is refused."""
     media_type, *parameters = (
         part.strip() for part in fields.get(CONTENT_TYPE, b"application/json").decode("latin-1").lower().split(";")
     )
     charsets = [part.partition("=")[2].strip('" ') for part in parameters if part.startswith("charset")]
-    if media_type != JSON or any(charset not in ("utf-8", "utf8", "us-ascii") for charset in charsets):
+    if media_type not in _TAKEN_FOR_JSON or any(charset not in ("utf-8", "utf8", "us-ascii") for charset in charsets):
         raise HttpProblem(
             problems.UNSUPPORTED_MEDIA_TYPE,
             f"a batch is sent with Content-Type: {JSON}, in UTF-8",
