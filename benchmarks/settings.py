@@ -24,6 +24,9 @@ class Settings:
     lookups: tuple[int, int] = (100_000, 1_000_000)
     """After how many lookups a worker's memory is read."""
     connections: int = 50
+    """To a server that speaks RESP: redis-benchmark's own default."""
+    http_connections: int = 100
+    """To one that speaks HTTP: a front has more clients than what stands behind it. The same for all of them."""
     batch: int = 100
     pipeline: int = 16
 

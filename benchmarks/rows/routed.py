@@ -36,7 +36,7 @@ def get(arena: Arena) -> list[Result]:
     }
     expected = [json.loads(value) for value in arena.pairs.values[:_CHECKED]]
     samples = _compare(arena, "routed-get", requests, expected)
-    title = f"GET over HTTP, {arena.settings.connections} connections"
+    title = f"GET over HTTP, {arena.settings.http_connections} connections"
     return [Result("routed-get", title, "requests/s", {n: rates(s) for n, s in samples.items()}, "", (WEBDIS, FLASK))]
 
 
@@ -119,8 +119,8 @@ def _check(side: str, port: int, requests: Sequence[bytes], expected: Sequence[A
 
 
 def _wrk(arena: Arena, port: int, path: Path, seconds: float) -> Sample:
-    return wrk.run(port, path, connections=arena.settings.connections, seconds=seconds)
+    return wrk.run(port, path, connections=arena.settings.http_connections, seconds=seconds)
 
 
 def _load(arena: Arena, port: int, path: Path, seconds: float) -> Sample:
-    return generator.run(arena.program, port, path, connections=arena.settings.connections, seconds=seconds)
+    return generator.run(arena.program, port, path, connections=arena.settings.http_connections, seconds=seconds)
