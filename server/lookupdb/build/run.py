@@ -152,7 +152,7 @@ class _Build:
             compression=spec.value.compression,
             content=spec.content_hash(),
         )
-        with GenerationWriter(self.claim.folder, meta, dictionary, self.options.threads) as writer:
+        with GenerationWriter(self.claim.folder, meta, dictionary, max(1, self.options.threads - 1)) as writer:
             self.progress.phase("writing", records.rows, "rows")
             for written in writer.write(duplicates.drop(records)):
                 self.progress.advance(written)
