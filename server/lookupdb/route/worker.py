@@ -84,10 +84,19 @@ async def route(boot: Boot) -> None:
         slot[INDEX[gauge]] = 0  # what the worker before this one left
     lookups = Lookups(limits, slot)
     reports = _Reports(boot)
-    cutover = Cutover(lookups, settings(limits, slot, boot.config["password"]), lambda: reports.changed(cutover))
+    complete = asyncio.Event()
+
+    def changed() -> None:
+        reports.changed(cutover)
+        if cutover.complete:
+            complete.set()
+
+    cutover = Cutover(lookups, settings(limits, slot, boot.config["password"]), changed)
     watcher = Watcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
     front = HttpFront(lookups, limits, slot)
+    # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
+    await _first_of(complete, stop, limits.deadline_seconds)
     for listener in boot.listeners():
         await front.listen(listener)
     await stop.wait()
@@ -96,6 +105,14 @@ async def route(boot: Boot) -> None:
     await front.close(FINISH_SECONDS)
     watcher.stop()
     cutover.close()
+
+
+async def _first_of(one: asyncio.Event, other: asyncio.Event, seconds: float) -> None:
+    """Return when either event is set, after ``seconds`` at the latest."""
+    waits = [asyncio.create_task(event.wait()) for event in (one, other)]
+    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 if __name__ == "__main__":
