@@ -44,7 +44,6 @@ class Generation(click.ParamType[str]):
     metavar="MANIFEST",
     type=click.Path(path_type=Path),
     help="The YAML of a LookupDataset.",
-    envvar="LOOKUPDB_MANIFEST",
 )
 @option(
     "--store",

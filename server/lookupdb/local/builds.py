@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 
 from lookupdb.errors import CorruptFile, LookupdbError
+from lookupdb.local.environment import BUILDER, environment
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Dataset
 
@@ -70,6 +71,7 @@ async def build(wish: Wish, active: str | None, unless_fingerprint: str | None) 
         *wish.arguments(active, unless_fingerprint),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
+        env=environment(BUILDER),
     )
     try:
         output, _ = await process.communicate()

@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb.local.environment import SERVER, environment
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,12 @@ class Child:
         self._ready_path.unlink(missing_ok=True)
         with self.log_path.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment(SERVER),
+                start_new_session=True,
             )
         ready_at = None
         if report := await self._ready_report(self._process):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from lookupdb import store
-from lookupdb.build import source
+from lookupdb.build.source import fingerprint, resolve
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.local import builds
 from lookupdb.local.child import ChildFailed
@@ -179,13 +179,13 @@ class Up:
         """What manifest and source ask for as they are now, None when they cannot be read."""
         try:
             spec = read_manifest(self._options.manifest)
-            objects = await asyncio.to_thread(source.resolve, spec, volume=self._options.volume)
+            objects = await asyncio.to_thread(resolve, spec, volume=self._options.volume)
         except LookupdbError as error:
             if str(error) != self._last_complaint:
                 self._last_complaint = str(error)
                 self._say(f"{self._spec.name}: not rebuilt: {error}")
             return None
-        return Wanted(spec.content_hash(), source.fingerprint(objects), spec.replicas, spec.serving_workers)
+        return Wanted(spec.content_hash(), fingerprint(objects), spec.replicas, spec.serving_workers)
 
     async def _refresh(self, wanted: Wanted) -> None:
         assert self._rollout is not None

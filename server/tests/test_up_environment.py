@@ -1,0 +1,31 @@
+"""What `lookupdb up` passes on to its child processes."""
+
+from lookupdb.local.environment import BUILDER, SERVER, environment
+
+GIVEN = {
+    "PATH": "/bin",
+    "AWS_ACCESS_KEY_ID": "id",
+    "LOOKUPDB_LOG_FORMAT": "json",
+    "LOOKUPDB_PORT": "8081",
+    "LOOKUPDB_GENERATION": "g9",
+    "LOOKUPDB_PASSWORD": "secret",
+    "LOOKUPDB_SCRATCH": "/scratch",
+}
+
+
+def test_a_server_is_not_told_what_was_meant_for_up_or_get() -> None:
+    assert environment(SERVER, GIVEN).keys() == {
+        "PATH",
+        "AWS_ACCESS_KEY_ID",
+        "LOOKUPDB_LOG_FORMAT",
+        "LOOKUPDB_PASSWORD",
+    }
+
+
+def test_a_builder_is_told_how_to_build_and_not_what() -> None:
+    assert environment(BUILDER, GIVEN).keys() == {
+        "PATH",
+        "AWS_ACCESS_KEY_ID",
+        "LOOKUPDB_LOG_FORMAT",
+        "LOOKUPDB_SCRATCH",
+    }
