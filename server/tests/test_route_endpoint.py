@@ -13,6 +13,7 @@ from support.waiting import soon
 
 from lookupdb import shardfile
 from lookupdb.route import identity as identities
+from lookupdb.route.gathering import MOST_TURNS
 from lookupdb.route.lookups import Problem
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(2000)}
@@ -42,6 +43,26 @@ async def test_lookups_that_arrive_together_leave_together(core: Core) -> None:
         answers = [core.find(f"k{i}") for i in range(100)]
         assert [await answer for answer in answers] == [b"v%d" % i for i in range(100)]
         assert shard.asked == [[b"MGET", *(b"k%d" % i for i in range(100))]]
+
+
+async def test_while_each_turn_of_the_loop_brings_more_a_batch_waits_for_it(core: Core) -> None:
+    async with ScriptedShard(identity(), RECORDS) as shard:
+        await core.serve(table(entry([[shard.address]])))
+        answers = []
+        for i in range(MOST_TURNS):
+            answers.append(core.find(f"k{i}"))
+            await asyncio.sleep(0)
+        assert [await answer for answer in answers] == [b"v%d" % i for i in range(MOST_TURNS)]
+        assert shard.asked == [[b"MGET", *(b"k%d" % i for i in range(MOST_TURNS))]]
+
+
+async def test_but_not_for_ever(core: Core) -> None:
+    async with ScriptedShard(identity(), RECORDS) as shard:
+        await core.serve(table(entry([[shard.address]])))
+        async with asyncio.timeout(5):
+            while not shard.asked:
+                core.find("k1")
+                await asyncio.sleep(0)
 
 
 async def test_while_a_batch_is_in_flight_the_next_one_gathers(core: Core) -> None:

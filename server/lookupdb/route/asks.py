@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from lookupdb.route.generation import Generation
     from lookupdb.route.replicas import Shard
 
-_FOUND: Final = INDEX["keys_found"]
-_MISSING: Final = INDEX["keys_missing"]
 _UNAVAILABLE: Final = INDEX["keys_unavailable"]
 
 
@@ -44,7 +42,7 @@ class Ask:
         raise NotImplementedError
 
     def take(self, values: list[bytes | None], at: int) -> None:
-        """The batch is answered: this ask's values begin at index ``at``."""
+        """The batch is answered: this ask's values begin at index ``at``. The endpoint counts them."""
         raise NotImplementedError
 
     def give_up(self, problem: Problem) -> None:
@@ -89,10 +87,8 @@ class One(Ask):
         self.done = True
         value = values[at]
         if value is None:
-            self.shard.counters[_MISSING] += 1
             self.waiter.missing(self.generation)
         else:
-            self.shard.counters[_FOUND] += 1
             self.waiter.found(value, self.generation)
 
     def give_up(self, problem: Problem) -> None:
@@ -164,9 +160,6 @@ class Part(Ask):
         places = self.gather.values
         for position, value in zip(self.positions, mine, strict=True):
             places[position] = value
-        missing = mine.count(None)
-        self.shard.counters[_MISSING] += missing
-        self.shard.counters[_FOUND] += self.count - missing
         self.gather.part_done()
 
     def give_up(self, problem: Problem) -> None:
