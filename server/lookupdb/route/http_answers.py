@@ -31,18 +31,25 @@ PROBLEM: Final = "application/problem+json"
 class Heads:
     """The encoded heads of one generation's answers, good for one second (they tell the date)."""
 
-    __slots__ = ("batch", "found", "media_type", "missing", "missing_body")
+    __slots__ = ("batch", "found", "found_of", "media_type", "missing", "missing_body")
 
     def __init__(self, generation: Generation, date: str) -> None:
         common = {"Date": date, "Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
         self.media_type = JSON if generation.value_format == "json" else OCTETS
         self.found = _open_head(200, {**common, "Content-Type": self.media_type})
+        self.found_of: dict[int, bytes] = {}
+        """Size of a value → the whole head of an answer with it on a connection that stays open (``STAY``)."""
         self.batch = _open_head(200, {**common, "Content-Type": JSON})
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
             _open_head(404, {**common, "Content-Type": PROBLEM}),
             len(self.missing_body),
         )
+
+    def found_with(self, size: int) -> bytes:
+        """The entry of ``found_of``, made."""
+        head = self.found_of[size] = b"%b%d\r\n\r\n" % (self.found, size)
+        return head
 
 
 def missing_detail(generation: Generation) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
+from lookupdb.route.http_again import Again, again
 from lookupdb.route.http_answers import CLOSE, STAY
 from lookupdb.route.http_exchanges import Exchange, Interim, Refusal
 from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_PIPELINE
@@ -34,10 +35,12 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_advancing",
+        "_again",
         "_blocked",
         "_closing",
         "_ended",
         "_half_closed",
+        "_last",
         "_pending",
         "_reader",
         "_receiving",
@@ -63,6 +66,10 @@ class Connection(asyncio.Protocol):
         """Begun, in order; answered once all before them are."""
         self._waiting: deque[Exchange] = deque()
         """Read, not begun."""
+        self._again: Again | None = None
+        """The last request, should it come again for another key."""
+        self._last: tuple[Request, Exchange] | None = None
+        """Read, while the reader is at it."""
         self._receiving = False
         """A request has begun and is not whole: ``deadline`` is when it must be."""
         self._blocked = False
@@ -97,6 +104,14 @@ class Connection(asyncio.Protocol):
         if self._ended:
             return
         reader = self._reader
+        begins = not reader.partial
+        if begins and self._again is not None:
+            lookup = self._again.lookup(data, self)
+            if lookup is not None:
+                self._submit(lookup)
+                if self._waiting:
+                    self._advance()
+                return
         try:
             reader.feed(data)
         except HttpProblem as problem:
@@ -105,6 +120,9 @@ class Connection(asyncio.Protocol):
             return
         if reader.partial or self._receiving:
             self._time_request(data)
+        elif begins and self._last is not None:
+            self._again = again(data, *self._last)
+        self._last = None
         if self._waiting:
             self._advance()
 
@@ -142,7 +160,9 @@ class Connection(asyncio.Protocol):
     def _received(self, request: Request) -> None:
         if request.line is CLOSE:
             self._ended = True
-        self._submit(exchange_for(request, self))
+        exchange = exchange_for(request, self)
+        self._last = request, exchange
+        self._submit(exchange)
 
     def _continue(self) -> None:
         self._submit(Interim(self, STAY, bodyless=True))

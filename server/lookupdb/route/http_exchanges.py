@@ -13,7 +13,7 @@ import orjson
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
-from lookupdb.route.http_answers import CONTINUE, JSON, batch_body, missing_detail
+from lookupdb.route.http_answers import CONTINUE, JSON, STAY, batch_body, missing_detail
 from lookupdb.route.http_limits import MAX_ANSWER_BYTES
 from lookupdb.route.http_problems import HttpProblem
 from lookupdb.route.lookups import UNAVAILABLE, Generation, Problem, Values
@@ -174,7 +174,11 @@ class Lookup(Exchange):
             self._not_acceptable(heads.media_type)
             return
         connection.counts[_OK] += 1
-        line = connection.line_of(self) if connection.front.draining else self.line
+        if self.line is STAY and not (self.bodyless or connection.front.draining):
+            size = len(value)
+            connection.answer(self, (heads.found_of.get(size) or heads.found_with(size)) + value)
+            return
+        line = connection.line_of(self)
         body = b"" if self.bodyless else value
         connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), line, body))
 

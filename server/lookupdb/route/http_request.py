@@ -32,21 +32,21 @@ HOST: Final = "host"
 ACCEPT: Final = "accept"
 CONTENT_TYPE: Final = "content-type"
 CONTENT_ENCODING: Final = "content-encoding"
+CONNECTION: Final = "connection"
 GENERATION: Final = "lookupdb-generation"
 _LENGTH: Final = "content-length"
 _CODING: Final = "transfer-encoding"
 _EXPECT: Final = "expect"
-_CONNECTION: Final = "connection"
 _UPGRADE: Final = "upgrade"
 
-_LISTS: Final = frozenset((ACCEPT, _CONNECTION, _UPGRADE, CONTENT_ENCODING))
+_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING))
 """Fields that may be repeated: the values are then one list."""
 
 _LOWER: Final = {
     name.encode(): name
     for name in (
         *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION),
-        *(_LENGTH, _CODING, _EXPECT, _CONNECTION, _UPGRADE, "proxy-connection"),
+        *(_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
     )
 }
 _IGNORED: Final = (

@@ -1,0 +1,60 @@
+"""The same request again, for another key: told by its bytes, without the parser.
+
+A client sends the same head with each request, and only the key in its target changes. A parser reads from the left and
+does not look back: what follows the target was accepted once, so it is accepted after any other target that is made
+of the same kind of characters, and means the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lookupdb.keys import MAX_KEY_BYTES
+from lookupdb.route import http_target as target
+from lookupdb.route.http_answers import CLOSE
+from lookupdb.route.http_exchanges import Exchange, Lookup
+from lookupdb.route.http_request import ACCEPT, CONNECTION, GENERATION, HOST, Request
+
+if TYPE_CHECKING:
+    from lookupdb.route.http_connection import Connection
+
+_GET: Final = b"GET "
+_BEGINNING: Final = _GET + target.LOOKUP_KEY
+_KEY_AT: Final = len(_BEGINNING)
+_END: Final = b"\r\n\r\n"
+_FIELDS: Final = frozenset((HOST, ACCEPT, CONNECTION, GENERATION))
+"""None of them tells of a body, an upgrade or an expectation."""
+_PLAIN: Final = bytes(byte for byte in range(0x21, 0x7F) if byte not in b"%?#")
+"""Characters of a key that stand for themselves in a path."""
+
+
+class Again:
+    """What the requests of one connection have in common: all that stands behind the key, and what it came to."""
+
+    __slots__ = ("_accept", "_generation", "_line", "_tail", "_tail_size")
+
+    def __init__(self, tail: bytes, lookup: Lookup) -> None:
+        self._tail = tail
+        self._tail_size = len(tail)
+        self._line = lookup.line
+        self._generation = lookup.generation
+        self._accept = lookup.accept
+
+    def lookup(self, data: bytes, connection: Connection) -> Lookup | None:
+        """The lookup that ``data``, which begins a request, asks for; None when it is not this request again."""
+        if not (data.endswith(self._tail) and data.startswith(_BEGINNING)):
+            return None
+        key = data[_KEY_AT : -self._tail_size]
+        if not key or len(key) > MAX_KEY_BYTES or key.translate(None, _PLAIN):
+            return None
+        return Lookup(connection, self._line, key.decode(), self._generation, self._accept)
+
+
+def again(data: bytes, request: Request, exchange: Exchange) -> Again | None:
+    """How to tell ``request`` when it comes again, if ``data`` is nothing but it and it is a lookup that stays open."""
+    if request.method != b"GET" or request.line is CLOSE or type(exchange) is not Lookup:
+        return None
+    head = _GET + request.target
+    tail = data[len(head) :]
+    whole = data.startswith(_BEGINNING) and data.startswith(head) and tail.find(_END) == len(tail) - len(_END)
+    return Again(tail, exchange) if whole and _FIELDS.issuperset(request.fields) else None
