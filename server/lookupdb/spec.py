@@ -9,7 +9,7 @@ import hashlib
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import orjson
 import yaml
@@ -122,6 +122,32 @@ class DatasetSpec:
     gates: Gates
     serving_workers: int
     router: Router
+
+    def to_json(self) -> bytes:
+        """For another process of this very version."""
+        return orjson.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Self:
+        """As ``to_json`` wrote it."""
+        members = orjson.loads(text)
+        source, csv = members["source"], members["source"]["csv"]
+        csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
+        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv)}
+        key, value, gates = members["key"], members["value"], members["gates"]
+        key |= {"columns": tuple(key["columns"]), "normalize": tuple(key["normalize"])}
+        value["columns"] = None if value["columns"] is None else tuple(value["columns"])
+        gates["required_keys"] = tuple(gates["required_keys"])
+        base = members["base"]
+        members |= {
+            "base": None if base is None else Path(base),
+            "source": Source(**source),
+            "key": Key(**key),
+            "value": Value(**value),
+            "gates": Gates(**gates),
+            "router": Router(**members["router"]),
+        }
+        return cls(**members)
 
     def content_hash(self) -> str:
         """32 hex digits that change when, and only when, the same source would give other shard files."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import lmdb
 import pytest
@@ -16,7 +17,8 @@ from support.generations import in_batches, records, write
 
 from lookupdb.build import write as write_module
 from lookupdb.build.compress import Compressor, choose_dictionary
-from lookupdb.build.duplicates import Duplicates, Record
+from lookupdb.build.duplicates import Duplicates
+from lookupdb.build.runs import Record, piece_and_row, place_of
 from lookupdb.errors import BadSource
 from lookupdb.keys import shard_of
 from lookupdb.shardfile import FRAMED, Shard, file_name, frame, inflater, unframe
@@ -36,35 +38,41 @@ def people(count: int, seed: int = 1) -> dict[str, bytes]:
 
 
 class TestDuplicates:
-    STREAM = [(b"a", b"1", 0, 1), (b"b", b"2", 0, 2), (b"b", b"3", 0, 9), (b"b", b"4", 1, 1), (b"c", b"5", 0, 3)]
+    STREAM: Final = [
+        (b"a", place_of(0, 1), b"1"),
+        (b"b", place_of(0, 2), b"2"),
+        (b"b", place_of(0, 9), b"3"),
+        (b"b", place_of(1, 1), b"4"),
+        (b"c", place_of(0, 3), b"5"),
+    ]
 
     @pytest.mark.parametrize("size", [1, 2, 3, 5])
     @pytest.mark.parametrize(("policy", "values"), [("first", b"125"), ("last", b"145")])
     def test_one_record_of_a_key_is_kept_wherever_batches_end(self, policy: str, values: bytes, size: int) -> None:
-        duplicates = Duplicates(policy, FILES)  # type: ignore[arg-type]
+        duplicates = Duplicates(policy, FILES, piece_and_row)  # type: ignore[arg-type]
         kept = [record for batch in duplicates.drop(in_batches(self.STREAM, size)) for record in batch]
-        assert b"".join(record[1] for record in kept) == values
+        assert b"".join(record[2] for record in kept) == values
         assert duplicates.rows.count == 2
 
     @pytest.mark.parametrize("size", [1, 2, 5])
     def test_fail_names_the_key_and_both_rows(self, size: int) -> None:
         with pytest.raises(BadSource, match=r"'b' stands twice: row 2 of a.csv and row 9 of a.csv"):
-            list(Duplicates("fail", FILES).drop(in_batches(self.STREAM, size)))
+            list(Duplicates("fail", FILES, piece_and_row).drop(in_batches(self.STREAM, size)))
 
     def test_samples_say_what_was_dropped_and_what_was_kept(self) -> None:
-        duplicates = Duplicates("first", FILES)
+        duplicates = Duplicates("first", FILES, piece_and_row)
         list(duplicates.drop(in_batches(self.STREAM)))
         sample = duplicates.rows.samples[1]
         assert (sample.file, sample.row) == ("b.csv", 1)
         assert sample.reason == "the key 'b' stands also in row 2 of a.csv, which is kept"
 
     def test_all_are_counted_and_ten_are_named(self) -> None:
-        duplicates = Duplicates("last", FILES)
-        list(duplicates.drop(in_batches([(b"k", b"", 0, row) for row in range(1, 102)])))
+        duplicates = Duplicates("last", FILES, piece_and_row)
+        list(duplicates.drop(in_batches([(b"k", row, b"") for row in range(1, 102)])))
         assert (duplicates.rows.count, len(duplicates.rows.samples)) == (100, 10)
 
     def test_nothing_comes_of_nothing(self) -> None:
-        assert list(Duplicates("fail", FILES).drop([])) == []
+        assert list(Duplicates("fail", FILES, piece_and_row).drop([])) == []
 
 
 class TestCompression:
@@ -193,11 +201,11 @@ class TestShardFiles:
 
     def test_keys_out_of_order_are_a_bug_that_cannot_pass_unseen(self, tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="out of order"):
-            write(tmp_path, [[(b"b", b"1", 0, 1), (b"a", b"2", 0, 2)]], shards=1)
+            write(tmp_path, [[(b"b", 1, b"1"), (b"a", 2, b"2")]], shards=1)
 
     def test_a_failed_write_leaves_nothing_open(self, tmp_path: Path) -> None:
         def broken() -> Iterator[list[Record]]:
-            yield [(b"a", b"1", 0, 1)]
+            yield [(b"a", 1, b"1")]
             raise BadSource("half-way")
 
         with pytest.raises(BadSource, match="half-way"):

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Literal
 
+from lookupdb.build.runs import Record
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SAMPLES, Rows, RowSample
 
-Record = tuple[bytes, bytes, int, int]
-"""Key, value, the number of its file, its row in it."""
-
 
 class Duplicates:
-    """Drops rows of a stream that is in order of (key, file, row), and counts what it dropped."""
+    """Drops rows of a stream that is in order of (key, place), and counts what it dropped."""
 
-    def __init__(self, policy: Literal["fail", "first", "last"], files: Sequence[str]) -> None:
+    def __init__(
+        self,
+        policy: Literal["fail", "first", "last"],
+        files: Sequence[str],
+        origin: Callable[[int], tuple[int, int]],
+    ) -> None:
+        """``origin`` makes a place the number of its file in ``files`` and the row in it."""
         self._policy = policy
         self._files = files
+        self._origin = origin
         self._count = 0
         self._samples: list[RowSample] = []
 
@@ -56,7 +62,7 @@ class Duplicates:
 
     def _dropped(self, dropped: Record, kept: Record) -> None:
         if self._policy == "fail":
-            first, second = sorted((dropped, kept), key=lambda record: record[2:])
+            first, second = sorted((dropped, kept), key=itemgetter(1))
             raise BadSource(
                 f"the key {dropped[0].decode()!r} stands twice: {self._where(first)} and {self._where(second)}",
                 hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
@@ -64,7 +70,9 @@ class Duplicates:
         self._count += 1
         if len(self._samples) < SAMPLES:
             reason = f"the key {dropped[0].decode()!r} stands also in {self._where(kept)}, which is kept"
-            self._samples.append(RowSample(self._files[dropped[2]], dropped[3], reason))
+            file, row = self._origin(dropped[1])
+            self._samples.append(RowSample(self._files[file], row, reason))
 
     def _where(self, record: Record) -> str:
-        return f"row {record[3]} of {self._files[record[2]]}"
+        file, row = self._origin(record[1])
+        return f"row {row} of {self._files[file]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -15,11 +16,56 @@ _ABSENT: Any = object()
 _MOST_NAMES: Final = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What rows of a file had, for one who has not seen them."""
+
+    unseen: list[str]
+    names: list[str]
+    rows: int
+
+
 class NotFinite:
     """NaN or an infinity: orjson does not write it, so that a row whose value holds it is rejected."""
 
 
 NOT_FINITE: Final = NotFinite()
+
+
+class Columns:
+    """Which of the columns that the spec names were seen in the rows of one file."""
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        role, wanted = value_names(spec.value)
+        self.roles = {**dict.fromkeys(wanted, role), **dict.fromkeys(spec.key.columns, "key.columns")}
+        """Column → the field of the spec that names it."""
+        self.unseen = set(self.roles)
+        """The columns that no record had so far. While there are any, ``look`` wants to see the records."""
+        self._names: dict[str, None] = {}
+        self._rows = 0
+
+    def look(self, record: dict[str, Any]) -> None:
+        """See which columns ``record`` has."""
+        self._rows += 1
+        self.unseen.difference_update([name for name in self.unseen if reach(record, name) is not _ABSENT])
+        if len(self._names) < _MOST_NAMES:
+            self._names.update(dict.fromkeys(record))
+
+    def told(self) -> Told:
+        """What was seen, for ``add`` of another process."""
+        return Told(sorted(self.unseen), list(self._names), self._rows)
+
+    def add(self, told: Told) -> None:
+        """What was seen in other rows of the same file."""
+        self.unseen.intersection_update(told.unseen)
+        self._names.update(dict.fromkeys(told.names[: max(0, _MOST_NAMES - len(self._names))]))
+        self._rows += told.rows
+
+    def check(self, where: str) -> None:
+        """Raises BadSource when a column that the spec names was in no row of the file ``where``."""
+        for name, role in self.roles.items():
+            if self._rows and name in self.unseen:
+                raise unknown_column(f"{where}: none of its {self._rows} rows", role, name, self._names)
 
 
 class Objects:
@@ -31,38 +77,20 @@ class Objects:
 
     def __init__(self, spec: DatasetSpec, where: str) -> None:
         self._where = where
-        role, wanted = value_names(spec.value)
-        self._roles = {**dict.fromkeys(wanted, role), **dict.fromkeys(spec.key.columns, "key.columns")}
-        self.unseen = set(self._roles)
-        """The columns that no record had so far. While there are any, ``look`` wants to see the records."""
-        self._names: dict[str, None] = {}
-        self._rows = 0
+        self.columns = Columns(spec)
         self.key = _key_function(spec)
         """A record's key, not yet normalised. Raises RowRejected."""
         self.value = _value_function(spec)
         """A record's value; the record is used up. Raises RowRejected, or orjson.JSONEncodeError."""
 
-    def look(self, record: dict[str, Any]) -> None:
-        """See which columns ``record`` has."""
-        self._rows += 1
-        self.unseen.difference_update([name for name in self.unseen if reach(record, name) is not _ABSENT])
-        if len(self._names) < _MOST_NAMES:
-            self._names.update(dict.fromkeys(record))
-
-    def finish(self) -> None:
-        """Raises BadSource when a column that the spec names was in no row."""
-        for name, role in self._roles.items():
-            if self._rows and name in self.unseen:
-                raise unknown_column(f"{self._where}: none of its {self._rows} rows", role, name, self._names)
-
     def declare(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
         """The columns are known beforehand. Raises BadSource for one that the spec names and that is not there."""
         names = list(names)
         known = {*names, *nested}
-        for name, role in self._roles.items():
+        for name, role in self.columns.roles.items():
             if name not in known:
                 raise unknown_column(self._where, role, name, names)
-        self.unseen.clear()
+        self.columns.unseen.clear()
 
 
 def _key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:

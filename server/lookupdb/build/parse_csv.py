@@ -17,7 +17,8 @@ from typing import IO, Any, Final
 import orjson
 
 from lookupdb.build.fetch import LocalFile
-from lookupdb.build.rows import RowRejected, joined_key, json_text, unknown_column, value_names
+from lookupdb.build.rows import RowRejected, Unfinished, joined_key, json_text, unknown_column, value_names
+from lookupdb.build.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import Csv, CsvColumn, DatasetSpec
 
@@ -29,18 +30,30 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class CsvParser:
-    """One CSV file. Rows are lists of text, as long as the header is."""
+    """CSV. Rows are lists of text, as long as the header is."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: FileIO, max_row_bytes: int) -> None:
-        self._csv, self._file, self._raw, self._max_row = spec.source.csv, file, raw, max_row_bytes
-        self._text = _open_text(raw)
-        self.names, self._lines = self._begin()
+    columns = None
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        self._csv, self._file, self._piece, self._max_row = spec.source.csv, file, piece, max_row_bytes
+        self._raw = raw
+        csv.field_size_limit(max_row_bytes)
+        if piece.start and self._csv.header:
+            with SliceFile(file.path, Slice(piece.file)) as top:
+                self.names, _ = self._begin(_open_text(top))
+            self._lines = self._rows(_open_text(raw, "utf-8"))
+        elif piece.start:
+            self.names, self._lines = self._begin(_open_text(raw, "utf-8"))
+        else:
+            self.names, self._lines = self._begin(_open_text(raw))
         self.key = _key_function(spec, self.names, file.name)
         self.value = _value_function(spec, self.names, file.name)
 
-    def _begin(self) -> tuple[list[str], Iterator[list[str]]]:
-        csv.field_size_limit(self._max_row)
-        reader = _reader(_lines(self._text, self._max_row, self._file.name), self._csv, self._file.delimiter)
+    def _rows(self, text: IO[str]) -> Any:
+        return _reader(_lines(text, self._max_row, self._file.name), self._csv, self._file.delimiter)
+
+    def _begin(self, text: IO[str]) -> tuple[list[str], Any]:
+        reader = self._rows(text)
         if not self._csv.header:
             return [column.name for column in self._csv.columns], reader
         try:
@@ -52,7 +65,7 @@ class CsvParser:
         return _checked_header(names, self._file.name), reader
 
     def __iter__(self) -> Iterator[list[str]]:
-        reader, width, row = self._lines, len(self.names), 0
+        reader, width, row = self._lines, len(self.names), self._piece.rows_before
         try:
             for fields in reader:
                 if len(fields) == width:
@@ -71,19 +84,20 @@ class CsvParser:
 
     def _wrong_width(self, row: int, found: int) -> BadSource:
         width = len(self.names)
-        line = self._lines.line_num  # type: ignore[attr-defined]
+        line = self._piece.lines_before + self.lines
         return BadSource(
             f"{self._file.name} row {row} (line {line}): expected {width} fields, found {found}",
             hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}: check both, and the row",
         )
 
     def _broken(self, row: int, reason: str) -> BadSource:
-        line = self._lines.line_num  # type: ignore[attr-defined]
+        line = self._piece.lines_before + self.lines
         if "field larger than" in reason:
             reason = f"a field is longer than {self._max_row} bytes; or a quote before it is never closed"
-        elif "unexpected end of data" in reason:
-            reason = "a quote is opened and never closed"
-        return BadSource(
+        kind = BadSource
+        if "unexpected end of data" in reason:
+            kind, reason = Unfinished, "a quote is opened and never closed"
+        return kind(
             f"{self._file.name} row {row} (up to line {line}): {reason}",
             hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r} (doubled within quotes)",
         )
@@ -108,14 +122,17 @@ class CsvParser:
         """How many bytes were read, which is a little more than was parsed."""
         return self._raw.tell()
 
-    def finish(self) -> None:
-        """Nothing is left to check: the header told."""
+    @property
+    def lines(self) -> int:
+        """How many lines were read, the header included."""
+        number: int = self._lines.line_num
+        return number
 
 
-def _open_text(raw: FileIO, errors: str = "strict") -> IO[str]:
+def _open_text(raw: io.RawIOBase, encoding: str = "utf-8-sig", errors: str = "strict") -> IO[str]:
     return io.TextIOWrapper(
         io.BufferedReader(raw, 1 << 18),
-        encoding="utf-8-sig",
+        encoding=encoding,
         errors=errors,
         newline="",
     )

@@ -10,13 +10,14 @@ import codecs
 import json
 from collections.abc import Iterator
 from functools import partial
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from typing import Any, Final
 
 import orjson
 
 from lookupdb.build.fetch import LocalFile
 from lookupdb.build.objects import Objects
+from lookupdb.build.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 
@@ -52,26 +53,30 @@ def is_exact(value: Any, text: bytes) -> bool:
     # A float may be an integer beyond 64 bits; a 0 may have been -0.
     if float in kinds or (int in kinds and b"-0" in text and 0 in members):
         return False
-    return all(is_exact(member, text) for member in members if type(member) in _NESTED)
+    for member in members:  # noqa: SIM110 - a generator costs as much again
+        if type(member) in _NESTED and not is_exact(member, text):
+            return False
+    return True
 
 
 class JsonLinesParser:
-    """One file of JSON lines. Rows are dicts."""
+    """JSON lines. Rows are dicts."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: FileIO, max_row_bytes: int) -> None:
-        self._file, self._max_row = file, max_row_bytes
-        self._raw, self._lines = raw, BufferedReader(raw, _WINDOW)
+    def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        self._file, self._piece, self._max_row = file, piece, max_row_bytes
+        self._raw, self._text = raw, BufferedReader(raw, _WINDOW)
         self._objects = Objects(spec, file.name)
+        self.columns, self.lines = self._objects.columns, 0
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        loads, unseen, look = orjson.loads, self._objects.unseen, self._objects.look
-        row = 0
-        for number, line in enumerate(iter(partial(self._lines.readline, self._max_row), b""), 1):
+        loads, unseen, look = orjson.loads, self.columns.unseen, self.columns.look
+        row, number, before = self._piece.rows_before, self._piece.lines_before, self._piece.lines_before
+        for number, line in enumerate(iter(partial(self._text.readline, self._max_row), b""), before + 1):
             try:
                 record = loads(line)
             except orjson.JSONDecodeError as error:
-                text = line.removeprefix(_BOM) if number == 1 else line
+                text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
                 if not text.strip():
                     continue
                 record = self._again(text, error, row + 1, number)
@@ -83,6 +88,7 @@ class JsonLinesParser:
             if unseen:
                 look(record)
             yield record
+        self.lines = number - before
 
     def _again(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
         """The line without its byte order mark, or the error that tells why it is none."""
@@ -101,18 +107,17 @@ class JsonLinesParser:
         """How many bytes were read, which is a little more than was parsed."""
         return self._raw.tell()
 
-    def finish(self) -> None:
-        """Raises BadSource when a column that the spec names was in no row."""
-        self._objects.finish()
-
 
 class JsonArrayParser:
     """One file that is a JSON array of objects, read through a window. Rows are dicts."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: FileIO, max_row_bytes: int) -> None:
+    lines = 0
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         self._file, self._max_row = file, max_row_bytes
         self._raw, self._text = raw, _decoded(raw, file.name)
         self._objects = Objects(spec, file.name)
+        self.columns = self._objects.columns
         self.key, self.value = self._objects.key, self._objects.value
         self._window, self._at, self._ended = "", 0, False
 
@@ -131,8 +136,8 @@ class JsonArrayParser:
             record = self._element(where)
             if type(record) is not dict:
                 raise not_an_object(where, record)
-            if self._objects.unseen:
-                self._objects.look(record)
+            if self.columns.unseen:
+                self.columns.look(record)
             yield record
             match self._next():
                 case ",":
@@ -195,10 +200,6 @@ class JsonArrayParser:
     def position(self) -> int:
         """How many bytes were read, which is a little more than was parsed."""
         return self._raw.tell()
-
-    def finish(self) -> None:
-        """Raises BadSource when a column that the spec names was in no row."""
-        self._objects.finish()
 
 
 def _decoded(raw: Any, name: str) -> Iterator[str]:

@@ -44,6 +44,9 @@ _TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
 class ParquetParser:
     """One Parquet file. Rows are dicts."""
 
+    lines = 0
+    columns = None
+
     def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
         """``memory`` is DuckDB's, in bytes."""
         _check_magic(file)
@@ -107,9 +110,6 @@ class ParquetParser:
     def position(self) -> int:
         """The file's bytes in proportion to the rows read."""
         return self._file.bytes * self._read // max(1, self._rows)
-
-    def finish(self) -> None:
-        """Nothing is left to check: the schema told."""
 
     def __enter__(self) -> Self:
         return self

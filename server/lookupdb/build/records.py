@@ -1,40 +1,38 @@
-"""Parse, normalise, sort: a source's files become one stream of records in key order."""
+"""Parse, normalise, sort: a source's files become one stream of records in key order.
+
+A large source is cut into slices that a crew of processes reads. A slice that one of them could not read is read again
+here, in its turn, when all rows before it are counted: so the first error in the source's order is the one that is
+told, with the number of its row, whoever met it first.
+"""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-import orjson
-
+from lookupdb.build import runs, slices
 from lookupdb.build.budget import Budget
+from lookupdb.build.crew import Crew, State
 from lookupdb.build.fetch import LocalFile
-from lookupdb.build.parse_csv import CsvParser
-from lookupdb.build.parse_json import JsonArrayParser, JsonLinesParser
-from lookupdb.build.parse_parquet import ParquetParser
+from lookupdb.build.job import Job, Left
+from lookupdb.build.objects import Columns
 from lookupdb.build.progress import Progress
-from lookupdb.build.rows import Parser, RowRejected, not_json
-from lookupdb.build.sample import Sample, rank_of
+from lookupdb.build.reading import Outcome, SliceReader, no_collection
+from lookupdb.build.rows import Unfinished
+from lookupdb.build.runs import Record, piece_and_row
+from lookupdb.build.sample import Sample
+from lookupdb.build.slices import PARALLEL_FROM, Slice
 from lookupdb.build.sorter import Sorter
-from lookupdb.errors import BadSource
-from lookupdb.keys import InvalidKey, key_encoder
 from lookupdb.manifest import SAMPLES, Rows, RowSample
 from lookupdb.spec import DatasetSpec
 
-Record = tuple[bytes, bytes, int, int]
-"""Encoded key, value, number of the file from 0, row from 1."""
-
-_ROW_BITS: Final = 40
-_ROW_MASK: Final = (1 << _ROW_BITS) - 1
-"""A record's place is its file's number and its row, in one integer."""
-_SAMPLE_VALUES: Final = 200_000
-_TELL_EVERY: Final = 2000
-_COLLECT_EVERY: Final = 200_000
+__all__ = ["Record", "SortedRecords"]
 
 
 class SortedRecords:
@@ -50,7 +48,7 @@ class SortedRecords:
     """How many rows were read, rejected ones included."""
     rejected: Rows
     sample: list[bytes]
-    """Values as they are, at most 32 MiB of them: those whose keys have the smallest hashes."""
+    """Values as they are: those whose keys have the smallest hashes; none when values are not to be compressed."""
 
     def __init__(
         self,
@@ -60,23 +58,35 @@ class SortedRecords:
         memory_limit: int,
         threads: int,
         progress: Progress,
+        parallel_from: int = PARALLEL_FROM,
     ) -> None:
+        """A source of ``parallel_from`` bytes or more is read by several processes, as ``threads`` and memory allow."""
         self._spec, self._files, self._scratch, self._progress = spec, files, scratch, progress
         self._threads = threads
-        self._budget = Budget.of(memory_limit)
+        self._memory_limit = memory_limit
+        self._sampled = spec.value.compression == "zstd"
+        self._budget = Budget.of(memory_limit, sampled=self._sampled)
+        members = min(threads, self._budget.members)
+        self._pieces = slices.plan(files, members, parallel_from)
+        self._members = min(members, len(self._pieces))
         self._open = ExitStack()
         self._sorter: Sorter
+        self._gathered: _Gathered
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
-            reading = _Reading(self._spec, self._sorter, self._budget, self._threads, self._progress)
+            self._gathered = _Gathered(self._spec, self._files, self._pieces, Sample(self._budget.sample))
             self._progress.phase("read", sum(file.bytes for file in self._files), "bytes")
-            with _rare_collection():
-                for number, file in enumerate(self._files):
-                    reading.read(number, file)
+            with no_collection():
+                if self._members > 1:
+                    with TemporaryDirectory(prefix="slices-", dir=self._scratch) as folder:
+                        self._read_together(Path(folder))
+                else:
+                    self._read_alone()
             self._progress.done()
-            self.rows, self.rejected, self.sample = reading.rows, reading.rejected(), reading.sample.values()
+            gathered = self._gathered
+            self.rows, self.rejected, self.sample = gathered.rows, gathered.rejected, gathered.sample.values()
             self._open = stack.pop_all()
         return self
 
@@ -86,91 +96,114 @@ class SortedRecords:
         self._open.close()
 
     def __iter__(self) -> Iterator[list[Record]]:
-        for batch in self._sorter:
-            yield [(key, value, place >> _ROW_BITS, place & _ROW_MASK) for key, place, value in batch]
+        return iter(self._sorter)
+
+    def origin(self, place: int) -> tuple[int, int]:
+        """The number of the file, from 0, and the row in it, from 1, of a record with ``place``."""
+        return self._gathered.origin(place)
+
+    def _crew_reads(self, job: Job) -> list[State]:
+        """Let other processes read; what became of each slice."""
+        states = [State.UNREAD] * len(self._pieces)
+        first = 0
+        with Crew(job, self._members) as crew:
+            for number, state, more_bytes, more_rows in crew.messages():
+                self._progress.advance(more_bytes, more_rows)
+                if state is State.UNREAD:
+                    continue
+                states[number] = state
+                while first < len(states) and states[first] is State.DONE:
+                    first += 1
+                if first < len(states) and states[first] is State.FAILED:
+                    crew.stop()  # nothing behind a row that is surely bad is of use
+            crew.check()
+        return states
+
+    def _read_together(self, folder: Path) -> None:
+        """Take what a crew has read, and read here what it could not, in the source's order."""
+        budget = Budget.of_member(self._memory_limit, self._members, sampled=self._sampled)
+        job = Job(self._spec, self._files, self._pieces, folder, budget)
+        states = self._crew_reads(job)
+        number = 0
+        while number < len(self._pieces):
+            if states[number] is State.DONE:
+                left, behind = Left.load(folder, number), number + 1
+            else:
+                left, behind = self._read_again(job, number)
+            self._sorter.adopt(number, folder, left.runs, left.spool)
+            with FileIO(folder / left.sample) as sample:
+                for block in runs.read(sample):
+                    self._gathered.sample.add(block)
+            self._gathered.add(number, left.outcome, behind)
+            number = behind
+
+    def _read_again(self, job: Job, number: int) -> tuple[Left, int]:
+        """Read a slice, and those behind it into which its last row reaches; the number of the slice that follows."""
+        behind = number + 1
+        while True:
+            piece = replace(self._gathered.begin(number), end=self._pieces[behind - 1].end)
+            try:
+                return job.read(number, piece, _tell_nobody), behind
+            except Unfinished:
+                if piece.end is None:
+                    raise
+                behind += 1
+
+    def _read_alone(self) -> None:
+        gathered, budget = self._gathered, self._budget
+        reader = SliceReader(self._spec, self._sorter, gathered.sample, budget, self._threads, self._progress.advance)
+        for number in range(len(self._pieces)):
+            piece = gathered.begin(number)
+            gathered.add(number, reader.read(number, piece, self._files[piece.file]), number + 1)
 
 
-@contextmanager
-def _rare_collection() -> Iterator[None]:
-    """Rows make no reference cycles: looking for them every 700 objects costs a fifth of the time."""
-    usual = gc.get_threshold()
-    gc.set_threshold(_COLLECT_EVERY, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
+class _Gathered:
+    """What is known of the slices read so far, in the source's order."""
 
-
-class _Reading:
-    """One pass over the files, into the sorter."""
-
-    def __init__(self, spec: DatasetSpec, sorter: Sorter, budget: Budget, threads: int, progress: Progress) -> None:
-        self._spec, self._sorter, self._budget, self._progress = spec, sorter, budget, progress
-        self._threads = threads
-        self._encode = key_encoder(spec.key.normalize)
-        self.sample = Sample(budget.sample, _SAMPLE_VALUES)
+    def __init__(self, spec: DatasetSpec, files: Sequence[LocalFile], pieces: Sequence[Slice], sample: Sample) -> None:
+        self._spec, self._files, self._pieces, self.sample = spec, files, pieces, sample
         self.rows = 0
         self._rejected = 0
         self._samples: list[RowSample] = []
+        self._before: dict[int, int] = {}
+        """Slice → rows of its file before it."""
+        self._file_rows = self._file_lines = 0
+        self._columns = Columns(spec)
 
+    @property
     def rejected(self) -> Rows:
-        """What was left out so far."""
+        """What was left out."""
         return Rows(self._rejected, tuple(self._samples))
 
-    def read(self, number: int, file: LocalFile) -> None:
-        """Everything of ``file``, the source's file ``number``."""
-        try:
-            raw = FileIO(file.path)
-        except OSError as error:
-            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
-        with ExitStack() as open_files:
-            open_files.enter_context(raw)
-            parser: Parser
-            if file.format == "parquet":
-                parser = open_files.enter_context(ParquetParser(self._spec, file, self._budget.duckdb, self._threads))
-            else:
-                parser = _PARSERS[file.format](self._spec, file, raw, self._budget.row)
-            self._read(number, file, parser)
-        file.check_unchanged()
+    def origin(self, place: int) -> tuple[int, int]:
+        """File and row of a record."""
+        number, row = piece_and_row(place)
+        return self._pieces[number].file, self._before[number] + row
 
-    def _read(self, number: int, file: LocalFile, parser: Parser) -> None:
-        key_of, value_of, encode = parser.key, parser.value, self._encode
-        put, sample, max_bytes = self._sorter.put, self.sample, self._spec.value.max_bytes
-        place, row, told = number << _ROW_BITS, 0, (0, 0)
-        for row, fields in enumerate(parser, 1):
-            try:
-                key = encode(key_of(fields))
-                value = value_of(fields)
-                if len(value) > max_bytes:
-                    raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {max_bytes}")
-            except (RowRejected, InvalidKey) as error:
-                self._reject(file, row, str(error))
-            except orjson.JSONEncodeError as error:
-                self._reject(file, row, not_json(error))
-            else:
-                value = bytes(memoryview(value))  # of its own size: what orjson returns sits in a far larger block
-                put(key, place | row, value)
-                rank = rank_of(key)
-                if rank < sample.bound:
-                    sample.keep(rank, place | row, value)
-            if row % _TELL_EVERY == 0:
-                told = self._tell(parser.position(), row, told)
-        self._tell(file.bytes, row, told)
-        parser.finish()
-        self.rows += row
+    def begin(self, number: int) -> Slice:
+        """The slice with what is now known to stand before it."""
+        return replace(self._pieces[number], rows_before=self._file_rows, lines_before=self._file_lines)
 
-    def _reject(self, file: LocalFile, row: int, reason: str) -> None:
-        self._rejected += 1
-        if len(self._samples) < SAMPLES:
-            self._samples.append(RowSample(file.name, row, reason))
-
-    def _tell(self, position: int, row: int, told: tuple[int, int]) -> tuple[int, int]:
-        self._progress.advance(position - told[0], row - told[1])
-        return position, row
+    def add(self, number: int, outcome: Outcome, behind: int) -> None:
+        """Slice ``number``, and those up to ``behind``, were read. Raises BadSource for a file as a whole."""
+        file_number = self._pieces[number].file
+        file = self._files[file_number]
+        self._before[number] = self._file_rows
+        for row, why in outcome.samples[: SAMPLES - len(self._samples)]:
+            self._samples.append(RowSample(file.name, self._file_rows + row, why))
+        self._rejected += outcome.rejected
+        self.rows += outcome.rows
+        self._file_rows += outcome.rows
+        self._file_lines += outcome.lines
+        if outcome.columns is not None:
+            self._columns.add(outcome.columns)
+        if behind == len(self._pieces) or self._pieces[behind].file != file_number:
+            if outcome.columns is not None:
+                self._columns.check(file.name)
+            file.check_unchanged()
+            self._file_rows = self._file_lines = 0
+            self._columns = Columns(self._spec)
 
 
-_PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, FileIO, int], Parser]]] = {
-    "csv": CsvParser,
-    "json": JsonArrayParser,
-    "jsonl": JsonLinesParser,
-}
+def _tell_nobody(_bytes: int, _rows: int) -> None:
+    """The crew has told of these bytes already."""

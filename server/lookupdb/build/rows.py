@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from lookupdb.errors import BadSource
 from lookupdb.spec import Value
+
+if TYPE_CHECKING:
+    from lookupdb.build.objects import Columns
 
 Row = Any
 """One record as its parser has it: a list of fields (CSV) or a dict (JSON, Parquet)."""
@@ -23,8 +26,12 @@ class RowRejected(ValueError):
     """A row that cannot be a record."""
 
 
+class Unfinished(BadSource):
+    """A slice ends within a row, in quotes: it was cut there, or its last quote is never closed."""
+
+
 class Parser(Protocol):
-    """Reads one file. ``key`` and ``value`` take a row that iteration gave, ``key`` first: ``value`` may consume it."""
+    """Reads a slice. ``key`` and ``value`` take a row that iteration gave, ``key`` first: ``value`` may consume it."""
 
     @property
     def key(self) -> Callable[[Row], str]:
@@ -35,13 +42,18 @@ class Parser(Protocol):
         """A row's value; JSON is free of raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
 
     def __iter__(self) -> Iterator[Row]:
-        """The rows in the file's order. Raises BadSource naming file and row."""
+        """The rows in the slice's order. Raises BadSource naming file and row."""
 
     def position(self) -> int:
-        """How many bytes of the file are behind us."""
+        """How many bytes of the slice are behind us."""
 
-    def finish(self) -> None:
-        """Called after the last row. Raises BadSource when a column that the spec names was in no row."""
+    @property
+    def lines(self) -> int:
+        """How many lines of the file were read; 0 where lines mean nothing."""
+
+    @property
+    def columns(self) -> Columns | None:
+        """Which columns its rows had; None when that was known beforehand, and checked."""
 
 
 def joined_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> str:

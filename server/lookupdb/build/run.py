@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from lookupdb import __version__, keys, shardfile
 from lookupdb.build import gates, report
+from lookupdb.build.budget import Budget
 from lookupdb.build.compress import choose_dictionary
 from lookupdb.build.duplicates import Duplicates
 from lookupdb.build.fetch import fetch
@@ -21,14 +21,10 @@ from lookupdb.build.report import Result
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source import SourceObject, fingerprint, resolve
 from lookupdb.build.write import GenerationWriter
-from lookupdb.errors import NotEnoughRoom
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Claim, Dataset, Store
-
-MIN_MEMORY_BYTES: Final = 256 << 20
-"""What parsing and sorting need at least (see ``budget``), and writing on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +91,10 @@ class _Build:
         """Fetch, sort, write, check, publish."""
         options = self.options
         files = fetch(objects, self.scratch, self.progress)
-        duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in objects])
         limit, threads = options.memory_limit, options.threads
         with SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records:
             rejected = records.rejected
+            duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in objects], records.origin)
             facts = gates.Facts(records.rows, rejected, self.active, lambda _key: True)
             gates.pass_all(gates.BEFORE_WRITING, self.spec.gates, facts)
             dictionary, shards, totals = self._write(records, duplicates)
@@ -176,11 +172,7 @@ class _Build:
 
 def check_memory(limit: int) -> None:
     """Raises NotEnoughRoom when no build fits ``limit`` bytes."""
-    if limit < MIN_MEMORY_BYTES:
-        raise NotEnoughRoom(
-            f"a memory limit of {limit >> 20} MiB is too small, a build needs {MIN_MEMORY_BYTES >> 20} MiB or more",
-            hint="raise --memory-limit",
-        )
+    Budget.of(limit)
 
 
 def active_manifest(dataset: Dataset, generation: str | None) -> Manifest | None:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from xxhash import xxh3_64_intdigest as rank_of
 
+from lookupdb.build.runs import Record
+
 __all__ = ["Sample", "rank_of"]
+
+_MOST_VALUES: Final = 200_000
+_RANK_BYTES: Final = 8
 
 
 class Sample:
     """Keeps the values whose keys have the smallest hashes, up to a number of bytes."""
 
-    def __init__(self, max_bytes: int, max_values: int) -> None:
-        self._max_bytes, self._max_values = max_bytes, max_values
+    def __init__(self, max_bytes: int) -> None:
+        """``max_bytes`` 0: nothing is kept."""
+        self._max_bytes = max_bytes
         self._kept: list[tuple[int, int, bytes]] = []
         self._bytes = 0
-        self.bound = 1 << 64
+        self.bound = 1 << 64 if max_bytes else 0
         """A key with this hash or a larger one is not kept: nothing need be told of it."""
 
     def keep(self, rank: int, place: int, value: bytes) -> None:
         """Keep the value whose key has the hash ``rank``, below ``bound``; ``place`` orders equal keys."""
         self._kept.append((rank, place, value))
         self._bytes += len(value)
-        if self._bytes > 2 * self._max_bytes or len(self._kept) > 2 * self._max_values:
+        if self._bytes > 2 * self._max_bytes or len(self._kept) > 2 * _MOST_VALUES:
             self._cut()
 
     def _cut(self) -> None:
         self._kept.sort()
         kept = held = 0
-        for _, _, value in self._kept[: self._max_values]:
+        for _, _, value in self._kept[:_MOST_VALUES]:
             if held + len(value) > self._max_bytes and kept:
                 break
             held += len(value)
@@ -41,3 +50,15 @@ class Sample:
         """The sample, by hash."""
         self._cut()
         return [value for _, _, value in self._kept]
+
+    def records(self) -> list[Record]:
+        """The sample as a run can hold it: the hash for a key."""
+        self._cut()
+        return [(rank.to_bytes(_RANK_BYTES, "big"), place, value) for rank, place, value in self._kept]
+
+    def add(self, records: Iterable[Record]) -> None:
+        """What another sample's ``records`` gave."""
+        for rank_bytes, place, value in records:
+            rank = int.from_bytes(rank_bytes, "big")
+            if rank < self.bound:
+                self.keep(rank, place, value)

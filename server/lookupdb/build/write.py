@@ -22,7 +22,7 @@ import lmdb
 
 from lookupdb import shardfile
 from lookupdb.build.compress import Compressor
-from lookupdb.build.duplicates import Record
+from lookupdb.build.runs import Record
 from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.keys import MAX_KEY_BYTES, shard_of
 from lookupdb.manifest import ShardFile, Totals
@@ -241,7 +241,7 @@ class GenerationWriter:
         ahead: deque[tuple[list[Record], Future[list[bytes]]]] = deque()
         with ThreadPoolExecutor(1, "compress") as pool:
             for batch in batches:
-                ahead.append((batch, pool.submit(self._store, [frame(record[1]) for record in batch])))
+                ahead.append((batch, pool.submit(self._store, [frame(record[2]) for record in batch])))
                 if len(ahead) > _BATCHES_AHEAD:
                     yield self._append(*ahead.popleft())
             while ahead:
@@ -254,7 +254,7 @@ class GenerationWriter:
         shards = len(self._shards)
         groups: list[list[Item]] = [[] for _ in range(shards)]
         value_bytes = [0] * shards
-        for (key, value, _, _), one in zip(batch, stored.result(), strict=True):
+        for (key, _, value), one in zip(batch, stored.result(), strict=True):
             number = shard_of(key, shards)
             groups[number].append((key, one))
             value_bytes[number] += len(value)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from lookupdb.build.compress import choose_dictionary
-from lookupdb.build.duplicates import Record
+from lookupdb.build.runs import Record
 from lookupdb.build.write import GenerationWriter
 from lookupdb.manifest import Manifest, Rows, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
@@ -15,7 +15,7 @@ from lookupdb.store import Dataset
 
 def records(content: Mapping[str, bytes]) -> list[Record]:
     """Keys and values as the sorted stream gives them."""
-    return [(key.encode(), value, 0, row) for row, (key, value) in enumerate(sorted(content.items()), 1)]
+    return [(key.encode(), row, value) for row, (key, value) in enumerate(sorted(content.items()), 1)]
 
 
 def in_batches(content: list[Record], size: int = 1000) -> Iterator[list[Record]]:
@@ -84,7 +84,7 @@ def publish(
 ) -> Manifest:
     """Build ``content`` as ``generation`` of ``dataset``."""
     stream = records(content)
-    dictionary = choose_dictionary([one[1] for one in stream], records=len(stream), shards=shards) if train else b""
+    dictionary = choose_dictionary([one[2] for one in stream], records=len(stream), shards=shards) if train else b""
     with dataset.claim(generation, scratch) as claim:
         files, totals = write(claim.folder, in_batches(stream), shards=shards, dictionary=dictionary)
         made = manifest(generation, files, totals, dictionary)

@@ -8,7 +8,8 @@ from typing import Any
 
 from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Progress, Silent
-from lookupdb.build.records import Record, SortedRecords
+from lookupdb.build.records import SortedRecords
+from lookupdb.build.slices import PARALLEL_FROM
 from lookupdb.build.source import resolve
 from lookupdb.manifest import Rows
 from lookupdb.spec import DatasetSpec, parse_resource
@@ -20,7 +21,8 @@ MEMORY = 512 << 20
 class Read:
     """What came of a source."""
 
-    records: list[Record]
+    records: list[tuple[bytes, bytes, int, int]]
+    """Key, value, number of the file, row."""
     rows: int
     rejected: Rows
     sample: list[bytes]
@@ -49,13 +51,19 @@ def dataset(
     return parse_resource(resource, base)
 
 
-def read(spec: DatasetSpec, scratch: Path, memory: int = MEMORY, progress: Progress | None = None) -> Read:
+def read(
+    spec: DatasetSpec,
+    scratch: Path,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+    parallel_from: int = PARALLEL_FROM,
+) -> Read:
     """Resolve, fetch, parse and sort."""
     scratch.mkdir(exist_ok=True)
     progress = progress or Silent()
     files = fetch(resolve(spec, volume=None), scratch, progress)
-    with SortedRecords(spec, files, scratch, memory, 2, progress) as records:
-        found = [record for batch in records for record in batch]
+    with SortedRecords(spec, files, scratch, memory, 2, progress, parallel_from) as records:
+        found = [(key, value, *records.origin(place)) for batch in records for key, place, value in batch]
         return Read(found, records.rows, records.rejected, records.sample)
 
 

@@ -1,0 +1,117 @@
+"""The processes that read slices for a build, as the build sees them.
+
+Each is executed anew (``python -m lookupdb.build.crew_member``), never forked from a process that has threads. They
+take the numbers of slices out of one pipe, tell of their progress through another, and leave what came of a slice in
+the job's folder. They end when this process does, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from lookupdb.build.job import Job
+from lookupdb.errors import LookupdbError, NotEnoughRoom
+
+MOST_SLICES: Final = 16_000
+"""Their numbers must fit into a pipe (64 KiB) before anybody reads it."""
+NUMBER: Final = struct.Struct("<I")
+MESSAGE: Final = struct.Struct("<IIQQ")
+"""Slice, state, more bytes and more rows read. Shorter than PIPE_BUF, so that one message never splits another."""
+
+
+class State(enum.IntEnum):
+    """Of a slice."""
+
+    UNREAD = 0
+    DONE = 1
+    UNFINISHED = 2
+    """It ends within a row: the cut behind it may be wrong."""
+    FAILED = 3
+
+
+class Crew:
+    """Running members. A context manager: leaving it ends them."""
+
+    def __init__(self, job: Job, members: int) -> None:
+        self._job, self._size = job, members
+        self._open = ExitStack()
+        self._members: list[subprocess.Popen[bytes]] = []
+        self._queue = self._messages = -1
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            self._queue, numbers = os.pipe()
+            stack.callback(os.close, self._queue)
+            os.write(numbers, b"".join(NUMBER.pack(number) for number in range(len(self._job.pieces))))
+            os.close(numbers)
+            self._messages, told = os.pipe()
+            stack.callback(os.close, self._messages)
+            alive, lifeline = os.pipe()
+            stack.callback(os.close, lifeline)
+            for _ in range(self._size):
+                self._members.append(self._start(alive, told))
+            os.close(alive)
+            os.close(told)
+            self._open = stack.pop_all()
+        return self
+
+    def _start(self, alive: int, told: int) -> subprocess.Popen[bytes]:
+        job = os.memfd_create("lookupdb-job")
+        os.pwrite(job, self._job.to_json(), 0)
+        fds = (job, alive, self._queue, told)
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "lookupdb.build.crew_member", *map(str, fds)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=fds,
+                process_group=0,  # Ctrl-C is the build's to handle
+            )
+        finally:
+            os.close(job)
+
+    def messages(self) -> Iterator[tuple[int, State, int, int]]:
+        """Slice, state, more bytes read, more rows read: until every member has ended."""
+        with open(self._messages, "rb", closefd=False) as pipe:
+            while message := pipe.read(MESSAGE.size):
+                number, state, more_bytes, more_rows = MESSAGE.unpack(message)
+                yield number, State(state), more_bytes, more_rows
+
+    def stop(self) -> None:
+        """Let members end once they are done with what they are at."""
+        while os.read(self._queue, 1 << 16):
+            pass
+
+    def check(self) -> None:
+        """Raises an error when a member ended otherwise than by itself."""
+        for member in self._members:
+            code = member.wait()
+            if code == -9:
+                raise NotEnoughRoom(
+                    "a process that read the source was killed, as the kernel does when memory runs out",
+                    hint="lower --memory-limit below the container's limit, or give the container more",
+                )
+            if code:
+                raise LookupdbError(
+                    f"a process that read the source ended with status {code}; standard error tells why"
+                )
+
+    def _end(self) -> None:
+        for member in self._members:
+            member.kill()
+        for member in self._members:
+            member.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
