@@ -18,7 +18,7 @@ import pytest
 
 from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
-from lookupdb.local.up import state_file
+from lookupdb.local.state import state_file
 
 DEADLINE_SECONDS = 30.0
 MANIFEST = """\
@@ -84,7 +84,7 @@ class Stack:
 
     @property
     def pids(self) -> list[int]:
-        return [self.state["router"], *self.state["shards"]]
+        return [self.state["router"], *(server["pid"] for server in self.state["shards"])]
 
     def find(self, *keys: str) -> dict[str, Any]:
         return client.find(self.state["url"], list(keys))
@@ -232,8 +232,9 @@ def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_mi
     stack = people()
     keys = ["ada@example.com", "alan@example.com"]
     assert len(stack.find(*keys)) == 2
-    for pid in stack.state["shards"]:
-        os.kill(pid, signal.SIGKILL)
+    servers = stack.state["shards"]
+    for server in servers:
+        os.kill(server["pid"], signal.SIGKILL)
 
     def answered() -> bool:
         try:
@@ -245,6 +246,7 @@ def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_mi
 
     eventually(lambda: not answered(), "the loss to show")
     eventually(answered, "the shards to be back")
+    assert stack.state["shards"] != servers, "up.json tells where they are now"
 
 
 def test_a_killed_router_is_started_again_on_its_port(people: Callable[..., Stack]) -> None:
@@ -276,6 +278,21 @@ def test_no_process_outlives_a_killed_up(people: Callable[..., Stack]) -> None:
     eventually(lambda: not any(alive(pid) for pid in pids), "all processes to be gone")
 
 
+def test_a_port_that_another_router_has_is_refused(people: Callable[..., Stack]) -> None:
+    stack = people()
+    port = stack.state["url"].rpartition(":")[2]
+    other = subprocess.run(
+        [sys.executable, "-m", "lookupdb", "up", "-f", str(stack.directory / "people.yaml")]
+        + ["--data-dir", str(stack.directory / "other"), "--port", port],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert other.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in other.stderr
+
+
 def test_two_of_the_same_dataset_and_directory_are_refused(people: Callable[..., Stack]) -> None:
     stack = people()
     assert stack.find("ada@example.com")
@@ -295,8 +312,8 @@ def test_get_prints_the_value_as_it_is_and_several_as_lines(people: Callable[...
     stack = people()
     assert stack.find("ada@example.com")
 
-    def get(*words: str, asked: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "lookupdb", "get", "--data-dir", str(stack.data), *words]
+    def get(*words: str | bytes, asked: str = "") -> subprocess.CompletedProcess[str]:
+        command: list[str | bytes] = [sys.executable, "-m", "lookupdb", "get", "--data-dir", str(stack.data), *words]
         return subprocess.run(
             command, input=asked, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
         )
@@ -309,5 +326,9 @@ def test_get_prints_the_value_as_it_is_and_several_as_lines(people: Callable[...
     several = get(stack.state["url"], "-", asked="ada@example.com\nnobody@example.com\n")
     assert several.returncode == 1
     assert [orjson.loads(line)["value"] for line in several.stdout.splitlines()] == [{"title": "Countess"}, None]
+    stranger = get(stack.state["admin"], "ada@example.com")
+    assert (stranger.returncode, "not as a router does" in stranger.stderr) == (1, True)
+    garbled = get("people", b"\xff")
+    assert (garbled.returncode, "is not UTF-8" in garbled.stderr) == (2, True)
     unknown = get("elsewhere", "x")
     assert (unknown.returncode, "no `lookupdb up` serves elsewhere" in unknown.stderr) == (2, True)

@@ -22,6 +22,9 @@ class Facts:
     """Whether a key, as a client would ask for it, is found."""
 
 
+_SHOWN = 5
+"""Rows that a message names; the manifest would name more."""
+
 Check = Callable[[Gates, Facts], str | None]
 """Why the gate is closed, or None when it is open."""
 
@@ -64,9 +67,14 @@ def max_rejected_rows(gates: Gates, facts: Facts) -> str | None:
     rejected = facts.rejected
     if rejected.count <= gates.max_rejected_rows:
         return None
-    samples = "; ".join(f"row {sample.row} of {sample.file}: {sample.reason}" for sample in rejected.samples[:3])
-    more = f"; and {rejected.count - 3:,} more" if rejected.count > 3 else ""
-    return f"maxRejectedRows: at most {gates.max_rejected_rows:,} allowed, found {rejected.count:,}: {samples}{more}"
+    rows = [f"  row {sample.row} of {sample.file}: {sample.reason}" for sample in rejected.samples[:_SHOWN]]
+    if rejected.count > len(rows):
+        rows.append(f"  and {rejected.count - len(rows):,} more")
+    what = "row" if rejected.count == 1 else "rows"
+    allowed = gates.max_rejected_rows
+    return "\n".join(
+        [f"maxRejectedRows: {rejected.count:,} {what} cannot be stored, at most {allowed:,} allowed:", *rows]
+    )
 
 
 def required_keys(gates: Gates, facts: Facts) -> str | None:

@@ -13,7 +13,7 @@ import orjson
 from lookupdb.cli.options import option
 from lookupdb.errors import UsageError
 from lookupdb.local import client
-from lookupdb.local.up import state_file
+from lookupdb.local.state import read_state, state_file
 
 BATCH = 500
 
@@ -38,6 +38,8 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
         cut -d, -f1 codes.csv | lookupdb get http://127.0.0.1:8080 -
     """
     url = dataset if "://" in dataset else _url_of(dataset, data_dir)
+    for key in keys:
+        _check(key)
     if len(keys) == 1 and keys != ("-",):
         try:
             click.echo(client.find_one(url, keys[0], generation))
@@ -55,22 +57,36 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
 
 def _url_of(dataset: str, data: Path) -> str:
     namespace, _, name = dataset.rpartition("/")
-    path = state_file(data, namespace or "default", name)
-    try:
-        return str(orjson.loads(path.read_bytes())["url"])
-    except FileNotFoundError as error:
+    state = read_state(state_file(data, namespace or "default", name))
+    if state is None:
         raise UsageError(
             f"no `lookupdb up` serves {dataset} from {data}",
-            hint="start one, or give the router's URL in place of the name",
-        ) from error
+            hint="start one, or give a router's URL, as http://127.0.0.1:8080, in place of the name",
+        )
+    return str(state["url"])
 
 
 def _asked(keys: Iterable[str]) -> Iterator[str]:
     for key in keys:
         if key == "-":
-            yield from (line.rstrip("\n") for line in sys.stdin)
+            yield from _lines()
         else:
             yield key
+
+
+def _lines() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.rstrip(b"\r\n").decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"line {number} of standard input is not UTF-8: {line[:80]!r}") from error
+
+
+def _check(key: str) -> None:
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the key {key!r} is not UTF-8; write it in UTF-8") from error
 
 
 def _batches(keys: Iterator[str]) -> Iterator[list[str]]:

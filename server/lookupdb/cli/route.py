@@ -86,7 +86,7 @@ def command(
     The admin port answers /healthz, /readyz, /status (which says why a table is not in effect) and /metrics.
     SIGTERM: not ready, answer for --drain-seconds more while clients leave, finish what is in flight, end.
     """
-    sockets = _listen(host, port, workers)
+    sockets = listeners.bind_shared(host, port, workers)
     counters = Counters(NAMES, workers)
     config = worker.config(table.absolute(), _limits(limits), password)
     fleet = Fleet(
@@ -108,13 +108,6 @@ def command(
             )
         )
     )
-
-
-def _listen(host: str, port: int, workers: int) -> list[Any]:
-    """A socket for each worker on one port: the kernel spreads connections over them."""
-    first = listeners.bind(host, port, reuse_port=True)
-    port = listeners.port_of(first)
-    return [first, *(listeners.bind(host, port, reuse_port=True) for _ in range(workers - 1))]
 
 
 _OPTIONS: Final = {

@@ -48,6 +48,10 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if generation:
         headers["Lookupdb-Generation"] = generation
+    try:
+        url.encode("ascii")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"a router's URL is ASCII, found {url!r}") from error
     request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
@@ -64,12 +68,10 @@ def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
         body = error.read(1 << 16)
     try:
         problem = orjson.loads(body)
-        text = f"{problem['title']}: {problem['detail']}"
-    except (ValueError, KeyError, TypeError):
-        text = error.reason
-    match error.code:
-        case 404:
-            return Missing(text)
-        case 502 | 503 | 504:
-            return Unavailable(f"the router answered {error.code}: {text}")
-    return LookupFailed(f"the router answered {error.code}: {text}")
+        kind, text = problem["type"].rpartition("/")[2], f"{problem['title']}: {problem['detail']}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        hint = "is there a lookupdb router, and is this its public port?"
+        return LookupFailed(f"{error.url} answered {error.code} {error.reason}, not as a router does", hint=hint)
+    if kind == "missing":
+        return Missing(text)
+    return (Unavailable if error.code == 503 else LookupFailed)(f"the router answered {error.code}: {text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,35 +34,33 @@ class Rollout:
         self.name = name
         self.manifest = manifest
         self._changed = changed
-        self._endpoints: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._reports: dict[tuple[int, int], dict[str, Any]] = {}
         serve = ["serve", str(generation), "--workers", str(spec.serving_workers)]
         private = ["--host", HOST, "--port", "0", "--admin-port", "0", "--drain-seconds", "0"]
-        self._children = [
-            Child(
-                f"{name}-shard-{shard}-{replica}",
-                [*serve, "--shard", str(shard), *private],
+        places = [(shard, replica) for shard in range(len(manifest.shards)) for replica in range(spec.replicas)]
+        self._children = {
+            place: Child(
+                f"{name}-shard-{place[0]}-{place[1]}",
+                [*serve, "--shard", str(place[0]), *private],
                 directory,
-                self._note(shard, replica),
+                partial(self._note, place),
             )
-            for shard in range(len(manifest.shards))
-            for replica in range(spec.replicas)
-        ]
+            for place in places
+        }
 
-    def _note(self, shard: int, replica: int) -> Callable[[dict[str, Any]], None]:
-        def note(report: dict[str, Any]) -> None:
-            endpoints = tuple(f"{HOST}:{port}" for port in report["ports"])
-            known = self._endpoints.get((shard, replica))
-            self._endpoints[shard, replica] = endpoints
-            if known not in (None, endpoints):
-                self._changed()
-
-        return note
+    def _note(self, place: tuple[int, int], report: dict[str, Any]) -> None:
+        """The server at ``place``, a shard and a replica, is ready; not for the first time if it was known."""
+        known = place in self._reports
+        endpoints = [f"{HOST}:{port}" for port in report["ports"]]
+        self._reports[place] = {"endpoints": endpoints, "admin": f"http://{HOST}:{report['admin']}"}
+        if known:
+            self._changed()
 
     async def start(self) -> None:
         """Start all servers and wait until each is ready. Raises ChildFailed; then none is left running."""
         try:
             async with asyncio.TaskGroup() as group:
-                for child in self._children:
+                for child in self._children.values():
                     group.create_task(child.start())
         except ExceptionGroup as failures:
             await self.stop()
@@ -72,24 +71,21 @@ class Rollout:
 
     async def stop(self) -> None:
         """Stop all servers."""
-        await asyncio.gather(*(child.stop(STOP_SECONDS) for child in self._children))
+        await asyncio.gather(*(child.stop(STOP_SECONDS) for child in self._children.values()))
 
-    @property
-    def pids(self) -> list[int | None]:
-        """Of the servers, shard by shard and replica by replica."""
-        return [child.pid for child in self._children]
+    def servers(self) -> list[dict[str, Any]]:
+        """Each server as it is now: shard, replica, process id, endpoints that speak RESP, admin port."""
+        return [
+            {"shard": shard, "replica": replica, "pid": child.pid, **self._reports[shard, replica]}
+            for (shard, replica), child in self._children.items()
+        ]
 
     def table_entry(self) -> dict[str, Any]:
         """This rollout as the routing table names it."""
         manifest = self.manifest
-        shards = [
-            {
-                "endpoints": [
-                    e for (number, _), group in sorted(self._endpoints.items()) if number == shard for e in group
-                ]
-            }
-            for shard in range(len(manifest.shards))
-        ]
+        shards: list[dict[str, list[str]]] = [{"endpoints": []} for _ in manifest.shards]
+        for (shard, _), report in sorted(self._reports.items()):
+            shards[shard]["endpoints"] += report["endpoints"]
         return {
             "generation": manifest.generation,
             "rollout": self.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,14 +28,23 @@ class CutoverFailed(LookupdbError):
 
 
 class Router:
-    """One `lookupdb route`, fed through a routing table file in ``directory``."""
+    """One `lookupdb route`, fed through a routing table file in ``directory``.
 
-    def __init__(self, spec: DatasetSpec, port: int, directory: Path) -> None:
+    ``changed`` is called when it was started again, with another process and admin port.
+    """
+
+    def __init__(self, spec: DatasetSpec, port: int, directory: Path, changed: Callable[[], None]) -> None:
         self._spec = spec
         self._table_path = directory / "routing-table.json"
         self._version = 0
         self._report: dict[str, Any] = {}
-        self._child = Child("router", self._arguments(port), directory, self._report.update)
+        self._changed = changed
+        self._child = Child("router", self._arguments(port), directory, self._note)
+
+    def _note(self, report: dict[str, Any]) -> None:
+        known, self._report = self._report, report
+        if known:
+            self._changed()
 
     def _arguments(self, port: int) -> list[str]:
         router = self._spec.router

@@ -7,25 +7,27 @@ generation keeps serving whatever goes wrong with the next.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lookupdb import store
 from lookupdb.build.source import fingerprint, resolve
-from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.errors import InvalidManifest, LookupdbError
 from lookupdb.local import builds
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.rollout import Rollout
 from lookupdb.local.router import CutoverFailed, Router
-from lookupdb.runtime import ready_file
+from lookupdb.local.state import run_directory, state_file, the_only_one, write_state
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
+
+MOST_LOOKS: Final = 10
+"""A source that has changed at each of so many looks is built as it is."""
 
 Say = Callable[[str], None]
 
@@ -52,15 +54,6 @@ class Options:
     volume: Path | None
 
 
-def state_file(data: Path, namespace: str, name: str) -> Path:
-    """Where a running `up` says how its dataset is reached; `lookupdb get` reads it."""
-    return _run_directory(data, namespace, name) / "up.json"
-
-
-def _run_directory(data: Path, namespace: str, name: str) -> Path:
-    return data / "run" / f"{namespace}-{name}"
-
-
 class Up:
     """One dataset on this machine: ``run()`` until cancelled. ``say`` gets the lines meant for the person."""
 
@@ -68,19 +61,19 @@ class Up:
         self._options = options
         self._say = say
         self._spec = read_manifest(options.manifest)
-        self._directory = _run_directory(options.data, self._spec.namespace, self._spec.name)
+        where = (options.data, self._spec.namespace, self._spec.name)
+        self._directory, self._state_file = run_directory(*where), state_file(*where)
         store_url = str((options.data / "store").absolute())
         self._wish = builds.Wish(options.manifest, store_url, options.memory_limit, options.volume)
         self._dataset = store.open(store_url, cluster=LOCAL).dataset(self._spec)
-        self._router = Router(self._spec, options.port, self._directory)
+        self._router = Router(self._spec, options.port, self._directory, self._write_state)
         self._rollout: Rollout | None = None
         self._rollouts = 0
         self._last_complaint = ""
 
     async def run(self) -> None:
         """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with _OnlyOne(self._directory / "lock", self._spec):
+        with the_only_one(self._directory, f"{self._spec.namespace}/{self._spec.name}"):
             try:
                 await self._begin()
                 await (self._watch() if self._options.watch else asyncio.Event().wait())
@@ -101,10 +94,11 @@ class Up:
             self._rollout = await self._roll_out(built, self._spec)
         self._router.write_table(self._rollout.table_entry())
         await self._router.start()
+        self._write_state()
         self._announce()
 
     async def _end(self) -> None:
-        state_file(self._options.data, self._spec.namespace, self._spec.name).unlink(missing_ok=True)
+        self._state_file.unlink(missing_ok=True)
         await self._router.stop()
         if self._rollout:
             await self._rollout.stop()
@@ -134,41 +128,47 @@ class Up:
         await rollout.start()
         totals = manifest.totals
         self._say(
-            f"{spec.name}: {generation} serves {totals.records:,} records from {len(manifest.shards)} shards, "
-            f"{totals.file_bytes / 1e6:,.1f} MB"
+            f"{spec.name}: {generation} serves {_counted(totals.records, 'record')} from "
+            f"{_counted(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
         )
         return rollout
 
     def _endpoints_changed(self) -> None:
         if self._rollout:
             self._router.write_table(self._rollout.table_entry())
+            self._write_state()
+
+    def _write_state(self) -> None:
+        """Tell where everything is, now and whenever a process was started again."""
+        if self._rollout:
+            router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
+            write_state(self._state_file, {**router, "shards": self._rollout.servers()})
 
     def _announce(self) -> None:
-        spec, url = self._spec, self._router.url
-        ready_file.write(
-            state_file(self._options.data, spec.namespace, spec.name),
-            {
-                "pid": os.getpid(),
-                "dataset": spec.name,
-                "url": url,
-                "admin": self._router.admin_url,
-                "router": self._router.pid,
-                "shards": self._rollout.pids if self._rollout else [],
-            },
-        )
+        spec, url, directory = self._spec, self._router.url, self._directory
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
-        self._say(f"\n  curl {url}/v1/lookup/{key}\n  lookupdb get {spec.name} {key}\n\n  Ctrl-C stops it all.")
+        self._say(
+            f"\n  curl {url}/v1/lookup/{key}\n  {sys.argv[0]} get {spec.name} {key}\n\n"
+            f"  Shard servers and admin ports: {self._state_file}; logs: {directory}/*.log\n  Ctrl-C stops it all."
+        )
 
     async def _watch(self) -> None:
         """Look at manifest and source every so often; a change that has settled is built and cut over to."""
-        tried = settling = self._served()
+        tried = before = self._served()
+        changing = 0
         while True:
             await asyncio.sleep(self._options.watch_seconds)
             wanted = await self._wanted()
-            if wanted is not None and wanted not in (self._served(), tried) and wanted == settling:
-                tried = wanted
+            if wanted is None or wanted in (self._served(), tried):
+                changing = 0
+            elif wanted == before or changing == MOST_LOOKS:
+                tried, changing = wanted, 0
                 await self._refresh(wanted)
-            settling = wanted or settling  # may still be written to: built when two looks agree
+            else:
+                changing += 1  # it may still be written to: built when two looks agree, or in the end as it is
+                if changing == 2:
+                    self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
+            before = wanted or before
 
     def _served(self) -> Wanted:
         assert self._rollout is not None
@@ -178,7 +178,7 @@ class Up:
     async def _wanted(self) -> Wanted | None:
         """What manifest and source ask for as they are now, None when they cannot be read."""
         try:
-            spec = read_manifest(self._options.manifest)
+            spec = self._reread()
             objects = await asyncio.to_thread(resolve, spec, volume=self._options.volume)
         except LookupdbError as error:
             if str(error) != self._last_complaint:
@@ -187,12 +187,22 @@ class Up:
             return None
         return Wanted(spec.content_hash(), fingerprint(objects), spec.replicas, spec.serving_workers)
 
+    def _reread(self) -> DatasetSpec:
+        """The manifest as it is now. Raises InvalidManifest, also when it has become another dataset's."""
+        old, new = self._spec, read_manifest(self._options.manifest)
+        if (new.namespace, new.name) != (old.namespace, old.name):
+            raise InvalidManifest(
+                f"the manifest has become that of {new.namespace}/{new.name}, which a running `up` cannot change to",
+                hint="stop it and start it again",
+            )
+        return new
+
     async def _refresh(self, wanted: Wanted) -> None:
         assert self._rollout is not None
         active = self._rollout.manifest
         self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
         try:
-            spec = read_manifest(self._options.manifest)
+            spec = self._reread()
             unless = active.fingerprint if wanted.content == active.content else None
             generation = await builds.build(self._wish, active.generation, unless) or active.generation
             await self._cut_over(await self._roll_out(generation, spec))
@@ -202,15 +212,16 @@ class Up:
 
     async def _cut_over(self, candidate: Rollout) -> None:
         """Swap the routing table; stop the old rollout when no request can be in flight to it any more."""
-        old = self._rollout
+        old, self._rollout = self._rollout, candidate  # first: whatever is written from now on names the candidate
         assert old is not None
         try:
             await self._router.confirmed(self._router.write_table(candidate.table_entry()))
         except CutoverFailed:
+            self._rollout = old
             self._router.write_table(old.table_entry())
             await candidate.stop()
             raise
-        self._rollout = candidate
+        self._write_state()
         await asyncio.sleep(self._spec.router.deadline_milliseconds / 1000 + DRAIN_MARGIN_SECONDS)
         await old.stop()
         active = candidate.manifest.generation
@@ -218,25 +229,5 @@ class Up:
         self._say(f"{self._spec.name}: cut over to {active}")
 
 
-class _OnlyOne:
-    """Holds a lock file for as long as the block runs, so that two `up` do not share a directory."""
-
-    def __init__(self, path: Path, spec: DatasetSpec) -> None:
-        self._path = path
-        self._spec = spec
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> None:
-        self._file = self._path.open("a")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise UsageError(
-                f"another `lookupdb up` serves {self._spec.namespace}/{self._spec.name} from {self._path.parent}",
-                hint="stop it, or give this one a --data-dir of its own",
-            ) from error
-
-    def __exit__(self, *_: object) -> None:
-        if self._file:
-            self._file.close()
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -14,6 +14,17 @@ BACKLOG = 4096
 """Connections that may wait while a worker is busy or restarting; the kernel lowers it to net.core.somaxconn."""
 
 
+def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
+    """``count`` sockets on one port, over which the kernel spreads connections. Raises UsageError when it is in use.
+
+    In use by whatever it be: the kernel would let two programs share the port if both ask to, and half of each
+    one's clients would be answered by the other.
+    """
+    bind(host, port).close()
+    first = bind(host, port, reuse_port=True)
+    return [first, *(bind(host, port_of(first), reuse_port=True) for _ in range(count - 1))]
+
+
 def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """A TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be."""
     try:

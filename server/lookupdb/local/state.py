@@ -1,0 +1,58 @@
+"""The folder of a running `up`: the lock that makes it the only one, and how its dataset is reached."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lookupdb.errors import UsageError
+from lookupdb.runtime import ready_file
+
+
+def run_directory(data: Path, namespace: str, name: str) -> Path:
+    """Where the logs, the routing table and ``up.json`` of one dataset are."""
+    return data / "run" / f"{namespace}-{name}"
+
+
+def state_file(data: Path, namespace: str, name: str) -> Path:
+    """Where a running `up` says how its dataset is reached."""
+    return run_directory(data, namespace, name) / "up.json"
+
+
+def write_state(path: Path, members: dict[str, Any]) -> None:
+    """Say it, with this process's id."""
+    ready_file.write(path, {"pid": os.getpid(), **members})
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """What the `up` that wrote ``path`` says, None when it does not run any more."""
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        state: dict[str, Any] = orjson.loads(path.read_bytes())
+        os.kill(state["pid"], 0)
+        return state
+    return None
+
+
+@contextmanager
+def the_only_one(directory: Path, dataset: str) -> Iterator[None]:
+    """Make ``directory`` and hold its lock, so that two `up` do not share it. Raises UsageError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / "lock").open("a")
+    except OSError as error:
+        raise UsageError(f"cannot write to {directory}: {error.strerror}", hint="give another --data-dir") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"another `lookupdb up` serves {dataset} from {directory}",
+                hint="stop it, or give this one a --data-dir of its own",
+            ) from error
+        yield
