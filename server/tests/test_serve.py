@@ -200,8 +200,20 @@ def test_a_worker_imports_nothing_it_does_not_need() -> None:
     """Memory is paid for in every worker: neither the command line nor builders nor admin ports belong there."""
     program = "import lookupdb.serve.worker, sys; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
-    assert {"lmdb", "uvloop"} <= set(loaded)
-    unwanted = {"aiohttp", "click", "rich", "duckdb", "obstore", "hiredis", "jsonschema", "prometheus_client", "ctypes"}
+    assert {"lmdb", "zstandard"} <= set(loaded)
+    unwanted = {
+        "asyncio",
+        "uvloop",
+        "aiohttp",
+        "click",
+        "rich",
+        "duckdb",
+        "obstore",
+        "hiredis",
+        "jsonschema",
+        "prometheus_client",
+        "ctypes",
+    }
     assert unwanted & set(loaded) == set()
 
 
@@ -261,6 +273,17 @@ def test_a_client_that_reads_slowly_gets_everything(tmp_path: Path) -> None:
         client.shutdown(socket.SHUT_WR)
         time.sleep(0.1)
         assert client.makefile("rb").read() == (b"$1000000\r\n%b\r\n" % value) * 20 + b"+PONG\r\n"
+
+
+def test_a_reply_that_is_being_read_is_whole_although_the_server_stops(tmp_path: Path) -> None:
+    value = os.urandom(20_000_000)
+    with serving(write_generation(tmp_path, {"big": value})) as server, connect(server) as client:
+        client.sendall(request(b"GET", b"big"))
+        start = client.recv(1000)
+        server.process.terminate()
+        assert start + client.makefile("rb").read() == b"$20000000\r\n%b\r\n" % value
+        client.close()
+        assert server.process.wait(10) == 0
 
 
 def test_an_idle_client_is_closed(generation: Path) -> None:

@@ -1,24 +1,23 @@
-"""One client's connection: bytes in, replies out, within limits.
+"""One client's connection off the hot path: bytes in, replies out, within limits.
 
-The hot path is ``data_received`` down to ``_answer``: GETs and one MGET of small values, one look at the bytes, one
-lookup a key, one write a read. Anything else becomes a generator of replies, which ``_pump`` sends and stops at
-whenever the client does not read: memory is bounded by ``output_high`` and one value, whatever is asked.
+A lone GET is answered by ``loop``; what else a client sends comes here. Pipelined GETs and one MGET are recognised by
+one look at the bytes. Anything else, and what a client does not read, becomes an iterator of replies, which
+``_pump`` sends and stops at: memory is bounded by ``output_high`` and one value, whatever is asked.
 """
 
 from __future__ import annotations
 
-import asyncio
+import os
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Final, cast
+from typing import Final
 
 from lookupdb.serve import counted
 from lookupdb.serve.commands import execute
 from lookupdb.serve.resp import (
     CRLF,
-    GET_HEADS,
-    GET_KEYS,
     ProtocolError,
     Requests,
     error,
@@ -26,129 +25,170 @@ from lookupdb.serve.resp import (
     keys_of_mget,
 )
 from lookupdb.serve.session import Host, Session
+from lookupdb.serve.watch import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Watch
 from lookupdb.shardfile import FRAMED
 
+READ_BYTES: Final = 16 << 10
+"""Of one read: a batch of some 500 keys."""
 FLUSH_BYTES: Final = 64 << 10
 """Replies are collected to so many bytes before they are written."""
-_HEADS: Final = len(GET_HEADS)
-QUIET_SECONDS: Final = 0.1
-"""When the server ends, an idle client is given so long for a request that is on its way."""
+MISSING: Final = b"_"
+"""Stands for what is not stored. It begins as neither a plain nor a compressed value does."""
 
 
-class Connection(asyncio.Protocol):
-    """See the module. Made by the event loop for each client that connects."""
+class Connection:
+    """See the module. ``states[fd]`` of the watch says whether the loop may answer it by itself."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    __slots__ = (
+        "_active",
+        "_ended",
+        "_events",
+        "_finishing",
+        "_get",
+        "_host",
+        "_inflate",
+        "_owed",
+        "_paused",
+        "_replies",
+        "_requests",
+        "_seen",
+        "_session",
+        "_slot",
+        "_socket",
+        "_watch",
+        "closed",
+        "fd",
+    )
+
+    def __init__(self, host: Host, watch: Watch, client: socket.socket) -> None:
+        self._host, self._watch, self._socket = host, watch, client
+        self.fd: Final = client.fileno()
         self._slot = host.slot
         self._get = host.shard.txn.get
         self._inflate = host.shard.inflate
         self._session = Session(host)
         self._requests = Requests(host.limits)
         self._replies: Iterator[bytes] | None = None
-        self._small = host.small_values
-        self._plain = False
-        """Whether the next bytes begin a request, by a client that may ask, with nothing else under way."""
+        """Those that are still to be made."""
+        self._owed = bytearray()
+        """Replies that the client has not taken yet."""
         self._paused = False
+        """Whether too much is owed to read and answer any more."""
         self._finishing = False
+        """Whether the next reply is the last."""
         self._ended = False
-        self.active = True
-        self.seen = time.monotonic()
+        """Whether what the client sends is no longer answered."""
+        self._active = True
+        self._seen = time.monotonic()
         """When the sweep last saw it active, or it was paused."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Refuse it when there are too many."""
-        self._transport = cast(asyncio.Transport, transport)
-        host = self._host
-        if len(host.connections) >= host.limits.max_connections:
-            self._slot[counted.CONNECTIONS_REFUSED] += 1
-            self._transport.write(error("ERR max number of clients reached"))
-            self._transport.close()
-            self._ended = True
-            return
-        host.deserted.clear()
-        self._transport.set_write_buffer_limits(high=host.limits.output_high)
-        host.connections.add(self)
-        self._slot[counted.CONNECTIONS] += 1
-        self._slot[counted.OPEN_CONNECTIONS] = len(host.connections)
+        self.closed = False
+        self._events = READ
+        watch.add(self.fd)
         self._settle()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
-        self._ended = True
-        self._replies = None
-        self._host.connections.discard(self)
-        self._slot[counted.OPEN_CONNECTIONS] = len(self._host.connections)
-        if not self._host.connections:
-            self._host.deserted.set()
+    @property
+    def nil(self) -> bytes:
+        """What answers for a key that is not there."""
+        return self._session.nil
 
-    def data_received(self, data: bytes) -> None:
-        """The hot path, or the way to the general one."""
-        self.active = True
-        if self._plain:
-            size = len(data)
-            if size < _HEADS and data.startswith(GET_HEADS[size]) and data.endswith(CRLF):
-                return self._answer_one(data[GET_KEYS[size]])
-            parts = data.split(CRLF)
-            keys = keys_of_gets(parts)
-            if keys is not None:
-                return self._answer(b"", keys, len(keys))
-            keys = keys_of_mget(parts)
-            if keys is not None:
-                return self._answer(b"*%d\r\n" % len(keys), keys, 1)
-        elif self._ended:
-            return None
-        self._requests.feed(data)
-        if self._replies is None:
-            self._replies = self._serve()
-            self._pump()
-        return None
+    def received(self, data: bytes) -> None:
+        """``data`` has been read while nothing was under way; empty: the client sends no more."""
+        parts = data.split(CRLF)
+        keys = keys_of_gets(parts)
+        if keys is not None:
+            self._answer(b"", keys, len(keys))
+            return
+        keys = keys_of_mget(parts)
+        if keys is not None:
+            self._answer(b"*%d\r\n" % len(keys), keys, 1)
+            return
+        self._take(data)
 
-    def _answer_one(self, key: bytes) -> None:
-        """Write what is stored under ``key``: one GET, the most frequent request of all."""
-        stored: bytes = self._get(key, self._nil)
-        slot = self._slot
-        if stored is self._nil:
-            slot[counted.MISSES] += 1
-        elif stored[0] != FRAMED:
-            stored = self._inflate(stored)
-        slot[counted.LOOKUPS] += 1
-        slot[counted.COMMANDS] += 1
-        slot[counted.SENT_BYTES] += len(stored)
-        self._transport.write(stored)
-        if self._finishing:
-            self._end()
+    def ready(self, events: int) -> None:
+        """Something can be read or written while the loop is not to answer by itself."""
+        if events & BROKEN:
+            self.close()
+            return
+        self._active = True
+        if events & WRITE:
+            self._settle_debts()
+        if events & READ and not self.closed:
+            try:
+                data = os.read(self.fd, READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.close()
+                return
+            if self._may_ask() and data:
+                self.received(data)
+            else:
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            self._hung_up()
+        elif not self._ended:
+            self._requests.feed(data)
+            if self._replies is None:
+                self._replies = self._serve()
+                self._pump()
+
+    def _hung_up(self) -> None:
+        """The client sends no more; what it asked for is still answered."""
+        if self._replies is None and not self._owed:
+            self.close()
+        else:
+            self._session.closing = True
+            self._settle()
 
     def _answer(self, head: bytes, keys: list[bytes], commands: int) -> None:
-        """Write ``head`` and what is stored under ``keys``."""
-        slot = self._slot
-        slot[counted.COMMANDS] += commands
-        slot[counted.LOOKUPS] += len(keys)
-        if not self._small:
-            self._replies = self._values(head, keys)
-            return self._pump()
-        replies = list(map(self._get, keys, self._nils))
-        misses = replies.count(self._nil)
+        """Send ``head`` and what is stored under ``keys``."""
+        self._slot[counted.COMMANDS] += commands
+        self._slot[counted.LOOKUPS] += len(keys)
+        nil = self._session.nil
+        if self._host.small_values:
+            replies = list(map(self._get, keys, repeat(nil)))
+            misses = replies.count(nil)
+        else:
+            replies, misses = self._collect(iter(keys))
         if misses:
-            slot[counted.MISSES] += misses
-        reply = head + b"".join(replies)
-        slot[counted.SENT_BYTES] += len(reply)
-        self._transport.write(reply)
-        if self._finishing:
-            self._end()
-        return None
+            self._slot[counted.MISSES] += misses
+        self._send(head + b"".join(replies))
+        if self._replies is not None:
+            self._pump()
+        elif self._finishing or self._owed:
+            self._settle()
 
-    def _values(self, head: bytes, keys: list[bytes]) -> Iterator[bytes]:
-        """The same as an iterator, so that ``_pump`` can stop between values."""
-        get, inflate, nil = self._get, self._inflate, self._nil
-        if head:
-            yield head
+    def _collect(self, keys: Iterator[bytes]) -> tuple[list[bytes], int]:
+        """What is stored under ``keys``, and how often that is nothing. What is too much for one write is left to
+        ``_pump``.
+        """
+        inflate, nil, replies, size, misses = self._inflate, self._session.nil, [], 0, 0
+        for stored in map(self._get, keys, repeat(MISSING)):
+            if stored[0] == FRAMED:
+                reply = stored
+            elif stored is MISSING:
+                misses += 1
+                reply = nil
+            else:
+                reply = inflate(stored)
+            replies.append(reply)
+            size += len(reply)
+            if size > FLUSH_BYTES:
+                self._replies = self._values(keys)
+                break
+        return replies, misses
+
+    def _values(self, keys: Iterable[bytes]) -> Iterator[bytes]:
+        """What is stored under ``keys``, so that ``_pump`` can stop between values."""
         for key in keys:
-            stored: bytes = get(key, nil)
-            if stored is nil:
+            stored: bytes = self._get(key, MISSING)
+            if stored is MISSING:
                 self._slot[counted.MISSES] += 1
+                stored = self._session.nil
             elif stored[0] != FRAMED:
-                stored = inflate(stored)
+                stored = self._inflate(stored)
             yield stored
 
     def _serve(self) -> Iterator[bytes]:
@@ -165,88 +205,130 @@ class Connection(asyncio.Protocol):
     def _pump(self) -> None:
         """Send replies until there are no more, or the client is to read first."""
         replies, pending, size = self._replies, [], 0
-        if replies is None:
+        if replies is None or self._is_stopped():
+            self._settle()
             return
         for piece in replies:
             pending.append(piece)
             size += len(piece)
             if size >= FLUSH_BYTES:
-                self._write(pending, size)
+                self._send(b"".join(pending))
                 pending, size = [], 0
-                if self._paused or self._ended:
+                if self._is_stopped():
+                    self._settle()
                     return
         if pending:
-            self._write(pending, size)
+            self._send(b"".join(pending))
         self._replies = None
         self._settle()
 
-    def _write(self, pieces: list[bytes], size: int) -> None:
-        self._slot[counted.SENT_BYTES] += size
-        self._transport.write(b"".join(pieces))
+    def _is_stopped(self) -> bool:
+        return self._paused or self.closed
+
+    def _send(self, data: bytes) -> None:
+        """Write ``data``, now or when the client takes it."""
+        sent = 0
+        if not self._owed:
+            try:
+                sent = os.write(self.fd, data)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.close()
+                return
+        self._slot[counted.SENT_BYTES] += sent
+        if sent != len(data):
+            self._owe(data, sent)
+
+    def _owe(self, data: bytes, sent: int) -> None:
+        self._owed += memoryview(data)[sent:]
+        self._slot[counted.SENT_BYTES] += len(data) - sent
+        if not self._paused and len(self._owed) > self._host.limits.output_high:
+            self._paused = True
+            self._seen = time.monotonic()
+
+    def owe(self, data: bytes, sent: int) -> None:
+        """The client took only so many bytes of the reply ``data``: write the rest later."""
+        self._owe(data, sent)
+        self._settle()
+
+    def _settle_debts(self) -> None:
+        """Write what is owed. When the client has taken half of what is too much, it may ask again."""
+        try:
+            del self._owed[: os.write(self.fd, self._owed)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if self._paused and len(self._owed) <= self._host.limits.output_high // 2:
+            self._paused = False
+            self._seen = time.monotonic()
+            self._pump()
+        elif not self._owed:
+            self._settle()
+
+    def _may_ask(self) -> bool:
+        """Whether the next bytes begin a request, by a client that may ask, with nothing else under way."""
+        session = self._session
+        if self._ended or session.closing or not session.authorised:
+            return False
+        return self._replies is None and not self._owed and self._requests.empty
 
     def _settle(self) -> None:
-        """All replies are written: end it if that is due, and see whether the hot path is open."""
-        session = self._session
-        if session.closing:
-            self._ended = True
-            self._transport.close()
-        elif self._finishing:
-            self._end()
-        self._nil, self._nils = session.nil, repeat(session.nil)
-        self._plain = session.authorised and self._requests.empty and not self._ended
-
-    def pause_writing(self) -> None:
-        """The client does not read what it asked for: ask nothing more of it."""
-        self._paused = True
-        self.seen = time.monotonic()
-        self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        self._paused = False
-        self.seen = time.monotonic()
-        self._pump()
-        if not self._paused and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def eof_received(self) -> bool:
-        """The client sends no more; what it asked for is still answered."""
-        if self._replies is None:
-            return False
-        self._session.closing = True
-        return True
+        """Wait for what is to be waited for now, and end the connection if that is due."""
+        if self.closed:
+            return
+        if self._replies is None and not self._owed:
+            if self._session.closing:
+                self.close()
+                return
+            if self._finishing:
+                self.end()
+        reading = not (self._paused or self._session.closing)
+        events = READ * reading | WRITE * bool(self._owed)
+        if events != self._events:
+            self._events = events
+            self._watch.change(self.fd, events)
+        self._watch.states[self.fd] = ACTIVE if self._may_ask() and not self._finishing else BUSY
 
     def sweep(self, now: float) -> None:
         """Close the connection when the client has been idle, or has not read, for too long."""
-        limits = self._host.limits
+        limits, states = self._host.limits, self._watch.states
         if self._paused:
-            overdue = now - self.seen > limits.slow_seconds
-        elif self.active:
-            self.active, self.seen, overdue = False, now, False
+            overdue = now - self._seen > limits.slow_seconds
+        elif self._active or states[self.fd] == ACTIVE:
+            self._active, self._seen, overdue = False, now, False
+            states[self.fd] = min(states[self.fd], IDLE)
         else:
-            overdue = 0 < limits.idle_seconds < now - self.seen
+            overdue = 0 < limits.idle_seconds < now - self._seen
         if overdue:
             self._slot[counted.CONNECTIONS_CUT] += 1
-            self._transport.abort()
+            self.close()
 
     def finish(self) -> None:
-        """Answer what has arrived, then close: at once after the next reply, or when nothing comes."""
+        """Answer what has arrived or is on its way, then close: the next reply is the last."""
         self._finishing = True
-        asyncio.get_running_loop().call_later(QUIET_SECONDS, self._end_quiet)
+        self._watch.states[self.fd] = BUSY
 
-    def _end_quiet(self) -> None:
-        if self._replies is None:
-            self._end()
-
-    def _end(self) -> None:
-        """Send the end of the stream, but go on reading: closing with unread input would reset the connection and
-        could take replies from the client that it has not read yet.
+    def end(self) -> None:
+        """Send the end of the stream, unless replies are still to be sent, but go on reading: closing with unread
+        input would reset the connection and could take replies from the client that it has not read yet.
         """
-        if not self._ended:
-            self._ended, self._plain = True, False
-            if not self._transport.is_closing():
-                self._transport.write_eof()
+        if self._replies is None and not self._owed and not self._ended:
+            self._ended = True
+            self._watch.states[self.fd] = BUSY
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.close()
 
-    def abort(self) -> None:
-        """Close at once."""
-        self._transport.abort()
+    def close(self) -> None:
+        """Close at once, and forget it."""
+        if self.closed:
+            return
+        self.closed, self._ended, self._replies = True, True, None
+        self._watch.remove(self.fd)
+        self._socket.close()
+        del self._host.connections[self.fd]
+        self._slot[counted.OPEN_CONNECTIONS] = len(self._host.connections)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import time
 from collections.abc import Sequence
@@ -46,9 +45,8 @@ class Host:
     small_values: bool = field(init=False)
     """Whether no reply can be large: nothing is compressed, and no value needed pages of its own (about 2 KB)."""
     started: float = field(default_factory=time.monotonic)
-    connections: set[Any] = field(default_factory=set)
-    deserted: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever the last connection is gone."""
+    connections: dict[int, Any] = field(default_factory=dict)
+    """By file descriptor."""
     last_id: int = 0
 
     def __post_init__(self) -> None:

@@ -5,22 +5,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 import logging
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import uvloop
-
 from lookupdb.errors import CorruptFile
+from lookupdb.runtime import listeners
 from lookupdb.runtime.worker import Boot, run
-from lookupdb.serve.connection import Connection
 from lookupdb.serve.limits import Limits
+from lookupdb.serve.loop import Loop
 from lookupdb.serve.session import Host, Identity
 from lookupdb.shardfile import Shard
 
@@ -28,6 +26,8 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
 """How often idle and slow clients are looked for."""
+QUIET_SECONDS: Final = 0.1
+"""When the worker ends, an idle client is given so long for a request that is on its way."""
 LINGER_SECONDS: Final = 2.0
 """When the worker ends, clients have so long to take their last replies."""
 
@@ -40,7 +40,28 @@ def main(boot: Boot) -> None:
     # What exists now lives as long as the process; requests make no cycles, so collections may be rare.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
-    uvloop.run(_serve(boot, host, listener))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its clients' sockets inherit it
+    listener.listen(listeners.BACKLOG)
+    loop = Loop(host, listener)
+    asked_to_stop = _on_sigterm(loop)
+    boot.ready(port=host.port)
+    _serve(loop, host, asked_to_stop)
+    _drain(loop, host, boot.drain_seconds)
+
+
+def _on_sigterm(loop: Loop) -> Callable[[], bool]:
+    """Let SIGTERM stop the loop; whether it has come."""
+    asked = False
+
+    def stop(*_: object) -> None:
+        nonlocal asked
+        asked = True
+        loop.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    # Python alone would wait on for events once the handler has run.
+    signal.set_wakeup_fd(loop.bell, warn_on_full_buffer=False)
+    return lambda: asked
 
 
 def _host(boot: Boot, listener: socket.socket) -> Host:
@@ -84,38 +105,37 @@ def _open(path: Path, identity: Identity) -> Shard:
     return shard
 
 
-async def _serve(boot: Boot, host: Host, listener: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    asked_to_stop = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, asked_to_stop.set)
-    server = await loop.create_server(lambda: Connection(host), sock=listener, backlog=4096)
-    sweeping = asyncio.create_task(_sweep(host))
-    boot.ready(port=host.port)
-    await asked_to_stop.wait()
-    await asyncio.sleep(boot.drain_seconds)
-    server.close()
-    await _finish(host)
-    sweeping.cancel()
+def _serve(loop: Loop, host: Host, stopping: Callable[[], bool]) -> None:
+    """Until it is asked to stop. Once a second, idle and slow clients are looked for."""
+    while not stopping():
+        loop.run(SWEEP_SECONDS)
+        loop.accept()
+        _sweep(host)
 
 
-async def _sweep(host: Host) -> None:
-    while True:
-        await asyncio.sleep(SWEEP_SECONDS)
-        now = time.monotonic()
-        for connection in list(host.connections):
-            connection.sweep(now)
+def _sweep(host: Host) -> None:
+    now = time.monotonic()
+    for connection in list(host.connections.values()):
+        connection.sweep(now)
 
 
-async def _finish(host: Host) -> None:
-    """Let every client have the replies to what has arrived, then close its connection."""
-    for connection in list(host.connections):
+def _drain(loop: Loop, host: Host, seconds: float) -> None:
+    """Serve on for so long, while endpoints notice; then let every client have the replies to what has arrived."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        loop.run(min(left, SWEEP_SECONDS))
+        _sweep(host)
+    loop.refuse()
+    for connection in list(host.connections.values()):
         connection.finish()
-    if host.connections:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(host.deserted.wait(), LINGER_SECONDS)
-    for connection in list(host.connections):
-        connection.abort()
-    await asyncio.sleep(0)
+    loop.run(QUIET_SECONDS)
+    for connection in list(host.connections.values()):
+        connection.end()
+    end = time.monotonic() + LINGER_SECONDS
+    while host.connections and (left := end - time.monotonic()) > 0:
+        loop.run(min(left, QUIET_SECONDS))
+    for connection in list(host.connections.values()):
+        connection.close()
 
 
 if __name__ == "__main__":

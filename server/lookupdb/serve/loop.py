@@ -1,0 +1,159 @@
+"""The worker's event loop, and in it the hot path: one GET read, looked up and answered without a call to ours.
+
+Written by hand because an event loop's transports, protocols and write queues cost as much again as the lookup:
+here an event is one read, one look at its size and beginning, one lookup and one write, and answers leave at once.
+What is not a lone GET is the connection's to handle.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from typing import Final
+
+from lookupdb.serve import counted
+from lookupdb.serve.connection import MISSING, READ_BYTES, Connection
+from lookupdb.serve.resp import CRLF, GET_HEADS, GET_KEYS, error
+from lookupdb.serve.session import Host
+from lookupdb.serve.watch import ACTIVE, Watch
+from lookupdb.shardfile import FRAMED
+
+log = logging.getLogger(__name__)
+
+_HEADS: Final = len(GET_HEADS)
+_EVENTS: Final = 256
+"""At most so many are taken at once."""
+_ACCEPTED: Final = 64
+"""At most so many clients are accepted at once: those that are connected wait meanwhile."""
+
+
+class Loop:
+    """Accepts clients from ``listener`` and answers them, while it runs."""
+
+    def __init__(self, host: Host, listener: socket.socket) -> None:
+        self._host = host
+        self._listener = listener
+        self._watch = Watch()
+        self._watch.add(listener.fileno())
+        self._accepting = True
+        self._until = 0.0
+        self._alarm, self._bell = socket.socketpair()
+        for end in (self._alarm, self._bell):
+            end.setblocking(False)
+        self._watch.add(self._alarm.fileno())
+
+    @property
+    def bell(self) -> int:
+        """A file descriptor: what is written to it lets the loop look whether it is to go on."""
+        return self._bell.fileno()
+
+    def stop(self) -> None:
+        """Let ``run`` return. Safe to be called by a signal's handler, if the signal rings the bell."""
+        self._until = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Serve for so long, or until ``stop``."""
+        host, now = self._host, time.monotonic
+        poll, read, write = self._watch.epoll.poll, os.read, os.write
+        states, connections, slot = self._watch.states, host.connections, host.slot
+        get, inflate = host.shard.txn.get, host.shard.inflate
+        heads, keys, sizes = (
+            GET_HEADS,
+            GET_KEYS,
+            _HEADS,
+        )  # local names are looked up fastest
+        self._until = now() + seconds
+        while (left := self._until - now()) > 0:
+            lookups = misses = sent = fd = 0
+            try:
+                for fd, events in poll(left, _EVENTS):
+                    if not states[fd]:
+                        self._handle(fd, events)
+                        continue
+                    states[fd] = ACTIVE
+                    data = read(fd, READ_BYTES)
+                    size = len(data)
+                    if size >= sizes or not data.startswith(heads[size]) or not data.endswith(CRLF):
+                        connections[fd].received(data)
+                        continue
+                    stored = get(data[keys[size]], MISSING)
+                    lookups += 1
+                    if stored[0] != FRAMED:
+                        if stored is MISSING:
+                            misses += 1
+                            stored = connections[fd].nil
+                        else:
+                            stored = inflate(stored)
+                    try:
+                        written = write(fd, stored)
+                    except BlockingIOError:
+                        written = 0
+                    sent += written
+                    if written != len(stored):
+                        connections[fd].owe(stored, written)
+            except Exception as problem:  # ends one connection, never the worker
+                self._broken(fd, problem)
+            if lookups:
+                slot[counted.LOOKUPS] += lookups
+                slot[counted.COMMANDS] += lookups
+                slot[counted.MISSES] += misses
+                slot[counted.SENT_BYTES] += sent
+
+    def _handle(self, fd: int, events: int) -> None:
+        """An event that is not for the hot path."""
+        connection = self._host.connections.get(fd)
+        if connection is not None:
+            connection.ready(events)
+        elif fd == self._listener.fileno():
+            self._accept()
+        elif fd == self._alarm.fileno():
+            self._alarm.recv(4096)
+
+    def _broken(self, fd: int, problem: Exception) -> None:
+        """An event of ``fd`` ended in ``problem``: of the client's going away, or of a bug or a damaged value."""
+        if isinstance(problem, BlockingIOError):
+            return
+        if not isinstance(problem, ConnectionError):
+            log.error(
+                "a connection is closed because of an error in the server",
+                exc_info=problem,
+            )
+        if fd in self._host.connections:
+            self._host.connections[fd].close()
+
+    def _accept(self) -> None:
+        host = self._host
+        for _ in range(_ACCEPTED):
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                # Out of file descriptors or memory: the listener would be ready again at once, and again.
+                log.warning("cannot accept clients for now: %s", problem)
+                self.refuse()
+                return
+            client.setblocking(False)
+            if len(host.connections) >= host.limits.max_connections:
+                host.slot[counted.CONNECTIONS_REFUSED] += 1
+                with client:
+                    client.send(error("ERR max number of clients reached"))
+                continue
+            connection = Connection(host, self._watch, client)
+            host.connections[connection.fd] = connection
+            host.slot[counted.CONNECTIONS] += 1
+            host.slot[counted.OPEN_CONNECTIONS] = len(host.connections)
+
+    def refuse(self) -> None:
+        """Accept nobody; who connects waits."""
+        if self._accepting:
+            self._accepting = False
+            self._watch.remove(self._listener.fileno())
+
+    def accept(self) -> None:
+        """Accept again, after ``refuse``."""
+        if not self._accepting:
+            self._accepting = True
+            self._watch.add(self._listener.fileno())
