@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -161,14 +162,30 @@ class DatasetSpec:
         return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, but for a key that stands twice in a mapping: of which one to believe we do not guess."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def read_manifest(path: Path) -> DatasetSpec:
     """The dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidManifest(f"{path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidManifest(f"{path} cannot be read: {reason}") from error
     try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+        documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
+    except yaml.MarkedYAMLError as error:
+        place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
+        raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise InvalidManifest(f"{path} is not YAML: {error}") from error
     if len(documents) != 1:
@@ -180,7 +197,7 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
     """The dataset that a LookupDataset resource describes. Raises InvalidManifest."""
     if not isinstance(resource, dict):
         raise InvalidManifest(
-            f"a manifest is a mapping with apiVersion, kind, metadata and spec, found {type(resource).__name__}"
+            f"a manifest is a mapping with apiVersion, kind, metadata and spec, found {str(resource)[:40]!r}"
         )
     resource = schema.complete(resource)
     metadata = resource.get("metadata") or {}

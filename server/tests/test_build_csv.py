@@ -81,7 +81,7 @@ def test_typed_columns(tmp_path: Path, column: dict[str, str], field: str, value
         ("number", "1,5", None),
         ("boolean", "True", "the column v: expected true or false, found 'True'"),
         ("json", "{", "the column v: '{' is not JSON: "),
-        ("integer", "", "the column v: expected an integer, found nothing (`empty: null` would make it null)"),
+        ("integer", "", "the column v: expected an integer, found nothing (`empty: \"null\"` would make it null)"),
     ],
 )
 def test_a_field_that_is_not_of_its_type_rejects_its_row(

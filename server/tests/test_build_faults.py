@@ -160,7 +160,7 @@ class TestDiskFull:
         with builds.start() as process:
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
             out, err = process.communicate(timeout=50)
-        assert (process.returncode, out) == (6, "")
+        assert (process.returncode, json.loads(out)["reason"]) == (6, "NotEnoughRoom")
         assert "no room left for" in err
         assert "shard-0000" in err
         assert "File too large" in err

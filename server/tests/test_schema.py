@@ -101,11 +101,18 @@ def test_a_file_must_hold_one_manifest(tmp_path: Path) -> None:
         spec.read_manifest(path)
 
 
-@pytest.mark.parametrize("text", ["a: [", "\x00", "just text"])
+@pytest.mark.parametrize("text", ["a: [", "\x00", "just text", "\tkind: x", "- a"])
 def test_what_is_no_manifest_is_said_so(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(InvalidManifest):
+        spec.read_manifest(path)
+
+
+def test_a_key_that_stands_twice_is_refused_where_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("kind: LookupDataset\nspec: {}\nspec: {shards: 2}\n")
+    with pytest.raises(InvalidManifest, match=r"\(line 3\): spec stands twice"):
         spec.read_manifest(path)
 
 

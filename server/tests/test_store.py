@@ -252,6 +252,11 @@ class TestNames:
     def test_an_address_is_read_back(self) -> None:
         assert Address.parse("c", "n", "a-b-3f2b9c1e") == Address("c", "n", "a-b", "3f2b9c1e")
 
+    def test_a_folder_that_a_failed_first_build_left_is_no_dataset(self, tmp_path: Path) -> None:
+        place = store.open(str(tmp_path))
+        (tmp_path / "local" / "default" / "failed-local").mkdir(parents=True)
+        assert place.addresses() == ()
+
     @pytest.mark.parametrize("url", ["", "ftp://host/path", "http://host/path"])
     def test_what_is_no_store(self, url: str) -> None:
         with pytest.raises(UsageError, match="is not a store"):

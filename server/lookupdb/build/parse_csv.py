@@ -258,7 +258,7 @@ def _json(field: str) -> orjson.Fragment:
 
 def _found(field: str) -> str:
     if not field:
-        return "nothing (`empty: null` would make it null)"
+        return 'nothing (`empty: "null"` would make it null)'
     return repr(field if len(field) <= 40 else field[:40] + "…")
 
 

@@ -63,7 +63,10 @@ class Generation(click.ParamType[str]):
     show_default=False,
 )
 @option(
-    "--memory-limit", type=Size(), default="1GiB", help="The memory this process may use, whatever the source's size."
+    "--memory-limit",
+    type=Size(),
+    default="1GiB",
+    help="The memory that the build and the processes it starts may use, whatever the source's size.",
 )
 @option(
     "--scratch",
@@ -107,19 +110,21 @@ def command(
     """Build one generation of the dataset that MANIFEST describes.
 
     Reads the source, sorts its records within the memory limit, writes one file per shard, checks the gates, and
-    publishes the generation into the store. Standard output gets the result as one line of JSON.
+    publishes the generation into the store. Standard output gets the result, failures too, as one
+    line of JSON.
 
     \b
         lookupdb build -f examples/airports.yaml
         lookupdb build -f examples/airports.yaml --explain
         lookupdb build -f people.yaml --store s3://lookups/eu --memory-limit 4GiB
 
-    A generation never changes once it is published. When a build fails or is interrupted, nothing of it is left and
+    A generation never changes once it is published; old ones stay until something removes them (`lookupdb up` and a
+    cluster keep spec.keepGenerations). When a build fails or is interrupted, nothing of it is left and
     earlier generations are as they were: run it again.
     """
     began = time.monotonic()
     chosen = run.Options(**options)
-    with _termination_log(termination_log, began) as told:
+    with _reported(termination_log, began) as told:
         spec = told.spec = read_manifest(file)
         place = store.open(store_url, cluster_id)
         if explains:
@@ -128,7 +133,6 @@ def command(
         with display.shown(style) as progress:
             result = run.build(spec, place, chosen, progress)
         told.result = result
-    click.echo(result.to_json())
 
 
 class _Told:
@@ -139,23 +143,28 @@ class _Told:
 
 
 @contextmanager
-def _termination_log(path: Path | None, began: float) -> Iterator[_Told]:
-    """Make SIGTERM end the build as cleanly as Ctrl-C does, and write down how it ended, whatever the end."""
+def _reported(termination_log: Path | None, began: float) -> Iterator[_Told]:
+    """Make SIGTERM end the build as cleanly as Ctrl-C does, and tell how it ended, whatever the end."""
     told = _Told()
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield told
         if told.result:
-            report.write_termination_log(path, told.result)
+            _tell(told.result, termination_log)
     except Exception as error:
-        report.write_termination_log(path, report.failed(told.spec, error, time.monotonic() - began))
+        _tell(report.failed(told.spec, error, time.monotonic() - began), termination_log)
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        report.write_termination_log(path, report.interrupted(told.spec, code, time.monotonic() - began))
+        _tell(report.interrupted(told.spec, code, time.monotonic() - began), termination_log)
         raise
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _tell(result: report.Result, termination_log: Path | None) -> None:
+    click.echo(result.to_json())
+    report.write_termination_log(termination_log, result)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

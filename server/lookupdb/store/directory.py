@@ -40,9 +40,9 @@ def store_errors(doing: str) -> Iterator[None]:
 
 
 def directory_addresses(root: Path, cluster: str) -> tuple[Address, ...]:
-    """Every dataset under ``root`` of ``cluster``, by path."""
+    """Every dataset under ``root`` of ``cluster``, by path. A first build that failed leaves an empty folder: none."""
     with store_errors(f"cannot list {root}"):
-        folders = sorted(path for path in (root / cluster).glob("*/*") if path.is_dir())
+        folders = sorted(path for path in (root / cluster).glob("*/*") if path.is_dir() and any(path.iterdir()))
     found = (Address.parse(cluster, path.parent.name, path.name) for path in folders)
     return tuple(address for address in found if address)
 
