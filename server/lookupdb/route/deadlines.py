@@ -41,7 +41,11 @@ class Deadlines:
 
     def add(self, ask: Ask) -> None:
         """Watch over ``ask`` until it is done."""
-        self._young.append(ask)
+        young = self._young
+        while young and young[0].done:
+            # Not left to the sweep: thousands would wait for it, and push what is in use out of the cache.
+            young.popleft()
+        young.append(ask)
         if self._timer is None:
             self._timer = self._loop.call_later(self._tick, self._sweep)
 

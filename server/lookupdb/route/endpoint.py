@@ -1,9 +1,9 @@
 """One endpoint of a shard: its connection, its state and its queue.
 
-Keys leave in batches. A lone ask leaves at once; while a batch is in flight the next one gathers, and it leaves together
-with those of the other endpoints (see ``gathering``). Answers come in
-the order of the batches, so a connection on which one went missing or wrong is closed, never resynchronised: a late
-answer can then not be taken for another's.
+Keys leave in batches. A lone ask leaves at once; while a batch is in flight the next one gathers, and it leaves
+together with those of the other endpoints (see ``gathering``). Answers come in the order of the batches, so a
+connection on which one went missing or wrong is closed, never resynchronised: a late answer can then not be taken for
+another's.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class Endpoint:
         self.observers: list[Callable[[], None]] = []
         """Called when it has become ready or has ceased to be, or is not for another reason than before."""
         self._settings = settings
+        self._max_queued_keys = settings.max_queued_keys
         self._gathering = settings.gathering
         self._loop = asyncio.get_running_loop()
         self.queue: deque[Ask] = deque()
@@ -127,7 +128,7 @@ class Endpoint:
 
     def ask(self, ask: Ask) -> bool:
         """Queue ``ask`` for the next batch; False when the queue is full. Only for a ready endpoint."""
-        if self.outstanding >= self._settings.max_queued_keys:
+        if self.outstanding >= self._max_queued_keys:
             return False
         self.outstanding += ask.count
         ask.tries += 1

@@ -10,8 +10,8 @@ import asyncio
 from typing import Any, Final, Protocol
 
 MOST_TURNS: Final = 4
-"""Of the loop, that asks are kept while each turn brings more. Measured with 100 clients and 4 shards: 0 gives batches of
-5 to 7 keys, 4 of 11 to 12 and a quarter more lookups a second, 8 no more; what a lone client waits does not change."""
+"""Of the loop, that asks are kept while each turn brings more. Measured with 100 clients and 4 shards: 0 gives batches
+of 5 to 7 keys, 4 of 11 to 12 and a quarter more lookups a second, 8 no more; a lone client waits no longer."""
 
 
 class Sender(Protocol):

@@ -24,8 +24,8 @@ _KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
 _FIELDS: Final = frozenset((HOST, ACCEPT, CONNECTION, GENERATION))
 """None of them tells of a body, an upgrade or an expectation."""
-_PLAIN: Final = bytes(byte for byte in range(0x21, 0x7F) if byte not in b"%?#")
-"""Characters of a key that stand for themselves in a path."""
+_PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
+"""Translates to itself what stands for itself in a path, and everything else to something else."""
 
 
 class Again:
@@ -45,7 +45,7 @@ class Again:
         if not (data.endswith(self._tail) and data.startswith(_BEGINNING)):
             return None
         key = data[_KEY_AT : -self._tail_size]
-        if not key or len(key) > MAX_KEY_BYTES or key.translate(None, _PLAIN):
+        if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
             return None
         return Lookup(connection, self._line, key.decode(), self._generation, self._accept)
 
