@@ -7,10 +7,13 @@ The records side reads and sorts:
     files = fetch.fetch(objects, scratch, progress)     # plain local files; inflate decompresses
     with records.SortedRecords(spec, files, scratch, memory_limit, threads, progress) as sorted_records:
         sorted_records.rejected, sorted_records.rows, sorted_records.sample
-        for batch in sorted_records: ...                # [(encoded key, value, file number, row), …]
+        for batch in sorted_records: ...                # [(encoded key, place, value), …]
+        sorted_records.origin(place)                    # (file number, row)
 
-``parse_csv``, ``parse_json`` and ``parse_parquet`` make rows, ``rows`` and ``objects`` keys and values of them,
-``sorter`` sorts out of core, ``sample`` keeps values to train the dictionary on, ``budget`` divides the memory limit.
+``slices`` cuts a large source into pieces. ``reading`` reads one, in this process or, told by a ``job``, in one of the
+processes of a ``crew``. ``parse_csv``, ``parse_json`` and ``parse_parquet`` make rows, ``rows`` and ``objects`` keys
+and values of them, ``sorter`` sorts out of core with ``runs``, ``sample`` keeps values to train the dictionary on,
+``budget`` divides the memory limit.
 
 The writer side turns the sorted records into shard files: ``duplicates``, ``compress``, ``write``, then ``gates``.
 """

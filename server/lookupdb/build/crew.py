@@ -23,8 +23,9 @@ from lookupdb.errors import LookupdbError, NotEnoughRoom
 MOST_SLICES: Final = 16_000
 """Their numbers must fit into a pipe (64 KiB) before anybody reads it."""
 NUMBER: Final = struct.Struct("<I")
-MESSAGE: Final = struct.Struct("<IIQQ")
-"""Slice, state, more bytes and more rows read. Shorter than PIPE_BUF, so that one message never splits another."""
+MESSAGE: Final = struct.Struct("<IIIQQQ")
+"""Slice, its state, the member's pid and its peak of memory, more bytes and more rows read. Shorter than PIPE_BUF, so
+that one message never splits another."""
 
 
 class State(enum.IntEnum):
@@ -45,6 +46,7 @@ class Crew:
         self._open = ExitStack()
         self._members: list[subprocess.Popen[bytes]] = []
         self._queue = self._messages = -1
+        self._peaks: dict[int, int] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -83,8 +85,14 @@ class Crew:
         """Slice, state, more bytes read, more rows read: until every member has ended."""
         with open(self._messages, "rb", closefd=False) as pipe:
             while message := pipe.read(MESSAGE.size):
-                number, state, more_bytes, more_rows = MESSAGE.unpack(message)
+                number, state, pid, peak, more_bytes, more_rows = MESSAGE.unpack(message)
+                self._peaks[pid] = peak
                 yield number, State(state), more_bytes, more_rows
+
+    @property
+    def peak_memory(self) -> int:
+        """The members' peaks of resident memory, in bytes, summed."""
+        return sum(self._peaks.values())
 
     def stop(self) -> None:
         """Let members end once they are done with what they are at."""

@@ -16,6 +16,7 @@ from lookupdb.build.crew import MESSAGE, NUMBER, State
 from lookupdb.build.job import Job
 from lookupdb.build.rows import Unfinished
 from lookupdb.errors import LookupdbError
+from lookupdb.runtime.memory import peak_resident
 from lookupdb.runtime.worker import die_with
 
 _TELL_SECONDS: Final = 0.2
@@ -52,7 +53,7 @@ class Member:
             self._send(State.UNREAD)
 
     def _send(self, state: State) -> None:
-        os.write(self._told, MESSAGE.pack(self._number, state, self._bytes, self._rows))
+        os.write(self._told, MESSAGE.pack(self._number, state, os.getpid(), peak_resident(), self._bytes, self._rows))
         self._bytes = self._rows = 0
 
 

@@ -30,6 +30,7 @@ from lookupdb.build.sample import Sample
 from lookupdb.build.slices import PARALLEL_FROM, Slice
 from lookupdb.build.sorter import Sorter
 from lookupdb.manifest import SAMPLES, Rows, RowSample
+from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
 
 __all__ = ["Record", "SortedRecords"]
@@ -47,6 +48,8 @@ class SortedRecords:
     rows: int
     """How many rows were read, rejected ones included."""
     rejected: Rows
+    peak_memory: int
+    """The most memory, in bytes, that all processes together can have had resident while they read."""
     sample: list[bytes]
     """Values as they are: those whose keys have the smallest hashes; none when values are not to be compressed."""
 
@@ -69,6 +72,7 @@ class SortedRecords:
         members = min(threads, self._budget.members)
         self._pieces = slices.plan(files, members, parallel_from)
         self._members = min(members, len(self._pieces))
+        self._members_peak = 0
         self._open = ExitStack()
         self._sorter: Sorter
         self._gathered: _Gathered
@@ -87,6 +91,7 @@ class SortedRecords:
             self._progress.done()
             gathered = self._gathered
             self.rows, self.rejected, self.sample = gathered.rows, gathered.rejected, gathered.sample.values()
+            self.peak_memory = peak_resident() + self._members_peak
             self._open = stack.pop_all()
         return self
 
@@ -116,6 +121,7 @@ class SortedRecords:
                     first += 1
                 if first < len(states) and states[first] is State.FAILED:
                     crew.stop()  # nothing behind a row that is surely bad is of use
+            self._members_peak = crew.peak_memory
             crew.check()
         return states
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -11,6 +10,7 @@ from typing import Final, Literal
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,8 @@ MAX_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a build ended. Record bytes are of keys and values."""
+    """How a build ended. Record bytes are of keys and values; peak memory is of all processes when it was built, of the
+    first one else."""
 
     outcome: Literal["built", "unchanged", "failed"]
     dataset: str
@@ -57,7 +58,7 @@ def failed(spec: DatasetSpec | None, error: Exception, seconds: float) -> Result
         outcome="failed",
         dataset=_name(spec),
         seconds=round(seconds, 3),
-        peak_memory_bytes=peak_memory(),
+        peak_memory_bytes=peak_resident(),
         exit_code=known.exit_code,
         reason=known.reason,
         message=str(known),
@@ -70,7 +71,7 @@ def interrupted(spec: DatasetSpec | None, exit_code: int, seconds: float) -> Res
         outcome="failed",
         dataset=_name(spec),
         seconds=round(seconds, 3),
-        peak_memory_bytes=peak_memory(),
+        peak_memory_bytes=peak_resident(),
         exit_code=exit_code,
         reason="Interrupted",
         message="the build was interrupted; nothing was published, and it can be run again",
@@ -85,11 +86,6 @@ def write_termination_log(path: Path | None, result: Result) -> None:
         path.write_bytes(result.to_json(MAX_BYTES))
     except OSError as error:
         log.warning("cannot write the termination log", extra={"path": str(path), "reason": error.strerror})
-
-
-def peak_memory() -> int:
-    """The most memory this process had resident so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _name(spec: DatasetSpec | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lookupdb import __version__, keys, shardfile
-from lookupdb.build import gates, report
+from lookupdb.build import gates
 from lookupdb.build.budget import Budget
 from lookupdb.build.compress import choose_dictionary
 from lookupdb.build.duplicates import Duplicates
@@ -22,6 +22,7 @@ from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source import SourceObject, fingerprint, resolve
 from lookupdb.build.write import GenerationWriter
 from lookupdb.manifest import Manifest, ShardFile, Totals
+from lookupdb.runtime.memory import peak_resident
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Claim, Dataset, Store
@@ -33,7 +34,7 @@ class Options:
 
     scratch: Path
     memory_limit: int = 1 << 30
-    """Bytes that the whole process may use."""
+    """Bytes that the build may use, with the processes it starts."""
     threads: int = 1
     volume: Path | None = None
     """Where volume:// urls are found."""
@@ -65,7 +66,7 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
     ):
         one = _Build(spec, options, progress, scratch, claim, active)
         manifest = one.run(objects, print_of, began)
-    return _built(manifest)
+    return _built(manifest, one.reading_peak)
 
 
 class _Build:
@@ -86,6 +87,7 @@ class _Build:
         self.scratch = scratch
         self.claim = claim
         self.active = active
+        self.reading_peak = 0
 
     def run(self, objects: Sequence[SourceObject], print_of: str, began: float) -> Manifest:
         """Fetch, sort, write, check, publish."""
@@ -93,7 +95,7 @@ class _Build:
         files = fetch(objects, self.scratch, self.progress)
         limit, threads = options.memory_limit, options.threads
         with SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records:
-            rejected = records.rejected
+            rejected, self.reading_peak = records.rejected, records.peak_memory
             duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in objects], records.origin)
             facts = gates.Facts(records.rows, rejected, self.active, lambda _key: True)
             gates.pass_all(gates.BEFORE_WRITING, self.spec.gates, facts)
@@ -211,13 +213,13 @@ def _unchanged(spec: DatasetSpec, print_of: str, began: float) -> Result:
         dataset=f"{spec.namespace}/{spec.name}",
         fingerprint=print_of,
         seconds=round(time.monotonic() - began, 3),
-        peak_memory_bytes=report.peak_memory(),
+        peak_memory_bytes=peak_resident(),
         reason="Unchanged",
         message="the source is unchanged; nothing was built",
     )
 
 
-def _built(manifest: Manifest) -> Result:
+def _built(manifest: Manifest, reading_peak: int) -> Result:
     totals = manifest.totals
     return Result(
         outcome="built",
@@ -230,7 +232,7 @@ def _built(manifest: Manifest) -> Result:
         record_bytes=totals.key_bytes + totals.value_bytes,
         file_bytes=totals.file_bytes,
         seconds=manifest.seconds,
-        peak_memory_bytes=report.peak_memory(),
+        peak_memory_bytes=max(reading_peak, peak_resident()),
         reason="Built",
         message=f"built {manifest.generation}: {totals.records:,} records in {len(manifest.shards)} shards, "
         f"{manifest.seconds:.1f} s",

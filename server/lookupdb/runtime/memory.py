@@ -35,6 +35,15 @@ def major_faults(pid: int) -> int | None:
     return int(text.rpartition(")")[2].split()[9])
 
 
+def peak_resident() -> int:
+    """The most memory, in bytes, that this process had resident since its program began.
+
+    VmHWM, because getrusage would also count what its parent had before the program was executed.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * _KIB for line in lines if line.startswith("VmHWM:"))
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerMemory:
     """What the control group of this process says, in bytes; None for what it does not tell."""
