@@ -67,7 +67,7 @@ def complete(resource: dict[str, Any]) -> dict[str, Any]:
     if problems:
         name = (resource.get("metadata") or {}).get("name", "manifest")
         raise InvalidManifest(
-            f"{name}: " + "; ".join(problems), hint="`kubectl explain lds.spec` and crds/ list every field"
+            f"{name}: " + "; ".join(problems), hint=f"crds/{CRD_FILE} describes every field"
         )
     return resource
 

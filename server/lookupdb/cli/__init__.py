@@ -4,6 +4,7 @@ so that a shard server does not carry the builder's libraries in its memory.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from typing import Final
@@ -31,7 +32,9 @@ class _Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            near = difflib.get_close_matches(cmd_name, VERBS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
         command: click.Command = importlib.import_module(f"lookupdb.cli.{cmd_name}").command
         return command
 
@@ -57,12 +60,11 @@ def main() -> None:
     """Run the command line; the one place where an error becomes a sentence and an exit code."""
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
-    except click.exceptions.Abort:
-        sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        click.echo("interrupted", err=True)
         sys.exit(130)
     except LookupdbError as error:
         click.echo(f"error: {error}", err=True)

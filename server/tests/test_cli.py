@@ -1,0 +1,68 @@
+"""The command line as a whole: verbs, help, exit codes, and what each verb loads."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from lookupdb.cli import VERBS, cli
+
+
+def lookupdb(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lookupdb", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_and_every_option(verb: str) -> None:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    assert command.help
+    for option in command.params:
+        if isinstance(option, click.Option) and not option.hidden:
+            assert option.help, f"lookupdb {verb} {option.opts[0]} has no help"
+
+
+def test_every_option_has_a_variable_of_its_name() -> None:
+    """But for those that say how one answer is shown."""
+    for verb in VERBS:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        for option in command.params:
+            if isinstance(option, click.Option) and option.envvar:
+                names = {"LOOKUPDB_" + name.removeprefix("--").replace("-", "_").upper() for name in option.opts}
+                assert option.envvar in names, f"lookupdb {verb}: {option.opts} and {option.envvar}"
+
+
+def test_help_lists_every_verb_without_loading_any() -> None:
+    run = CliRunner().invoke(cli, ["--help"])
+    assert run.exit_code == 0
+    assert all(f"  {verb} " in run.output for verb in VERBS)
+
+
+def test_a_mistyped_verb_is_told_the_near_one() -> None:
+    run = lookupdb("bild")
+    assert (run.returncode, "Did you mean 'build'?" in run.stderr) == (2, True)
+
+
+def test_an_error_is_a_sentence_with_its_exit_code_and_no_traceback(tmp_path: Path) -> None:
+    run = lookupdb("build", "-f", str(tmp_path / "none.yaml"))
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"error: {tmp_path}/none.yaml cannot be read: No such file or directory")
+    assert "Traceback" not in run.stderr
+
+
+def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
+    fifo = tmp_path / "manifest.yaml"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-m", "lookupdb", "build", "-f", str(fifo)]
+    # Opening the pipe waits for the command to open it, which then waits for what we never write.
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, fifo.open("w"):
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors.strip()) == (130, "interrupted")
