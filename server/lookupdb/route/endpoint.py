@@ -23,7 +23,7 @@ import hiredis
 from lookupdb.route.asks import Ask
 from lookupdb.route.connection import Connection
 from lookupdb.route.counters import INDEX
-from lookupdb.route.gathering import Gathering
+from lookupdb.route.gathering import ENOUGH_KEYS, Gathering
 from lookupdb.route.identity import Identity
 from lookupdb.route.proof import NotProven, connect
 from lookupdb.route.table import Address
@@ -176,9 +176,11 @@ class Endpoint:
         self.outstanding -= batch.keys
         values = [reply] if batch.keys == 1 else reply
         if type(values) is list and len(values) == batch.keys and _KINDS.issuperset(map(type, values)):
-            self._hand_out(batch.asks, values)
             self._measure(batch)
-            if self.queue and not self._scheduled:
+            if self.outstanding >= ENOUGH_KEYS:
+                self.send()  # first, so that the shard has something to do while these are handed out
+            self._hand_out(batch.asks, values)
+            if self.queue and not self._scheduled and not self._in_flight:
                 self._scheduled = True
                 self._gathering.add(self)
         elif isinstance(reply, hiredis.ReplyError):
