@@ -85,7 +85,7 @@ class Job:
     def read(self, number: int, piece: Slice, tell: Tell) -> Left:
         """Read ``piece``, the source's slice ``number``, into files. Raises BadSource, NotEnoughRoom."""
         name = f"slice-{number:05d}-{uuid.uuid4().hex[:8]}"
-        sample = Sample(self.budget.sample)
+        sample = Sample(self.budget.sample, sum(file.bytes for file in self.files))
         with Sorter(self.folder, self.budget.sorting, name) as sorter:
             reader = SliceReader(self.spec, sorter, sample, self.budget, 1, tell)
             outcome = reader.read(number, piece, self.files[piece.file])

@@ -23,7 +23,7 @@ from lookupdb.build.fetch import LocalFile
 from lookupdb.build.job import Job, Left
 from lookupdb.build.objects import Columns
 from lookupdb.build.progress import Progress
-from lookupdb.build.reading import Outcome, SliceReader, no_collection
+from lookupdb.build.reading import Outcome, SliceReader
 from lookupdb.build.rows import Unfinished
 from lookupdb.build.runs import Record, piece_and_row
 from lookupdb.build.sample import Sample
@@ -80,14 +80,15 @@ class SortedRecords:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
-            self._gathered = _Gathered(self._spec, self._files, self._pieces, Sample(self._budget.sample))
-            self._progress.phase("read", sum(file.bytes for file in self._files), "bytes")
-            with no_collection():
-                if self._members > 1:
-                    with TemporaryDirectory(prefix="slices-", dir=self._scratch) as folder:
-                        self._read_together(Path(folder))
-                else:
-                    self._read_alone()
+            source_bytes = sum(file.bytes for file in self._files)
+            sample = Sample(self._budget.sample, source_bytes)
+            self._gathered = _Gathered(self._spec, self._files, self._pieces, sample)
+            self._progress.phase("read", source_bytes, "bytes")
+            if self._members > 1:
+                with TemporaryDirectory(prefix="slices-", dir=self._scratch) as folder:
+                    self._read_together(Path(folder))
+            else:
+                self._read_alone()
             self._progress.done()
             gathered = self._gathered
             self.rows, self.rejected, self.sample = gathered.rows, gathered.rejected, gathered.sample.values()

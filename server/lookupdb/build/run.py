@@ -16,6 +16,7 @@ from lookupdb.build.compress import choose_dictionary
 from lookupdb.build.duplicates import Duplicates
 from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Progress
+from lookupdb.build.reading import no_collection
 from lookupdb.build.records import SortedRecords
 from lookupdb.build.report import Result
 from lookupdb.build.scratch import scratch_folder
@@ -94,7 +95,7 @@ class _Build:
         options = self.options
         files = fetch(objects, self.scratch, self.progress)
         limit, threads = options.memory_limit, options.threads
-        with SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records:
+        with no_collection(), SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records:
             rejected, self.reading_peak = records.rejected, records.peak_memory
             duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in objects], records.origin)
             facts = gates.Facts(records.rows, rejected, self.active, lambda _key: True)
