@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 BATCH_KEYS: Final = 256
 """A batch is sent once it has so many keys. An ask has no more, so that a batch stays below twice as many."""
 BATCHES_IN_FLIGHT: Final = 1
-"""A second one gives smaller batches for the same keys: with 100 clients and 4 shards a tenth to a fifth fewer lookups
-a second, whether or not batches wait for what the next turns of the loop bring (see ``gathering``)."""
+"""A second one gives smaller batches for the same keys: with 100 clients and 4 shards 9.7 keys instead of 11.7, and
+38,700 lookups a second instead of 47,000 (one run of four rounds, on a machine that was not quiet)."""
 BATCH_BYTES: Final = 4 << 20
 """What an answer should not exceed: where values are large, a batch has fewer keys."""
 CONNECT_SECONDS: Final = 2.0
