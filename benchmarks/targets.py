@@ -88,9 +88,9 @@ _ROUTER: Final = (
 )
 
 _BUILD: Final = (
-    "py-spy: both cores are busy all along. Reading (half of the time, two processes) is Python and orjson, 7 µs a row: "
-    "parsing, checking that no number lost its text, copying, sorting. Writing (a third) is bound by zstd at level 3 on "
-    "one core, and by merging and LMDB on the other. Training and starting take the rest."
+    "py-spy: both cores are busy all along. Reading (half of the time, two processes) is Python and orjson, 7 µs a "
+    "row: parsing, checking that no number lost its text, copying, sorting. Writing (a third) is bound by zstd on one "
+    "core, and by merging and LMDB on the other. Training and starting take the rest."
 )
 
 LIMITS: Final[dict[str, str]] = {
