@@ -66,9 +66,7 @@ def complete(resource: dict[str, Any]) -> dict[str, Any]:
         problems = list(_broken_rules(resource, schema, ""))
     if problems:
         name = (resource.get("metadata") or {}).get("name", "manifest")
-        raise InvalidManifest(
-            f"{name}: " + "; ".join(problems), hint=f"crds/{CRD_FILE} describes every field"
-        )
+        raise InvalidManifest(f"{name}: " + "; ".join(problems), hint=f"crds/{CRD_FILE} describes every field")
     return resource
 
 

@@ -81,7 +81,7 @@ def test_typed_columns(tmp_path: Path, column: dict[str, str], field: str, value
         ("number", "1,5", None),
         ("boolean", "True", "the column v: expected true or false, found 'True'"),
         ("json", "{", "the column v: '{' is not JSON: "),
-        ("integer", "", "the column v: expected an integer, found nothing (`empty: \"null\"` would make it null)"),
+        ("integer", "", 'the column v: expected an integer, found nothing (`empty: "null"` would make it null)'),
     ],
 )
 def test_a_field_that_is_not_of_its_type_rejects_its_row(
@@ -176,6 +176,12 @@ def test_a_wrong_column_name_gets_the_near_one_and_the_list(tmp_path: Path) -> N
         read_file(tmp_path, "f.csv", "k,name\na,1\n", source={"csv": {"columns": [{"name": "x"}]}})
     with pytest.raises(BadSource, match=r"value\.field is for JSON"):
         read_file(tmp_path, "f.csv", "k,name\na,1\n", value={"field": "name"})
+
+
+def test_a_header_of_one_column_that_holds_another_delimiter_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.csv", "code;name\nKJFK;Kennedy\n", key="code")
+    assert raised.value.hint == "if its delimiter is ';', say so: source.csv.delimiter"
 
 
 def test_each_file_has_its_own_header(tmp_path: Path) -> None:

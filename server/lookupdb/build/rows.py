@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -17,6 +17,9 @@ from lookupdb.spec import Value
 
 if TYPE_CHECKING:
     from lookupdb.build.objects import Columns
+
+_DELIMITERS: Final = ";\t|,"
+"""What stands between fields where it is not what the manifest says."""
 
 Row = Any
 """One record as its parser has it: a list of fields (CSV) or a dict (JSON, Parquet)."""
@@ -93,6 +96,11 @@ _SPACES = bytes.maketrans(b"\r\n\t", b"   ")
 def unknown_column(where: str, role: str, name: str, names: Iterable[str]) -> BadSource:
     """The error for a column that is not there, with the near one and all there are."""
     names = list(names)
+    if len(names) == 1 and (delimiter := next((one for one in _DELIMITERS if one in names[0]), None)):
+        return BadSource(
+            f"{where}: {role} names the column {name!r}, and the header is one column, {names[0][:80]!r}",
+            hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
+        )
     near = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower() == name.lower()]
     shown = ", ".join(names[:50]) + (", …" if len(names) > 50 else "")
     return BadSource(

@@ -63,7 +63,6 @@ _LIMITS = Limits()
     type=click.Path(dir_okay=False, path_type=Path),
     help='Written when ready: {"pid": …, "ports": […], "admin": …}.',
 )
-@option("--lifeline", type=click.IntRange(min=0), hidden=True, help="Drain when this inherited pipe ends.")
 @log_format
 def command(*, path: Path, shard: int | None, password: str | None, **options: Any) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.

@@ -41,8 +41,6 @@ class Service:
     collectors: Callable[[Supervisor], Sequence[Collector]] = field(default=lambda _: ())
     status: Callable[[], Mapping[str, Any]] = field(default=dict)
     """Further members of /status."""
-    lifeline: int | None = None
-    """An inherited pipe: its end, which the death of whoever started this process brings, means drain."""
 
 
 async def run(service: Service) -> None:
@@ -96,19 +94,9 @@ def _handlers(service: Service, supervisor: Supervisor, stop: Callable[[], None]
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, stop)
     loop.add_signal_handler(signal.SIGHUP, supervisor.hang_up)
-
-    def orphaned() -> None:
-        if service.lifeline is not None and not os.read(service.lifeline, 4096):
-            loop.remove_reader(service.lifeline)
-            stop()
-
-    if service.lifeline is not None:
-        loop.add_reader(service.lifeline, orphaned)
     try:
         yield
     finally:
-        if service.lifeline is not None:
-            loop.remove_reader(service.lifeline)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
 

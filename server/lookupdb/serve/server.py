@@ -40,7 +40,6 @@ class Settings:
     """Bytes a second at which the file is verified and warmed."""
     password: str | None = None
     ready_file: Path | None = None
-    lifeline: int | None = None
     log_format: str = "text"
     limits: Limits = field(default_factory=Limits)
 
@@ -66,7 +65,6 @@ def service(served: Served, settings: Settings) -> Service:
         prepare=lambda: _verify(verification),
         collectors=lambda supervisor: metrics.collectors(served, counters, supervisor),
         status=lambda: _status(served, verification),
-        lifeline=settings.lifeline,
     )
 
 
