@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from lookupdb import store
 from lookupdb.build import display
 from lookupdb.build.report import Result
-from lookupdb.build.run import reusable, source_fingerprint
 from lookupdb.cli.build import command
 from lookupdb.errors import BadSource, GateClosed, InvalidManifest, LookupdbError, NotEnoughRoom, StoreError
 from lookupdb.spec import read_manifest
@@ -107,16 +106,6 @@ class TestResult:
         assert 1000 < len(long.to_json(4096)) <= 4096
         assert json.loads(long.to_json(4096))["message"].endswith("…")
         assert json.loads(long.to_json())["message"] == long.message
-
-    def test_what_can_be_reused_is_the_newest_of_this_spec_and_source(self, project: Project) -> None:
-        for _ in range(2):
-            project.built()
-        spec = read_manifest(project.manifest)
-        now = source_fingerprint(spec)
-        assert reusable(project.dataset, spec, now) == "g2"
-        assert reusable(project.dataset, spec, "another") is None
-        project.describe(shards=3)
-        assert reusable(project.dataset, read_manifest(project.manifest), now) is None
 
 
 class TestTerminationLog:

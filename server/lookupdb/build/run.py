@@ -184,21 +184,6 @@ def active_manifest(dataset: Dataset, generation: str | None) -> Manifest | None
     return None if name is None else dataset.manifest(name)
 
 
-def reusable(dataset: Dataset, spec: DatasetSpec, source: str) -> str | None:
-    """The newest whole generation built to this very spec from a source with the fingerprint ``source``, or None."""
-    content = spec.content_hash()
-    for generation in reversed(dataset.generations()):
-        manifest = dataset.manifest(generation)
-        if manifest.content == content and manifest.fingerprint == source:
-            return generation
-    return None
-
-
-def source_fingerprint(spec: DatasetSpec, volume: Path | None = None) -> str:
-    """The fingerprint of the source as it is now. Raises BadSource."""
-    return fingerprint(resolve(spec, volume=volume))
-
-
 def usable_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0))
