@@ -14,6 +14,7 @@ DEADLINE_SECONDS = 300
 
 def main() -> None:
     """Raises when a step does not hold; the demo's output goes to the file named first."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would make
     log = Path(sys.argv[1])
     url = f"http://127.0.0.1:{os.environ['LOOKUPDB_PORT']}/v1/lookup/KJFK"
     with log.open("wb") as output:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+
+# A shell that starts the tests in the background lets them ignore SIGINT, and their child processes would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_asyncio_loop_factories(
