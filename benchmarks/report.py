@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.results import Result, Side
 from benchmarks.settings import Settings
-from benchmarks.targets import LIMITS, MB, Verdict
+from benchmarks.targets import LIMITS, MB, PROFILED, Verdict
 
 _HOW: Final = """\
 Written by `make bench`; [benchmarks/README.md](../benchmarks/README.md) says what is measured and how. Every ratio is
@@ -107,8 +107,14 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _shortfalls(verdicts: Sequence[Verdict]) -> list[str]:
-    short = [verdict.target.what for verdict in verdicts if verdict.word == "short"]
-    return ["\n".join(f"- **{what}**: {LIMITS.get(what, 'not yet profiled.')}" for what in short)] if short else []
+    """What limits the targets that were not reached; those that the same thing limits stand together."""
+    limited: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.word == "short":
+            what = verdict.target.what
+            limited.setdefault(LIMITS.get(what, "not yet profiled."), []).append(f"**{what}**")
+    lines = [f"- {', '.join(names)}: {limit}" for limit, names in limited.items()]
+    return [PROFILED, "\n".join(lines)] if lines else []
 
 
 def _number(value: float) -> str:

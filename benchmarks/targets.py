@@ -82,15 +82,21 @@ _BATCH: Final = (
 _ROUTER: Final = (
     "perf: of the router's core 54 % is the kernel's (a recv and a send a lookup to its client, of which the send does "
     "the loopback's work for the receiver too; webdis pays for two of each and little else), 36 % the interpreter's, "
-    "4 % uvloop's. In this run the other core is the limit: the load generator takes 13.6 µs a request of it and the "
-    "four shards 9.8, which is all of it at 42,800 requests/s, while the router has a tenth of its core left. The load "
-    "generator alone would fill its core at 73,000/s, less than twice webdis: two cores cannot show the goal."
+    "4 % uvloop's (taken just before the last changes). In that day's run the other core was the limit: the load "
+    "generator took 13.6 µs a request of it and the four shards 9.8, which was all of it at 42,800 requests/s, while "
+    "the router had a tenth of its core left. The load generator alone would have filled its core at 73,000/s, less "
+    "than twice webdis: two cores could not show the goal."
 )
 
 _BUILD: Final = (
     "py-spy: both cores are busy all along. Reading (half of the time, two processes) is Python and orjson, 7 µs a "
     "row: parsing, checking that no number lost its text, copying, sorting. Writing (a third) is bound by zstd on one "
     "core, and by merging and LMDB on the other. Training and starting take the rest."
+)
+
+PROFILED: Final = (
+    "What limited these, by profiles of 2026-11-21 (two cores, AMD EPYC). They were not taken in this run, and their "
+    "figures are that day's:"
 )
 
 LIMITS: Final[dict[str, str]] = {

@@ -18,8 +18,10 @@ from support.sources import Read, dataset, read
 from support.waiting import until
 
 from lookupdb.build import slices
+from lookupdb.build.crew import MOST_SLICES
 from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Silent
+from lookupdb.build.records import SortedRecords
 from lookupdb.build.slices import Slice
 from lookupdb.build.source import resolve
 from lookupdb.errors import LookupdbError
@@ -75,6 +77,14 @@ def test_small_sources_and_few_cores_mean_whole_files(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(json_lines(ROWS))
     files = fetch(resolve(dataset(tmp_path, "f.jsonl"), volume=None), tmp_path, Silent())
     assert slices.plan(files, 1, PARALLEL) == slices.plan(files, 2, ALONE) == [Slice(0)]
+
+
+def test_more_files_than_a_crew_can_be_given_are_read_alone(tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_bytes(b'{"k": "a"}\n')
+    spec = dataset(tmp_path, "f.jsonl")
+    files = fetch(resolve(spec, volume=None), tmp_path, Silent()) * (MOST_SLICES + 500)
+    with SortedRecords(spec, files, tmp_path, MEMORY, 2, Silent(), parallel_from=PARALLEL) as records:
+        assert records.rows == len(files)
 
 
 @pytest.mark.parametrize("name", ["f.jsonl", "f.csv", "f.json"])

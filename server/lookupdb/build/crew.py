@@ -21,7 +21,7 @@ from lookupdb.build.job import Job
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 
 MOST_SLICES: Final = 16_000
-"""Their numbers must fit into a pipe (64 KiB) before anybody reads it."""
+"""More than these a crew is not given: their numbers must fit into a pipe (64 KiB) before anybody reads it."""
 NUMBER: Final = struct.Struct("<I")
 MESSAGE: Final = struct.Struct("<IIIQQQ")
 """Slice, its state, the member's pid and its peak of memory, more bytes and more rows read. Shorter than PIPE_BUF, so

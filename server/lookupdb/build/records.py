@@ -18,7 +18,7 @@ from typing import Self
 
 from lookupdb.build import runs, slices
 from lookupdb.build.budget import Budget
-from lookupdb.build.crew import Crew, State
+from lookupdb.build.crew import MOST_SLICES, Crew, State
 from lookupdb.build.fetch import LocalFile
 from lookupdb.build.job import Job, Left
 from lookupdb.build.objects import Columns
@@ -71,6 +71,8 @@ class SortedRecords:
         self._budget = Budget.of(memory_limit, sampled=self._sampled)
         members = min(threads, self._budget.members)
         self._pieces = slices.plan(files, members, parallel_from)
+        if len(self._pieces) > MOST_SLICES:
+            members, self._pieces = 1, slices.whole(files)
         self._members = min(members, len(self._pieces))
         self._members_peak = 0
         self._open = ExitStack()
