@@ -21,7 +21,7 @@ check: $(VENV)/.test ## lint, types, layers
 	$(BIN)/ruff format --check --diff .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	cd server && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
+	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
 
 format: $(VENV)/.test ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
@@ -40,9 +40,10 @@ clean: ## remove what was installed and built here
 	rm -rf $(VENV) .lookupdb .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # One stamp for each set of requirements; each installs the project itself, editable, fetching nothing unlocked.
+# --no-deps: the lock is complete, and holds a version that one package refuses on paper only ([tool.uv]).
 $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
 	@echo "installing requirements/$*.txt into $(VENV)"
-	@$(PIP) install --require-hashes -r $<
+	@$(PIP) install --no-deps --require-hashes -r $<
 	@$(PIP) install --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 

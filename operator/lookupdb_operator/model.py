@@ -1,0 +1,189 @@
+"""What is observed and what is planned: the vocabulary of ``plan()``. Frozen dataclasses, no decisions, no I/O.
+
+Observed is one dataset with all that belongs to it, as the informers hold it now; Plan is what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lookupdb.spec import DatasetSpec
+from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.status import Status
+
+Manifest = dict[str, Any]
+"""A Kubernetes object, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A LookupDataset as the API server holds it."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    generation: int
+    """metadata.generation: grows with every change of the spec."""
+    spec: Mapping[str, Any]
+    """The completed spec, as JSON: what only pods are made from is read from here."""
+    parsed: DatasetSpec | None
+    """The same for builder, server and router; None when it cannot be used."""
+    problem: str | None = None
+    """Why ``parsed`` is None, as a sentence."""
+    status: Status = field(default_factory=Status)
+    status_problem: str | None = None
+    """Why the status cannot be read: then nothing is done, so that nothing is claimed twice."""
+    refresh: str = ""
+    """The value of the refresh annotation."""
+    assigned: str = ""
+    """The value of the operator annotation: the identity that may act; empty for whoever comes first."""
+    deleting: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One object that exists. Deleted only if it still has this uid."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """One object of the dataset's, of a kind whose content matters only in that it is as we wrote it."""
+
+    ref: Ref
+    digest: str
+    """The digest annotation; empty when there is none."""
+    rollout: str = ""
+    """The rollout label, where there is one."""
+    generation: str = ""
+    """The generation label, where there is one."""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a pod, or what should make pods, does not get on. ``reason`` is one of ``plan.reasons``."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A builder's termination message: the JSON line of ``lookupdb build``."""
+
+    outcome: Literal["built", "adopted", "unchanged", "failed"]
+    generation: str = ""
+    fingerprint: str = ""
+    records: int = 0
+    file_bytes: int = 0
+    largest_shard_bytes: int = 0
+    built_at: str = ""
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of the dataset's."""
+
+    name: str
+    uid: str
+    component: str
+    ip: str = ""
+    rollout: str = ""
+    shard: int = -1
+    generation: str = ""
+    """The generation label: of builders and shard servers."""
+    table_version: str = ""
+    """The table-version annotation: of routers."""
+    phase: str = "Pending"
+    ready: bool = False
+    deleting: bool = False
+    trouble: Trouble | None = None
+    """What keeps it from getting on, from its own status or from Warning events about it."""
+    result: BuildResult | None = None
+    """Of a builder that has ended and could tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildJob:
+    """A build's Job."""
+
+    ref: Ref
+    generation: str
+    digest: str
+    state: Literal["Running", "Succeeded", "Failed"]
+    failure: Trouble | None = None
+    """Why Kubernetes gave it up (deadline), or cannot start its pod (quota)."""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSet:
+    """A shard's StatefulSet."""
+
+    ref: Ref
+    rollout: str
+    shard: int
+    digest: str
+    replicas: int
+    """Wanted, by its spec."""
+    ready: int
+    """Ready pods, as of its status; 0 while its controller has not seen the newest spec."""
+    trouble: Trouble | None = None
+    """Why its pods cannot be made (quota)."""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RouterReport:
+    """What a router's admin port told."""
+
+    table_version: int | None
+    """The lowest that any of its workers answers from; None when one has none, or nothing was told."""
+    problem: str = ""
+    """Why a newer table is not in effect, or why the admin port could not be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One dataset and all that belongs to it (by its uid: what another owner has is not here)."""
+
+    dataset: Dataset
+    jobs: tuple[BuildJob, ...] = ()
+    sets: tuple[ShardSet, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    others: tuple[Existing, ...] = ()
+    """Service, ConfigMap, Deployment, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
+    routers: Mapping[str, RouterReport] = field(default_factory=dict)
+    """By pod uid; asked only while a routing table waits to be confirmed."""
+    refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(kind, name) → why the API server refused our last write of it."""
+    store: StoreAccess = field(default_factory=StoreAccess)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now. ``status`` is written first (under the resourceVersion observed), then objects are applied in
+    order, then others deleted; each step may be the last that is done."""
+
+    status: Status
+    apply: tuple[Manifest, ...] = ()
+    delete: tuple[Ref, ...] = ()
+    ask_routers: bool = False
+    """Whether the routers' admin ports need to be asked at the next look."""
+    again: float | None = None
+    """Seconds until the next look, if nothing happens before; None: when something happens."""

@@ -1,0 +1,142 @@
+"""Every name that the operator gives: objects, labels, annotations, ports, paths in pods. The one place for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lookupdb import schema
+
+_CRD = schema.crd()["spec"]
+GROUP: Final[str] = _CRD["group"]
+VERSION: Final[str] = _CRD["versions"][0]["name"]
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final[str] = _CRD["names"]["kind"]
+PLURAL: Final[str] = _CRD["names"]["plural"]
+
+FIELD_MANAGER: Final = "lookupdb-operator"
+
+# Labels. Every object that the operator makes carries DATASET, and is watched by it.
+DATASET: Final = f"{GROUP}/dataset"
+GENERATION: Final = f"{GROUP}/generation"
+ROLLOUT: Final = f"{GROUP}/rollout"
+SHARD: Final = f"{GROUP}/shard"
+APP: Final = "app.kubernetes.io/name"
+INSTANCE: Final = "app.kubernetes.io/instance"
+COMPONENT: Final = "app.kubernetes.io/component"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+
+BUILDER: Final = "builder"
+SHARDS: Final = "shard"
+ROUTER: Final = "router"
+
+# Annotations.
+DIGEST: Final = f"{GROUP}/digest"
+"""Of the object as the operator wrote it: equal digests need no write."""
+TABLE_VERSION: Final = f"{GROUP}/table-version"
+"""On router pods: a change of it makes the kubelet sync the routing table at once."""
+REFRESH: Final = f"{GROUP}/refresh"
+"""On a dataset, by its user: a new value asks for a build from the source as it is now."""
+OPERATOR: Final = f"{GROUP}/operator"
+"""On a dataset, by its user: the identity of the one operator that may act on it."""
+
+# Ports, as lookupdb's own defaults.
+ROUTER_PORT: Final = 8080
+SERVICE_PORT: Final = 80
+SHARD_PORT: Final = 7000
+"""Of the first worker; worker i listens on it + i."""
+ADMIN_PORT: Final = 9090
+OPERATOR_PORT: Final = 8081
+"""The operator's own health and metrics."""
+
+# Paths in pods.
+DATA_PATH: Final = "/data"
+"""In a shard server: the generation's folder, fetched by its init container."""
+SCRATCH_PATH: Final = "/scratch"
+SOURCE_PATH: Final = "/source"
+"""In a builder: spec.source.volume, read-only."""
+DATASET_PATH: Final = "/etc/lookupdb/dataset"
+DATASET_FILE: Final = "dataset.yaml"
+TABLE_PATH: Final = "/etc/lookupdb/table"
+TABLE_FILE: Final = "routing-table.json"
+
+_ROLLOUT: Final = re.compile(r"r([1-9][0-9]{0,8})")
+
+
+def build(dataset: str, generation: str) -> str:
+    """A build's Job and the ConfigMap it reads: ``airports-g12-build``."""
+    return f"{dataset}-{generation}-build"
+
+
+def rollout(dataset: str, rollout: str) -> str:
+    """A rollout's headless Service: ``airports-r34``."""
+    return f"{dataset}-{rollout}"
+
+
+def shard_set(dataset: str, rollout: str, shard: int) -> str:
+    """A shard's StatefulSet and PodDisruptionBudget: ``airports-r34-s3``."""
+    return f"{dataset}-{rollout}-s{shard}"
+
+
+def router(dataset: str) -> str:
+    """The router's Deployment, Service, PodDisruptionBudget, autoscaler: ``airports-router``."""
+    return f"{dataset}-router"
+
+
+def routing_table(dataset: str) -> str:
+    """The ConfigMap with the routing table: ``airports-routing-table``."""
+    return f"{dataset}-routing-table"
+
+
+def store_secret(dataset: str) -> str:
+    """The Secret with the store's address and credentials: ``airports-store``."""
+    return f"{dataset}-store"
+
+
+def network_policy(dataset: str, component: str) -> str:
+    """Of the pods of one component: ``airports-shard``."""
+    return f"{dataset}-{component}"
+
+
+def pod_host(dataset: str, rollout_name: str, shard: int, replica: int, namespace: str) -> str:
+    """What a routing table calls a shard pod. Absolute but for the last dot, which not every resolver takes."""
+    return f"{shard_set(dataset, rollout_name, shard)}-{replica}.{rollout(dataset, rollout_name)}.{namespace}.svc"
+
+
+def endpoint(dataset: str, namespace: str) -> str:
+    """The URL at which a dataset's router Service answers."""
+    return f"http://{router(dataset)}.{namespace}.svc"
+
+
+def generation_name(number: int) -> str:
+    """``g12`` for 12."""
+    return f"g{number}"
+
+
+def rollout_name(number: int) -> str:
+    """``r34`` for 34."""
+    return f"r{number}"
+
+
+def rollout_number(name: str) -> int:
+    """34 for ``r34``. Raises ValueError for anything that is not a rollout's name."""
+    match = _ROLLOUT.fullmatch(name)
+    if not match:
+        raise ValueError(f"a rollout is called r1, r2, …, found {name!r}")
+    return int(match[1])
+
+
+def labels(dataset: str, component: str | None = None) -> dict[str, str]:
+    """Of every object that belongs to ``dataset``; with ``component``, of those that are part of one."""
+    common = {APP: "lookupdb", INSTANCE: dataset, MANAGED_BY: FIELD_MANAGER, DATASET: dataset}
+    return common | ({COMPONENT: component} if component else {})
+
+
+def selector(dataset: str, component: str, rollout: str | None = None, shard: int | None = None) -> dict[str, str]:
+    """What selects the pods of a component, of one rollout, of one shard."""
+    chosen = {DATASET: dataset, COMPONENT: component}
+    if rollout is not None:
+        chosen[ROLLOUT] = rollout
+    if shard is not None:
+        chosen[SHARD] = str(shard)
+    return chosen

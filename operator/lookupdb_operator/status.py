@@ -1,0 +1,225 @@
+"""The status of a LookupDataset: the operator's memory. Frozen dataclasses and their JSON, no decisions.
+
+Numbers of generations, rollouts and routing tables are claimed here before anything carries them, in a write that
+fails if somebody else wrote meanwhile: no two things are ever called the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+READY: Final = "Ready"
+BUILT: Final = "Built"
+ROLLED_OUT: Final = "RolledOut"
+DEGRADED: Final = "Degraded"
+CONDITIONS: Final = (READY, BUILT, ROLLED_OUT, DEGRADED)
+"""Always present, in this order."""
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One of CONDITIONS, as KEP-1623 has them."""
+
+    type: str
+    status: Truth
+    reason: str
+    """CamelCase, of ``plan.reasons``."""
+    message: str
+    """A sentence for people, with what to do when there is something."""
+    observed_generation: int = 0
+    last_transition_time: str = ""
+    """When ``status`` last changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A whole generation in the store, as its builder told of it."""
+
+    generation: str
+    content: str
+    """``DatasetSpec.content_hash()`` of the spec it was built to."""
+    fingerprint: str
+    """Of the source as it was read."""
+    records: int
+    bytes: int
+    """Of all shard files."""
+    largest_shard_bytes: int
+    shards: int
+    normalize: tuple[str, ...]
+    value_format: Literal["json", "raw"]
+    built_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How the last attempt to build ended."""
+
+    reason: str
+    message: str
+    generation: str
+    content: str
+    """Of the spec that failed: another one is acted on at once."""
+    refresh: str
+    count: int
+    """In a row, for this very content and refresh."""
+    retry_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The build under way: its generation's number is claimed."""
+
+    generation: str
+    content: str
+    refresh: str
+    """The value of the refresh annotation that it answers; empty when there was none."""
+    digest: str
+    """Of everything that its Job is made from: while it runs, another one supersedes it."""
+    started_at: str
+    unless_fingerprint: str = ""
+    active: str = ""
+    """The generation that gates compare with; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One set of shard servers that exists or is about to."""
+
+    rollout: str
+    generation: str
+    template: str
+    """Digest of the pod template and what else cannot change within a rollout."""
+    started_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The routing table that was last written."""
+
+    version: int
+    rollout: str
+    generation: str
+    replicas: int
+    """Endpoints of each shard that it names: pods 0 to replicas-1."""
+    workers: int
+    written_at: str
+    confirmed_at: str = ""
+    """When every router had confirmed it; from then on the drain time runs. Empty: not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of ``.status``."""
+
+    observed_generation: int = 0
+    operator: str = ""
+    """Identity of the operator that acts on this dataset."""
+    conditions: tuple[Condition, ...] = ()
+    endpoint: str = ""
+    generation: str = ""
+    """The active one: what routers answer from."""
+    records: int = 0
+    bytes: int = 0
+    shards: str = ""
+    """Of the active rollout, for people: ``3/4`` shards with a ready server."""
+    replicas: int = 0
+    """Servers of each shard, for the scale subresource."""
+    selector: str = ""
+    """Of the active rollout's pods, for the scale subresource."""
+    generations: tuple[Generation, ...] = ()
+    """Those in the store, oldest first, at most keepGenerations and what is active or rolled out."""
+    last_generation: int = 0
+    """The highest number claimed; also by builds that failed."""
+    last_rollout: int = 0
+    refreshed: str = ""
+    """The last value of the refresh annotation that was answered."""
+    build: Build | None = None
+    failure: Failure | None = None
+    rollouts: tuple[Rollout, ...] = ()
+    """Oldest first; those not yet gone are here."""
+    table: Table | None = None
+    store_digest: str = ""
+    """Of the store's address and credentials, as last written to the dataset's Secret."""
+
+    def to_json(self) -> dict[str, Any]:
+        """camelCase; what is empty is left out, conditions and counters stay."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any] | None) -> Self:
+        """What the API server holds. Unknown members are ignored. Raises ValueError when a member is not what it
+        must be, so that nothing is claimed again by mistake."""
+        try:
+            return typing.cast(Self, _from_json(cls, members or {}))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"status cannot be read: {type(error).__name__}: {error}") from error
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of type ``kind``."""
+        return next((condition for condition in self.conditions if condition.type == kind), None)
+
+    def generation_called(self, name: str) -> Generation | None:
+        """The whole generation ``name``."""
+        return next((generation for generation in self.generations if generation.generation == name), None)
+
+    def rollout_called(self, name: str) -> Rollout | None:
+        """The rollout ``name``."""
+        return next((rollout for rollout in self.rollouts if rollout.rollout == name), None)
+
+
+_KEPT: Final = frozenset({"observed_generation", "conditions", "count", "version", "replicas", "records", "bytes"})
+"""Members that are written even when they are zero or empty."""
+
+
+def _to_json(value: Any) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for member in dataclasses.fields(value):
+        held = getattr(value, member.name)
+        if held in (None, "", (), 0) and member.name not in _KEPT and member.default is not dataclasses.MISSING:
+            continue
+        members[_camel(member.name)] = _json(held)
+    return members
+
+
+def _json(held: Any) -> Any:
+    if dataclasses.is_dataclass(held):
+        return _to_json(held)
+    if isinstance(held, tuple):
+        return [_json(item) for item in held]
+    return held
+
+
+def _from_json(kind: type, members: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(kind)
+    values = {
+        member.name: _parse(hints[member.name], members[_camel(member.name)])
+        for member in dataclasses.fields(kind)
+        if _camel(member.name) in members or member.default is dataclasses.MISSING
+    }
+    return kind(**values)
+
+
+def _parse(hint: Any, value: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        hint = next(option for option in typing.get_args(hint) if option is not types.NoneType)
+        return None if value is None else _parse(hint, value)
+    if typing.get_origin(hint) is tuple:
+        return tuple(_parse(typing.get_args(hint)[0], item) for item in value)
+    if dataclasses.is_dataclass(hint):
+        return _from_json(typing.cast(type, hint), value)
+    expected = str if typing.get_origin(hint) is Literal else hint
+    if not isinstance(value, expected) or isinstance(value, bool):
+        raise TypeError(f"expected {expected.__name__}, found {value!r}")
+    return value
+
+
+def _camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
