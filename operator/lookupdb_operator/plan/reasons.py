@@ -1,0 +1,89 @@
+"""Every reason that a condition may give: what machines read. The sentence beside it is for people.
+
+Reasons of troubled pods and of failed builds are among them, so that one word follows a fault from pod to condition.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Ready
+SERVING: Final = "Serving"
+"""Every router answers from the routing table in effect, and every shard has a ready server."""
+NO_ROUTING_TABLE: Final = "NoRoutingTable"
+"""Nothing has been rolled out yet: there is nothing to answer from."""
+NO_ROUTER_READY: Final = "NoRouterReady"
+"""No router is ready to take a request."""
+SHARDS_UNAVAILABLE: Final = "ShardsUnavailable"
+"""Shards have no ready server (Ready), or fewer than they should (Degraded)."""
+
+# Built
+BUILDING: Final = "Building"
+"""A build is under way."""
+GENERATION_BUILT: Final = "GenerationBuilt"
+"""The store holds a whole generation of what the spec asks for."""
+BUILD_FAILED: Final = "BuildFailed"
+"""The build ended in a way that has no reason of its own."""
+
+# RolledOut
+UP_TO_DATE: Final = "UpToDate"
+"""What is asked for is what serves, and nothing else is left."""
+WAITING_FOR_BUILD: Final = "WaitingForBuild"
+"""There is no generation yet of what the spec asks for."""
+STARTING_SERVERS: Final = "StartingServers"
+"""Shard servers fetch, verify and warm their shards."""
+CONFIRMING: Final = "Confirming"
+"""A new routing table is written; not every router has taken it up yet."""
+NOT_CONFIRMED: Final = "NotConfirmed"
+"""A router has not taken up the new routing table for too long; what served before stays."""
+DRAINING: Final = "Draining"
+"""The new rollout serves; the one before it finishes what is in flight."""
+
+# Degraded
+HEALTHY: Final = "Healthy"
+"""Nothing is wrong."""
+INVALID_SPEC: Final = "InvalidSpec"
+"""The spec cannot be used."""
+APPLY_REFUSED: Final = "ApplyRefused"
+"""The API server refused an object."""
+STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
+"""The operator has no credentials of the store to hand on."""
+
+# Told by the builder itself
+BAD_SOURCE: Final = "BadSource"
+"""The source is missing, cannot be read, or holds a row that cannot be stored."""
+GATE_CLOSED: Final = "GateClosed"
+"""The generation was built and did not pass a gate."""
+STORE_UNAVAILABLE: Final = "StoreUnavailable"
+"""The store does not answer."""
+STORE_DENIED: Final = "StoreDenied"
+"""The store refuses the credentials."""
+GENERATION_EXISTS: Final = "GenerationExists"
+"""The store already holds another generation of this number."""
+OUT_OF_MEMORY: Final = "OutOfMemory"
+"""Killed for using more memory than its limit."""
+OUT_OF_DISK: Final = "OutOfDisk"
+"""The scratch volume or the node's disk is too small."""
+
+# Told by Kubernetes
+EVICTED: Final = "Evicted"
+"""The node needed the room, or was drained or lost."""
+DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+"""The build took longer than build.deadlineSeconds."""
+IMAGE_PULL_FAILED: Final = "ImagePullFailed"
+"""The image cannot be pulled."""
+VOLUME_MISSING: Final = "VolumeMissing"
+"""A volume, or the claim or ConfigMap behind it, cannot be mounted."""
+SECRET_MISSING: Final = "SecretMissing"  # noqa: S105 - a reason, not a secret
+"""A Secret that the pod needs does not exist."""
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
+"""A quota or limit of the namespace does not let the pod in."""
+UNSCHEDULABLE: Final = "Unschedulable"
+"""No node has room for the pod, or fits its scheduling constraints."""
+CRASH_LOOPING: Final = "CrashLooping"
+"""The container ends again and again."""
+FETCH_FAILED: Final = "FetchFailed"
+"""A shard could not be fetched from the store or did not verify."""
+
+ABOUT_THE_STORE: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
+"""Troubles that a fresh copy of the store's address and credentials may end."""
