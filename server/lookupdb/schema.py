@@ -48,14 +48,14 @@ def api_version() -> str:
 
 
 def complete(resource: dict[str, Any]) -> dict[str, Any]:
-    """A copy of ``resource`` with every default filled in.
+    """A copy of ``resource`` with every default filled in and without its status, which is not a user's to say.
 
     Raises InvalidManifest naming every field that does not fit, what was expected and what was found.
     """
     from jsonschema import Draft202012Validator  # here, because a router reads defaults and validates nothing
 
     schema = resource_schema()
-    resource = copy.deepcopy(resource)
+    resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
     problems = [*_header_problems(resource), *_unknown_fields(resource, schema, "")]
     if not problems:
         _fill(resource, schema)
@@ -76,11 +76,16 @@ def _header_problems(resource: dict[str, Any]) -> Iterator[str]:
     kind = crd()["spec"]["names"]["kind"]
     if resource.get("kind") != kind:
         yield f"kind must be {kind}, found {resource.get('kind')!r}"
+    metadata = resource.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        yield "metadata.name must be given, as text"
 
 
 def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     """A cluster would drop such fields with a warning; a typo is better refused."""
     properties = schema.get("properties")
+    if path == "metadata":
+        return  # every resource's: the CRD bounds some of its fields only
     if isinstance(value, dict) and properties:
         for name, child in value.items():
             where = f"{path}.{name}".lstrip(".")
@@ -109,7 +114,10 @@ def _fill(value: Json, schema: dict[str, Any]) -> None:
 
 def _sentence(error: ValidationError) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-    return f"{where.lstrip('.') or 'the manifest'}: {error.message}"
+    said = error.message
+    if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
+        said = f"{error.instance!r} is not a quantity; expected one like 2, 500m or 4Gi"
+    return f"{where.lstrip('.') or 'the manifest'}: {said}"
 
 
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:

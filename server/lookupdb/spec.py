@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -20,8 +20,6 @@ from lookupdb.errors import InvalidManifest
 
 LOCAL: Final = "local"
 """The uid of a dataset, and the id of a cluster, where there is no cluster."""
-
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """The router's workers and the limits within which it answers."""
+    """The router's workers and the limits within which it answers. What only its pods are made from is not here."""
 
     workers: int
     deadline_milliseconds: int
@@ -200,19 +198,16 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
             f"a manifest is a mapping with apiVersion, kind, metadata and spec, found {str(resource)[:40]!r}"
         )
     resource = schema.complete(resource)
-    metadata = resource.get("metadata") or {}
-    name = metadata.get("name")
-    if not isinstance(name, str) or not _DNS_LABEL.fullmatch(name):
-        raise InvalidManifest(f"metadata.name must be a DNS label (a-z, 0-9, -, at most 63), found {name!r}")
-    return _dataset(resource["spec"], name, metadata, base)
+    metadata = resource["metadata"]
+    return _dataset(resource["spec"], metadata, base)
 
 
-def _dataset(spec: dict[str, Any], name: str, metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
+def _dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
     source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
     columns = value.get("columns")
     return DatasetSpec(
         namespace=metadata.get("namespace", "default"),
-        name=name,
+        name=metadata["name"],
         uid=metadata.get("uid", LOCAL),
         base=base,
         source=Source(
@@ -254,7 +249,8 @@ def _csv(csv: dict[str, Any]) -> Csv:
 
 
 def _router(router: dict[str, Any]) -> Router:
-    return Router(**{_snake(field): value for field, value in router.items()})
+    known = {field.name for field in fields(Router)}
+    return Router(**{_snake(field): value for field, value in router.items() if _snake(field) in known})
 
 
 def _snake(camel: str) -> str:

@@ -88,8 +88,8 @@ def test_another_kind_is_refused(member: str) -> None:
         spec.parse_resource({**resource(), member: "v1"})
 
 
-@pytest.mark.parametrize("name", ["", "Upper", "a" * 64, "a/b", "..", "-a", None])
-def test_names_are_dns_labels_because_they_become_paths_and_host_names(name: str | None) -> None:
+@pytest.mark.parametrize("name", ["", "Upper", "a" * 41, "a/b", "..", "-a", "1a", "a.b", None])
+def test_names_are_those_of_services_because_they_become_paths_and_host_names(name: str | None) -> None:
     with pytest.raises(InvalidManifest, match=r"metadata\.name"):
         spec.parse_resource({**resource(), "metadata": {"name": name}})
 
@@ -135,13 +135,18 @@ def _nodes(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any
         yield from _nodes(child, f"{path}.{name}")
     if "items" in node:
         yield from _nodes(node["items"], f"{path}[]")
+    if "additionalProperties" in node:
+        yield from _nodes(node["additionalProperties"], f"{path}[]")
 
 
-def test_every_field_is_described_and_every_list_and_text_is_bounded() -> None:
-    spec_schema = schema.resource_schema()["properties"]["spec"]
-    for path, node in _nodes(spec_schema, "spec"):
+@pytest.mark.parametrize("member", ["spec", "status"])
+def test_every_field_is_described_and_every_list_map_and_text_is_bounded(member: str) -> None:
+    for path, node in _nodes(schema.resource_schema()["properties"][member], member):
         assert "description" in node or path.endswith("[]"), f"{path} has no description"
-        if node["type"] == "string":
-            assert "maxLength" in node or "enum" in node, f"{path} is not bounded"
-        if node["type"] == "array":
+        if node.get("type", "string") == "string":
+            assert "maxLength" in node or "enum" in node or node.get("format") == "date-time", f"{path} is not bounded"
+        if node.get("type") == "array":
             assert "maxItems" in node, f"{path} is not bounded"
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, f"{path} is not bounded"
+        assert "type" in node or node["x-kubernetes-int-or-string"], f"{path} has no type"

@@ -1,0 +1,117 @@
+"""The CRD's status is what the operator writes: no member more, none less, each within its bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lookupdb import schema
+from lookupdb_operator import status
+from lookupdb_operator.status import Build, Condition, Failure, Generation, Rollout, Status, Table
+
+CRD_STATUS = schema.resource_schema()["properties"]["status"]
+NOW = "2026-01-01T00:00:00Z"
+DIGEST = "0123456789abcdef" * 4
+
+FULL = Status(
+    observed_generation=7,
+    operator="lookupdb/lookupdb",
+    conditions=tuple(Condition(kind, "True", "Serving", "It serves.", 7, NOW) for kind in status.CONDITIONS),
+    endpoint="http://airports-router.default.svc",
+    generation="g11",
+    records=28_000,
+    bytes=1 << 40,
+    shards="1024/1024",
+    replicas=64,
+    selector="lookupdb.dev/dataset=airports,lookupdb.dev/component=shard,lookupdb.dev/rollout=r3",
+    generations=(
+        Generation("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
+        Generation("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW),
+    ),
+    last_generation=999_999_999,
+    last_rollout=34,
+    refreshed="by hand",
+    build=Build("g12", DIGEST, "again", DIGEST, NOW, DIGEST, "g11"),
+    failure=Failure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
+    rollouts=(Rollout("r34", "g11", DIGEST, NOW),),
+    table=Table(12, "r34", "g11", 2, 4, NOW, NOW),
+    store_digest=DIGEST,
+)
+
+
+def _strict(node: dict[str, Any]) -> dict[str, Any]:
+    """``node`` with unknown members refused, as the API server would drop them."""
+    node = dict(node)
+    if "properties" in node:
+        node["properties"] = {name: _strict(child) for name, child in node["properties"].items()}
+        node["additionalProperties"] = False
+    if "items" in node:
+        node["items"] = _strict(node["items"])
+    return node
+
+
+@pytest.mark.parametrize("written", [FULL, Status()], ids=["full", "empty"])
+def test_what_the_operator_writes_is_what_the_crd_describes(written: Status) -> None:
+    members = written.to_json()
+    jsonschema.Draft202012Validator(_strict(CRD_STATUS)).validate(members)
+    assert Status.from_json(members) == written
+
+
+def _objects(kind: type, node: dict[str, Any], path: str) -> Iterator[tuple[str, type, dict[str, Any]]]:
+    """``kind`` and every dataclass in it, each with its part of the CRD."""
+    yield path, kind, node
+    for name, hint in typing.get_type_hints(kind).items():
+        inner = [part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part)]
+        child = node["properties"].get(_camel(name), {})
+        for part in inner:
+            yield from _objects(typing.cast(type, part), child.get("items", child), f"{path}.{_camel(name)}")
+
+
+def _camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "node"),
+    [pytest.param(kind, node, id=path) for path, kind, node in _objects(Status, CRD_STATUS, "status")],
+)
+def test_the_crd_has_every_member_of_the_status_and_no_other(kind: type, node: dict[str, Any]) -> None:
+    hints = typing.get_type_hints(kind)
+    assert set(node["properties"]) == set(map(_camel, hints))
+    for name, hint in hints.items():
+        options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        origin = typing.get_origin(options[0]) or options[0]
+        expected = {int: "integer", tuple: "array", str: "string", typing.Literal: "string"}.get(origin, "object")
+        assert node["properties"][_camel(name)]["type"] == expected, name
+
+
+@pytest.mark.parametrize("kind", [Generation, Failure, Build, Rollout, Table])
+def test_what_cannot_be_read_back_cannot_be_written(kind: type) -> None:
+    """A hand that edits the status cannot leave a member away without which it could not be read."""
+    node = next(node for _, one, node in _objects(Status, CRD_STATUS, "status") if one is kind)
+    needed = {_camel(field.name) for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
+    assert set(node["required"]) == needed
+
+
+def test_conditions_are_those_of_kep_1623() -> None:
+    conditions = CRD_STATUS["properties"]["conditions"]
+    assert (conditions["x-kubernetes-list-type"], conditions["x-kubernetes-list-map-keys"]) == ("map", ["type"])
+    assert set(conditions["items"]["required"]) == {"type", "status", "reason", "message", "lastTransitionTime"}
+    assert conditions["items"]["properties"]["status"]["enum"] == ["True", "False", "Unknown"]
+
+
+def test_status_is_written_apart_and_replicas_can_be_scaled() -> None:
+    subresources = schema.crd()["spec"]["versions"][0]["subresources"]
+    assert subresources["status"] == {}
+    assert subresources["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
