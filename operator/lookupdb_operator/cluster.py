@@ -1,0 +1,238 @@
+"""What the operator writes to, and asks of, its cluster. The only module that does either, but for the informers.
+
+Methods raise what ``api`` raises: NotFound, Conflict, Refused, Unreachable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import aiohttp
+import orjson
+
+from lookupdb_operator import kinds, names
+from lookupdb_operator.api import APPLY_PATCH, AlreadyExists, Api, ApiError, Conflict, NotFound
+from lookupdb_operator.kinds import Kind
+from lookupdb_operator.model import Dataset, Manifest, Ref, RouterReport
+from lookupdb_operator.status import Status
+
+_ROUTER_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
+_ROUTER_ANSWER_AT_MOST: Final = 1 << 20
+_EVENT_MESSAGE_AT_MOST: Final = 1024
+_EVENTS_A_PAGE: Final = 500
+_PAGES_OF_EVENTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The latest Warning event about an object."""
+
+    reason: str
+    """Kubernetes's own: FailedCreate, FailedMount, …"""
+    message: str
+
+
+class Cluster:
+    """One cluster, through its API server and its routers' admin ports."""
+
+    def __init__(self, api: Api, *, admin_port: int = names.ADMIN_PORT) -> None:
+        self._api = api
+        self._admin_port = admin_port
+        self._routers: aiohttp.ClientSession | None = None
+
+    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
+        """Server-side apply ``manifest``; what the API server holds then. Without ``force``, Conflict when another
+        manager owns a field."""
+        kind, meta = kinds.named(manifest["kind"]), manifest["metadata"]
+        answer = await self._api.request(
+            "PATCH",
+            kind.path(meta.get("namespace", ""), meta["name"]),
+            what=_what(kind, meta["name"]),
+            query={"fieldManager": names.FIELD_MANAGER, "force": "true" if force else "false"},
+            body=manifest,
+            content_type=APPLY_PATCH,
+        )
+        return dict(answer)
+
+    async def delete(self, ref: Ref, namespace: str) -> None:
+        """Delete the very object ``ref`` names, its dependents afterwards. Fine when it is gone already."""
+        kind = kinds.named(ref.kind)
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": ref.uid},
+            "propagationPolicy": "Background",
+        }
+        with contextlib.suppress(NotFound, Conflict):
+            await self._api.request("DELETE", kind.path(namespace, ref.name), what=_what(kind, ref.name), body=options)
+
+    async def write_status(self, dataset: Dataset, status: Status) -> Manifest:
+        """Replace ``dataset``'s status, if nothing was written since it was observed; what the API server holds then.
+        Conflict when something was, or when it is another dataset of that name."""
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {
+                "namespace": dataset.namespace,
+                "name": dataset.name,
+                "uid": dataset.uid,
+                "resourceVersion": dataset.resource_version,
+            },
+            # The API server keeps the spec that it has, but looks at this one before: it must be of its type.
+            "spec": dict(dataset.spec),
+            "status": status.to_json(),
+        }
+        answer = await self._api.request(
+            "PUT",
+            kinds.DATASET.path(dataset.namespace, dataset.name, "status"),
+            what=_what(kinds.DATASET, dataset.name),
+            query={"fieldManager": names.FIELD_MANAGER},
+            body=body,
+        )
+        return dict(answer)
+
+    async def post_event(self, dataset: Dataset, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+        """Tell people who look at ``dataset``: a core/v1 Event."""
+        now = _timestamp(datetime.now(UTC))
+        body = {
+            "apiVersion": kinds.EVENT.api_version,
+            "kind": kinds.EVENT.name,
+            "metadata": {"namespace": dataset.namespace, "generateName": f"{dataset.name}."},
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "namespace": dataset.namespace,
+                "name": dataset.name,
+                "uid": dataset.uid,
+                "resourceVersion": dataset.resource_version,
+            },
+            "type": kind,
+            "reason": reason,
+            "message": _shortened(message, _EVENT_MESSAGE_AT_MOST),
+            "source": {"component": names.FIELD_MANAGER},
+            "reportingComponent": names.FIELD_MANAGER,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._api.request(
+            "POST", kinds.EVENT.path(dataset.namespace), what=_what(kinds.EVENT, f"about {dataset.name}"), body=body
+        )
+
+    async def warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, Warned]:
+        """The latest Warning event about each of ``uids``, where there is one, of the namespace's events."""
+        latest: dict[str, tuple[str, Warned]] = {}
+        wanted, query = frozenset(uids), {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
+        for _ in range(_PAGES_OF_EVENTS):
+            page = await self._api.request(
+                "GET", kinds.EVENT.path(namespace), what=f"the events of {namespace}", query=query
+            )
+            for event in page.get("items") or ():
+                uid = (event.get("involvedObject") or {}).get("uid")
+                when = _last_seen(event)
+                if uid in wanted and (uid not in latest or when >= latest[uid][0]):
+                    latest[uid] = (when, Warned(event.get("reason") or "", event.get("message") or ""))
+            more = (page.get("metadata") or {}).get("continue")
+            if not more:
+                break
+            query = {**query, "continue": more}
+        return {uid: warned for uid, (_, warned) in latest.items()}
+
+    async def ask_router(self, ip: str) -> RouterReport:
+        """What the router at ``ip`` answers from. A router that cannot be asked is a report with a problem."""
+        if self._routers is None:
+            self._routers = aiohttp.ClientSession(timeout=_ROUTER_TIMEOUT, auto_decompress=False)
+        host = f"[{ip}]" if ":" in ip else ip
+        url = f"http://{host}:{self._admin_port}/status"
+        try:
+            async with self._routers.get(url, allow_redirects=False) as response:
+                if response.status != 200:
+                    return RouterReport(None, f"{url} answers {response.status}")
+                return _report(url, await _bounded(response))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """One object as it is now; None when there is none."""
+        try:
+            return dict(await self._api.request("GET", kind.path(namespace, name), what=_what(kind, name)))
+        except NotFound:
+            return None
+
+    async def get_secret(self, namespace: str, name: str) -> Manifest | None:
+        """A Secret (``data`` is base64); None when there is none."""
+        return await self.get(kinds.SECRET, namespace, name)
+
+    async def create_secret(self, manifest: Manifest) -> bool:
+        """Create a Secret. False when there is one of that name: it stays as it is."""
+        meta = manifest["metadata"]
+        try:
+            await self._api.request(
+                "POST",
+                kinds.SECRET.path(meta["namespace"]),
+                what=_what(kinds.SECRET, meta["name"]),
+                query={"fieldManager": names.FIELD_MANAGER},
+                body=manifest,
+            )
+        except AlreadyExists:
+            return False
+        return True
+
+    async def namespace_uid(self, name: str) -> str:
+        """The uid of a namespace."""
+        answer = await self._api.request("GET", kinds.NAMESPACE.path(name=name), what=_what(kinds.NAMESPACE, name))
+        return str(answer["metadata"]["uid"])
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._routers is not None:
+            await self._routers.close()
+        await self._api.close()
+
+
+def _report(url: str, text: bytes) -> RouterReport:
+    """A router's worth is its slowest worker's: requests meet any of them."""
+    try:
+        workers = orjson.loads(text)["workers"]
+        reports = [worker["report"] or {} for worker in workers]
+        versions = [report.get("tableVersion") for report in reports]
+        problem = next((str(report["error"]) for report in reports if report.get("error")), "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return RouterReport(None, f"{url} does not answer as a router does")
+    told = [version for version in versions if isinstance(version, int)]
+    if not told or len(told) < len(versions):
+        return RouterReport(None, problem or "a worker has no routing table yet")
+    return RouterReport(min(told), problem)
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    text = await response.content.read(_ROUTER_ANSWER_AT_MOST)
+    while not response.content.at_eof() and len(text) < _ROUTER_ANSWER_AT_MOST:
+        text += await response.content.read(_ROUTER_ANSWER_AT_MOST - len(text))
+    return text
+
+
+def _last_seen(event: Mapping[str, Any]) -> str:
+    """ISO 8601 in UTC: later is greater."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    created = (event.get("metadata") or {}).get("creationTimestamp")
+    return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
+
+
+def _what(kind: Kind, name: str) -> str:
+    return f"{kind.name} {name}"
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text.encode()) <= limit else text.encode()[: limit - 3].decode(errors="ignore") + "…"
+
+
+__all__ = ["ApiError", "Cluster", "Warned"]
