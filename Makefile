@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.run ## build 28,000 airports into 4 shards, serve them on http://127.0.0.1:8080; Ctrl-C stops it
 	$(BIN)/lookupdb up -f examples/airports.yaml
@@ -29,6 +29,17 @@ format: $(VENV)/.test ## rewrite the code as `make check` wants it
 
 bench: $(VENV)/.bench ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+image: ## build the container image IMAGE; PYTHON_IMAGE is its base
+	docker build --network=host $(addprefix --build-arg ,PYTHON_IMAGE $(PASSED)) --tag $(IMAGE) .
+	@bytes=$$(docker image inspect --format '{{.Size}}' $(IMAGE)); echo "$(IMAGE): $$((bytes / 1000000)) MB"; \
+	  [ "$$bytes" -lt 400000000 ] || { echo "an image is to be smaller than 400 MB"; exit 1; }
+IMAGE ?= lookupdb:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' server/lookupdb/__init__.py)
+PASSED := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_DEFAULT_TIMEOUT \
+  HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy
+
+e2e: $(VENV)/.test ## the stories on a real cluster: that of KUBECONFIG, else one made by kind; E2E_ARGS are pytest's
+	e2e/run
 
 lock: ## resolve the dependencies anew (needs uv)
 	uv pip compile --quiet --upgrade $(LOCK) --group build -o requirements/run.txt
@@ -51,4 +62,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format bench image e2e lock clean

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
+pytest_plugins = ["e2e.support.plugin"]
+
 # A shell that starts the tests in the background lets them ignore SIGINT, and their child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

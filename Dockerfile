@@ -1,0 +1,43 @@
+# One image for every verb: operator, builders, shard servers, routers. `make image` builds it.
+# Nothing is fetched but from Debian's and Python's package registries. Docker's classic builder will do.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+# pip's own variables, for machines that reach its registry through a mirror; make image passes them if they are set.
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG PIP_DEFAULT_TIMEOUT
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+RUN python3 -m venv /opt/lookupdb
+# The dependencies change less often than the code: a layer of their own.
+COPY requirements/run.txt requirements/
+RUN /opt/lookupdb/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements/run.txt
+COPY . .
+# What only builds is taken out again. Bytecode is compiled now, since nothing can be written later, and trusted as it
+# stands: layers may lose the fractions of a file's time.
+RUN /opt/lookupdb/bin/pip install --quiet --no-deps --no-build-isolation --no-index . \
+ && /opt/lookupdb/bin/pip uninstall --quiet --yes hatchling editables pathspec pluggy tomlkit trove-classifiers \
+ && /opt/lookupdb/bin/pip uninstall --quiet --yes setuptools pip \
+ && find /opt/lookupdb -depth \( -name __pycache__ -o -path '*/site-packages/*/tests' \) -exec rm -rf {} + \
+ && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lookupdb/lib
+
+FROM ${PYTHON_IMAGE}
+LABEL org.opencontainers.image.title=lookupdb org.opencontainers.image.licenses=Apache-2.0
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends libjemalloc2 \
+ && rm -rf /var/lib/apt/lists/* \
+ && groupadd --gid 10001 lookupdb \
+ && useradd --uid 10001 --gid 10001 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin lookupdb
+COPY --from=build /opt/lookupdb /opt/lookupdb
+# libjemalloc.so.2 without a folder: the loader finds it whatever the architecture's is called.
+# The root may be read-only: nothing is written but to volumes and /tmp.
+ENV PATH=/opt/lookupdb/bin:${PATH} \
+    LD_PRELOAD=libjemalloc.so.2 \
+    HOME=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+WORKDIR /
+USER 10001:10001
+ENTRYPOINT ["lookupdb"]

@@ -1,0 +1,59 @@
+"""Looks up keys and prints the answers: ``python ask.py URL < {"keys": [...], "batch": N}``, one JSON document back.
+
+``{"answers": [[status, generation, value or null], ...]}``, in the order of the keys. Batch 0 asks one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from client import Connection, parsed
+
+CONNECTIONS = 8
+
+
+async def main() -> None:
+    """Standard input to standard output."""
+    url, asked = sys.argv[1], json.load(sys.stdin)
+    keys: list[str] = asked["keys"]
+    size: int = asked["batch"] or 1
+    pieces = [(start, keys[start : start + size]) for start in range(0, len(keys), size)]
+    answers: list[Any] = [None] * len(keys)
+    work = iter(pieces)
+
+    async def worker() -> None:
+        connection = Connection(url)
+        for start, piece in work:
+            answers[start : start + len(piece)] = await (
+                _batch(connection, piece) if asked["batch"] else _single(connection, piece[0])
+            )
+        connection.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONNECTIONS):
+            group.create_task(worker())
+    json.dump({"answers": answers}, sys.stdout)
+
+
+async def _single(connection: Connection, key: str) -> list[Any]:
+    answer = await connection.get(key)
+    return [[answer.status, answer.generation, parsed(answer) if answer.status == 200 else None]]
+
+
+async def _batch(connection: Connection, keys: list[str]) -> list[Any]:
+    answer = await connection.batch(keys)
+    if answer.status != 200:
+        return [[answer.status, answer.generation, None]] * len(keys)
+    body = parsed(answer)
+    found = body["found"]
+    missing = set(body["missing"])
+    if missing & set(found) or missing | set(found) != set(keys):
+        raise AssertionError(f"found and missing are not the keys asked: {keys}, {answer.body[:500]!r}")
+    return [[200 if key in found else 404, body["generation"], found.get(key)] for key in keys]
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,77 @@
+"""A strict HTTP/1.1 client for tests, on asyncio's streams: one connection, no retries, nothing forgiven.
+
+Runs in a pod of the cluster, from a ConfigMap: it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+TIMEOUT_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP response."""
+
+    status: int
+    generation: str
+    """Of the Lookupdb-Generation header; empty without one."""
+    body: bytes
+
+
+class Connection:
+    """Opens itself when asked, and again after the router has said that it closes; whatever else goes wrong raises."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def get(self, key: str) -> Answer:
+        """``GET /v1/lookup?key=…``."""
+        return await self._ask(
+            f"GET /v1/lookup?key={quote(key, safe='')} HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode()
+        )
+
+    async def batch(self, keys: list[str]) -> Answer:
+        """``POST /v1/lookup``."""
+        body = json.dumps({"keys": keys}).encode()
+        head = f"POST /v1/lookup HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        return await self._ask(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def close(self) -> None:
+        """The next request opens a new connection."""
+        if self._streams:
+            self._streams[1].close()
+        self._streams = None
+
+    async def _ask(self, request: bytes) -> Answer:
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                return await self._exchange(request)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _exchange(self, request: bytes) -> Answer:
+        if not self._streams:
+            self._streams = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._streams
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        status, *lines = head.split("\r\n")
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        body = await reader.readexactly(int(fields.get("content-length", "0")))
+        if fields.get("connection", "").lower() == "close":
+            self.close()
+        return Answer(int(status.split()[1]), fields.get("lookupdb-generation", ""), body)
+
+
+def parsed(answer: Answer) -> Any:
+    """The body as JSON."""
+    return json.loads(answer.body)

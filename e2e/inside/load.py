@@ -1,0 +1,163 @@
+"""Asks a router without pause, one by one and in batches, and counts what must not happen.
+
+``python load.py URL KEYS_FILE``; the file holds a JSON array of keys that exist in every generation. A value is an
+object whose ``version`` member is the same for all records of one generation. SIGTERM ends it: the summary is the last
+line of standard output. Meanwhile ``GET /`` on port 8000 answers the summary so far.
+
+Counted: ``failed`` (no answer, or another status than 200), ``mixed`` (a batch, or a generation, with two versions),
+``wrong`` (not the keys asked, or a record of another key),
+``back`` (a connection that went back to an older generation).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from client import Answer, Connection, parsed
+
+SINGLES = int(os.environ.get("LOAD_SINGLES", "12"))
+BATCHES = int(os.environ.get("LOAD_BATCHES", "4"))
+BATCH_KEYS = 50
+PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "2000"))
+"""Answers a second, of all connections together: the machine has more to do than this."""
+ASK_PORT = 8000
+SAMPLES = 20
+
+
+class Summary:
+    """What was counted."""
+
+    def __init__(self) -> None:
+        self.began = time.time()
+        self.answers = self.keys = self.failed = self.mixed = self.wrong = self.back = 0
+        self.connections = 0
+        self.samples: list[str] = []
+        self.generations: dict[str, dict[str, Any]] = {}
+        """By name: when it was first and last answered from, how often, the versions seen."""
+        self.longest = 0.0
+
+    def sample(self, text: str) -> None:
+        """Keeps the first few of what must not happen."""
+        if len(self.samples) < SAMPLES:
+            self.samples.append(f"{time.time() - self.began:.3f} s: {text}"[:500])
+
+    def seen(self, generation: str, version: Any) -> None:
+        """One answer out of ``generation``."""
+        now = time.time()
+        held = self.generations.setdefault(generation, {"first": now, "last": now, "answers": 0, "versions": []})
+        held["last"] = now
+        held["answers"] += 1
+        if version not in held["versions"]:
+            held["versions"].append(version)
+            if len(held["versions"]) > 1:
+                self.mixed += 1
+                self.sample(f"generation {generation} answers versions {held['versions']}")
+
+    def document(self) -> dict[str, Any]:
+        """As JSON; times are seconds since the Unix epoch."""
+        names = ("answers", "keys", "failed", "mixed", "wrong", "back", "samples", "generations", "began", "longest")
+        return {name: getattr(self, name) for name in names} | {"now": time.time()}
+
+
+class Asker:
+    """One connection's worth of load."""
+
+    def __init__(self, url: str, keys: list[str], summary: Summary, *, batch: bool) -> None:
+        self._connection = Connection(url)
+        self._keys, self._summary, self._batch = keys, summary, batch
+        self._newest = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Asks at its share of the pace until ``stop``."""
+        pause = (SINGLES + BATCHES) / PER_SECOND
+        due = time.monotonic() + random.random() * pause
+        while not stop.is_set():
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due = max(due + pause, time.monotonic() - 1)
+            keys = (
+                random.sample(self._keys, min(BATCH_KEYS, len(self._keys)))
+                if self._batch
+                else [random.choice(self._keys)]
+            )
+            began = time.monotonic()
+            try:
+                answer = await (self._connection.batch(keys) if self._batch else self._connection.get(keys[0]))
+            except (OSError, EOFError, TimeoutError, ValueError) as error:
+                self._fail(f"{type(error).__name__}: {error}")
+                continue
+            self._summary.longest = max(self._summary.longest, time.monotonic() - began)
+            self._judge(keys, answer)
+        self._connection.close()
+
+    def _fail(self, why: str) -> None:
+        self._summary.answers += 1
+        self._summary.failed += 1
+        self._summary.sample(f"{'batch' if self._batch else 'single'} failed: {why}")
+
+    def _judge(self, keys: list[str], answer: Answer) -> None:
+        if answer.status != 200:
+            return self._fail(f"{answer.status} {answer.body[:300]!r}")
+        summary, body = self._summary, parsed(answer)
+        summary.answers += 1
+        summary.keys += len(keys)
+        found = body["found"] if self._batch else {keys[0]: body}
+        generation = body["generation"] if self._batch else answer.generation
+        if (
+            answer.generation not in ("", generation)
+            or set(found) != set(keys)
+            or any(found[key].get("id", key) != key for key in keys)
+        ):
+            summary.wrong += 1
+            summary.sample(f"asked {keys[:3]}…, found {str(body)[:300]}")
+            return None
+        versions = {value["version"] for value in found.values()}
+        if len(versions) > 1:
+            summary.mixed += 1
+            summary.sample(f"one batch of generation {generation} holds versions {sorted(versions)}")
+        for version in versions:
+            summary.seen(generation, version)
+        number = int(generation[1:])
+        if number < self._newest:
+            summary.back += 1
+            summary.sample(f"a connection went from g{self._newest} back to {generation}")
+        self._newest = max(self._newest, number)
+        return None
+
+
+async def main() -> None:
+    """Until SIGTERM."""
+    url, keys = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+    summary, stop = Summary(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    server = await asyncio.start_server(lambda reader, writer: _tell(summary, reader, writer), "0.0.0.0", ASK_PORT)
+    async with asyncio.TaskGroup() as group:
+        for number in count():
+            if number == SINGLES + BATCHES:
+                break
+            group.create_task(Asker(url, keys, summary, batch=number < BATCHES).run(stop))
+    server.close()
+    print(json.dumps(summary.document()), flush=True)
+
+
+async def _tell(summary: Summary, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    body = json.dumps(summary.document()).encode()
+    head = (
+        f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    await writer.drain()
+    writer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,22 @@
+"""Figures that stories measure, for docs/benchmarks.md: appended to .bench/e2e.json, one object a line."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Final
+
+FILE: Final = Path(__file__).parents[2] / ".bench" / "e2e.json"
+
+
+def record(story: str, figure: str, value: float | str, unit: str = "", *, at_most: float | None = None) -> None:
+    """Keeps and prints one figure, with the bound that the story holds it to, if any."""
+    line = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "story": story, "figure": figure, "value": value}
+    line |= {"unit": unit} if unit else {}
+    line |= {"at_most": at_most} if at_most is not None else {}
+    FILE.parent.mkdir(exist_ok=True)
+    with FILE.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    shown = f"{value:.2f}" if isinstance(value, float) else str(value)
+    print(f"FIGURE {story}: {figure} = {shown} {unit}".rstrip())

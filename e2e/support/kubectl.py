@@ -1,0 +1,93 @@
+"""kubectl as functions. Every call has a deadline; what goes wrong is raised with what kubectl said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+Manifest = dict[str, Any]
+"""A Kubernetes object, as JSON."""
+
+T = TypeVar("T")
+
+CALL_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.25
+
+
+class KubectlFailed(AssertionError):
+    """kubectl ended with something else than 0."""
+
+
+def kubectl(*arguments: str, stdin: str | None = None, timeout: float = CALL_SECONDS) -> str:
+    """Standard output of ``kubectl ARGUMENTS``. Raises KubectlFailed."""
+    command = ["kubectl", *arguments]
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise KubectlFailed(f"{' '.join(command)}: nothing within {timeout} s") from late
+    if done.returncode:
+        raise KubectlFailed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip() or done.stdout}")
+    return done.stdout
+
+
+def apply(*manifests: Manifest, namespace: str | None = None) -> None:
+    """``kubectl apply`` of all of them, in the namespace given unless they name one."""
+    documents = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
+    kubectl("apply", *_in(namespace), "-f", "-", stdin=documents)
+
+
+def get(kind: str, name: str, namespace: str | None = None) -> Manifest:
+    """One object. Raises KubectlFailed when there is none."""
+    found: Manifest = json.loads(kubectl("get", kind, name, *_in(namespace), "-o", "json"))
+    return found
+
+
+def find(kind: str, namespace: str | None = None, selector: str = "") -> list[Manifest]:
+    """All objects of one or more kinds (``pods,jobs``) that the label selector selects; none is an empty list."""
+    flags = ["--selector", selector] if selector else []
+    found: list[Manifest] = json.loads(kubectl("get", kind, *_in(namespace), *flags, "-o", "json"))["items"]
+    return found
+
+
+def patch(kind: str, name: str, change: Manifest, namespace: str | None = None) -> None:
+    """A JSON merge patch."""
+    kubectl("patch", kind, name, *_in(namespace), "--type", "merge", "--patch", json.dumps(change))
+
+
+def delete(kind: str, name: str, namespace: str | None = None, *flags: str) -> None:
+    """``kubectl delete``, waiting for the end unless a flag says otherwise; what is not there is fine."""
+    kubectl("delete", kind, name, *_in(namespace), "--ignore-not-found", *flags, timeout=180)
+
+
+def run_in(pod: str, namespace: str, *command: str, stdin: str | None = None, timeout: float = 120) -> str:
+    """Standard output of a command in a pod's first container."""
+    flags = ["-i"] if stdin is not None else []
+    return kubectl("exec", *flags, pod, *_in(namespace), "--", *command, stdin=stdin, timeout=timeout)
+
+
+def raw(path: str) -> str:
+    """``GET path`` at the API server, which also reaches pods and services by their proxy paths."""
+    return kubectl("get", "--raw", path)
+
+
+def until(look: Callable[[], T | None], *, seconds: float, what: str) -> T:
+    """Calls ``look`` until it returns something true, and returns that. An AssertionError that it raises (KubectlFailed
+    is one) counts as not yet. Raises AssertionError with ``what`` and the last refusal after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    last = ""
+    while True:
+        try:
+            found = look()
+        except (AssertionError, KeyError, IndexError) as error:
+            found, last = None, f"; last: {type(error).__name__}: {error}"
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}{last}"
+        time.sleep(POLL_SECONDS)
+
+
+def _in(namespace: str | None) -> list[str]:
+    return ["--namespace", namespace] if namespace else []

@@ -1,0 +1,96 @@
+"""Load from inside the cluster, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+from e2e.support import pods
+from e2e.support.kubectl import apply, delete, get, kubectl, raw, run_in, until
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What e2e/inside/load.py counted."""
+
+    answers: int
+    keys: int
+    failed: int
+    mixed: int
+    wrong: int
+    back: int
+    """Connections that went back to an older generation."""
+    samples: tuple[str, ...]
+    """The first few of what must not happen."""
+    generations: dict[str, dict[str, Any]]
+    """By name: ``first`` and ``last`` answer (Unix time), ``answers``, ``versions``."""
+    longest: float
+    """Seconds of the slowest answer."""
+
+    @property
+    def faultless(self) -> bool:
+        """Whether nothing happened that must not."""
+        return self.failed == self.mixed == self.wrong == self.back == 0
+
+    def cutover_seconds(self, old: str, new: str) -> float:
+        """From the first answer of ``new`` to the last of ``old``, over all connections, so over all routers."""
+        return float(self.generations[old]["last"] - self.generations[new]["first"])
+
+
+class Load:
+    """A pod that asks one dataset's router without pause. Its keys must exist throughout, their values be objects with
+    ``version`` (the same for all records of a generation) and, if they like, ``id`` (the key).
+
+    ``with Load(namespace, url, keys) as load:`` starts it and waits for its first answers; ``stop()`` ends it.
+    """
+
+    def __init__(self, namespace: str, url: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> None:
+        """``settings``: singles, batches (connections), per_second (answers, of all)."""
+        self._namespace, self._name = namespace, name
+        variables = {f"LOAD_{key.upper()}": str(value) for key, value in settings.items()}
+        self._manifests = pods.load(name, url, keys, variables)
+
+    def __enter__(self) -> Self:
+        apply(*self._manifests, namespace=self._namespace)
+        self.wait_answers(100, seconds=60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        delete("pod", self._name, self._namespace, "--wait=false")
+
+    def report(self) -> Report:
+        """So far."""
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{self._name}:8000/proxy/"
+        return _report(raw(path))
+
+    def wait_answers(self, answers: int, *, seconds: float) -> Report:
+        """Until there were so many answers, of whatever kind."""
+        return until(
+            lambda: report if (report := self.report()).answers >= answers else None,
+            seconds=seconds,
+            what=f"{answers} answers to the load of {self._namespace}/{self._name}",
+        )
+
+    def wait_generation(self, generation: str, *, seconds: float) -> Report:
+        """Until an answer came out of ``generation``."""
+        return until(
+            lambda: report if generation in (report := self.report()).generations else None,
+            seconds=seconds,
+            what=f"an answer out of {generation}",
+        )
+
+    def stop(self) -> Report:
+        """Ends the load; the whole report."""
+        run_in(self._name, self._namespace, "sh", "-c", "kill -TERM 1")
+        until(self._ended, seconds=60, what=f"the end of the load of {self._namespace}/{self._name}")
+        return _report(kubectl("logs", self._name, "--namespace", self._namespace).strip().splitlines()[-1])
+
+    def _ended(self) -> bool:
+        return get("pod", self._name, self._namespace)["status"]["phase"] in ("Succeeded", "Failed")
+
+
+def _report(document: str) -> Report:
+    members = json.loads(document)
+    chosen = {name: members[name] for name in Report.__slots__ if name != "samples"}
+    return Report(**chosen, samples=tuple(members["samples"]))

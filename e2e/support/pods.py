@@ -1,0 +1,83 @@
+"""Manifests of the pods that ask from inside the cluster. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.support.kubectl import Manifest
+
+INSIDE: Final = Path(__file__).parents[1] / "inside"
+IMAGE: Final = os.environ.get("E2E_IMAGE", "lookupdb:0.1.0")
+"""Has Python: the very image under test, which every node has. ``e2e/run`` sets the variable."""
+CODE: Final = "e2e-inside"
+CLIENT: Final = "e2e-client"
+LABELS: Final = {"lookupdb.dev/e2e": "true"}
+
+
+def namespace(name: str, labels: dict[str, str]) -> Manifest:
+    """A story's own."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": LABELS | labels}}
+
+
+def code() -> Manifest:
+    """The ConfigMap with e2e/inside."""
+    files = {path.name: path.read_text() for path in sorted(INSIDE.glob("*.py"))}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE}, "data": files}
+
+
+def config_map(name: str, files: dict[str, str]) -> Manifest:
+    """A ConfigMap of text files, such as a source."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": files}
+
+
+def client() -> Manifest:
+    """A pod that waits to be told what to ask."""
+    return _pod(CLIENT, ["sleep", "infinity"], volumes={CODE: "/inside"})
+
+
+def load(name: str, url: str, keys: list[str], settings: dict[str, str]) -> tuple[Manifest, Manifest]:
+    """A pod that asks without pause, and the ConfigMap with its keys."""
+    volumes = {CODE: "/inside", name: "/keys"}
+    command = ["python", "/inside/load.py", url, "/keys/keys.json"]
+    return config_map(name, {"keys.json": json.dumps(keys)}), _pod(name, command, volumes=volumes, settings=settings)
+
+
+def _pod(name: str, command: list[str], *, volumes: dict[str, str], settings: dict[str, str] | None = None) -> Manifest:
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "env": [{"name": key, "value": value} for key, value in (settings or {}).items()],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in volumes.items()],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": LABELS | {"app": name}},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 2,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "runAsGroup": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            # Asks while nodes are drained: it stays where it is not disturbed.
+            "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
+            "containers": [container],
+            "volumes": [{"name": volume, "configMap": {"name": volume}} for volume in volumes],
+        },
+    }

@@ -1,0 +1,64 @@
+"""The installation under test: where its operator is, what its operator tells."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from e2e.support.kubectl import Manifest, find, kubectl, run_in, until
+
+RELEASE: Final = os.environ.get("E2E_RELEASE", "lookupdb")
+NAMESPACE: Final = os.environ.get("E2E_NAMESPACE", "lookupdb")
+OPERATOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
+
+_METRICS: Final = (
+    "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8081/metrics', timeout=10).read().decode())"
+)
+
+
+def operator_deployment() -> str:
+    """The name of the operator's Deployment."""
+    (deployment,) = find("deployments", NAMESPACE, OPERATOR)
+    return str(deployment["metadata"]["name"])
+
+
+def operator_pod() -> Manifest:
+    """The operator's one ready pod; waits for it."""
+
+    def ready() -> Manifest | None:
+        pods = [pod for pod in find("pods", NAMESPACE, OPERATOR) if "deletionTimestamp" not in pod["metadata"]]
+        (pod,) = pods
+        conditions = {condition["type"]: condition["status"] for condition in pod["status"].get("conditions", [])}
+        return pod if conditions.get("Ready") == "True" else None
+
+    return until(ready, seconds=120, what="one ready pod of the operator")
+
+
+def restart_operator() -> None:
+    """Deletes the operator's pod and waits for the next to be ready."""
+    old = operator_pod()["metadata"]["name"]
+    kubectl("delete", "pod", old, "--namespace", NAMESPACE, timeout=180)
+    assert operator_pod()["metadata"]["name"] != old
+
+
+def scale_operator(replicas: int) -> None:
+    """0 takes the operator away, 1 brings it back; waits until it is so."""
+    name = operator_deployment()
+    kubectl("scale", "deployment", name, "--namespace", NAMESPACE, f"--replicas={replicas}")
+    if replicas:
+        operator_pod()
+    else:
+        until(lambda: not find("pods", NAMESPACE, OPERATOR), seconds=120, what="the operator's pod gone")
+
+
+def operator_metrics() -> dict[str, float]:
+    """Every sample of the operator's /metrics: ``name{labels}`` → value."""
+    text = run_in(operator_pod()["metadata"]["name"], NAMESPACE, "python", "-c", _METRICS)
+    samples = re.findall(r"^([a-zA-Z_:][\w:]*(?:\{.*\})?) (\S+)", text, re.MULTILINE)
+    return {name: float(value) for name, value in samples}
+
+
+def operator_total(name: str) -> float:
+    """The sum over all labels of a metric of the operator."""
+    return sum(value for sample, value in operator_metrics().items() if sample.split("{")[0] == name)

@@ -1,0 +1,185 @@
+"""A story's own namespace, the datasets in it, and lookups from inside the cluster."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from e2e.support import pods
+from e2e.support.kubectl import Manifest, apply, delete, get, kubectl, patch, run_in, until
+from e2e.support.load import Load
+
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+API_VERSION: Final = "lookupdb.dev/v1alpha1"
+REFRESH: Final = "lookupdb.dev/refresh"
+LDS: Final = "lookupdatasets.lookupdb.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to one key."""
+
+    status: int
+    """200, 404 or 503."""
+    generation: str
+    value: Any
+    """None unless the status is 200."""
+
+
+class Story:
+    """One namespace, ``e2e-<story>-<4 hex digits>``, made at once and removed at the end."""
+
+    def __init__(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.namespace = f"e2e-{name}-{secrets.token_hex(2)}"
+        apply(pods.namespace(self.namespace, dict(labels or {})))
+        apply(pods.code(), pods.client(), namespace=self.namespace)
+
+    def close(self) -> None:
+        """Removes the namespace; does not wait for its end."""
+        delete("namespace", self.namespace, None, "--wait=false")
+
+    # What is there
+
+    def apply(self, *manifests: Manifest) -> None:
+        """``kubectl apply`` in the story's namespace."""
+        apply(*manifests, namespace=self.namespace)
+
+    def apply_example(self, name: str) -> str:
+        """Applies ``examples/<name>.yaml`` as it stands; the dataset's name."""
+        manifest = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+        self.apply(manifest)
+        return str(manifest["metadata"]["name"])
+
+    def source(self, name: str, *, version: str, records: int) -> list[str]:
+        """A ConfigMap with ``records.csv`` (columns id, version, text), the same version in all; the keys."""
+        keys = [f"key-{number:05}" for number in range(records)]
+        lines = ["id,version,text", *(f"{key},{version},{version} of {key}" for key in keys)]
+        self.apply(pods.config_map(name, {"records.csv": "\n".join(lines) + "\n"}))
+        return keys
+
+    def dataset(self, name: str, source: str, **spec: Any) -> Manifest:
+        """A LookupDataset of what ``source()`` made; further members of the spec as keywords. Not applied yet."""
+        origin = {"url": "volume://records.csv", "volume": {"configMapName": source}}
+        whole = {"source": origin, "key": {"columns": ["id"]}, "value": {"columns": ["id", "version", "text"]}} | spec
+        return {"apiVersion": API_VERSION, "kind": "LookupDataset", "metadata": {"name": name}, "spec": whole}
+
+    def resource(self, dataset: str) -> Manifest:
+        """The LookupDataset as the API server has it."""
+        return get(LDS, dataset, self.namespace)
+
+    def status(self, dataset: str) -> Manifest:
+        """Its status; empty as long as there is none."""
+        status: Manifest = self.resource(dataset).get("status", {})
+        return status
+
+    def condition(self, dataset: str, kind: str) -> Manifest:
+        """One of its conditions, with ``current``: whether it speaks of the spec as it is now."""
+        return _condition(self.resource(dataset), kind)
+
+    # Changes
+
+    def change(self, dataset: str, **spec: Any) -> None:
+        """Merges members into the dataset's spec; None removes one."""
+        patch(LDS, dataset, {"spec": spec}, self.namespace)
+
+    def refresh(self, dataset: str) -> str:
+        """Asks for a build from the source as it is now; the annotation's value."""
+        token = secrets.token_hex(4)
+        patch(LDS, dataset, {"metadata": {"annotations": {REFRESH: token}}}, self.namespace)
+        return token
+
+    def delete(self, kind: str, name: str, *flags: str) -> None:
+        """``kubectl delete`` in the story's namespace; waits unless a flag says otherwise."""
+        delete(kind, name, self.namespace, *flags)
+
+    # Waiting
+
+    def ready(self, dataset: str, *, seconds: float = 180) -> float:
+        """Waits until the dataset is Ready for its spec as it is now, as ``kubectl wait`` would; how long it took."""
+        began = time.monotonic()
+        self.wait_condition(dataset, "Ready", "True", seconds=seconds)
+        return time.monotonic() - began
+
+    def wait_condition(
+        self, dataset: str, kind: str, status: str, *, reason: str | None = None, seconds: float = 120
+    ) -> Manifest:
+        """Waits until a condition is so for the spec as it is now; the condition."""
+
+        def look() -> Manifest | None:
+            found = self.condition(dataset, kind)
+            seen = f"{found['status']} {found['reason']}: {found['message']}"
+            assert found["current"], f"not yet about this spec ({seen})"
+            assert found["status"] == status, seen
+            assert reason in (None, found["reason"]), seen
+            return found
+
+        return until(look, seconds=seconds, what=f"{self.namespace}/{dataset} {kind}={status} {reason or ''}")
+
+    def settled(self, dataset: str, *, generation: str | None = None, seconds: float = 240) -> Manifest:
+        """Waits until there is nothing left to do: Ready, Built and RolledOut, not Degraded, the last refresh
+        answered, the routing table confirmed, a single rollout left. The status."""
+
+        def look() -> Manifest | None:
+            resource = self.resource(dataset)
+            for kind, wanted in {"Ready": "True", "Built": "True", "RolledOut": "True", "Degraded": "False"}.items():
+                found = _condition(resource, kind)
+                assert (found["current"], found["status"]) == (True, wanted), f"{kind}: {found}"
+            status: Manifest = resource["status"]
+            asked = resource["metadata"].get("annotations", {}).get(REFRESH, "")
+            assert status.get("refreshed", "") == asked, f"refreshed: {status.get('refreshed')}, asked: {asked}"
+            assert status["table"].get("confirmedAt"), f"table: {status['table']}"
+            assert len(status["rollouts"]) == 1, f"rollouts: {status['rollouts']}"
+            assert generation in (None, status["generation"]), f"generation: {status['generation']}"
+            return status
+
+        return until(look, seconds=seconds, what=f"{self.namespace}/{dataset} settled")
+
+    # Lookups
+
+    def url(self, dataset: str) -> str:
+        """Of the dataset's router Service, from inside the cluster."""
+        return f"http://{dataset}-router.{self.namespace}.svc"
+
+    def lookup(self, dataset: str, keys: Sequence[str], *, batch: int = 0) -> list[Found]:
+        """Looks the keys up from inside the cluster, one by one or ``batch`` at a time; in the order of the keys."""
+        self.wait_client()
+        asked = json.dumps({"keys": list(keys), "batch": batch})
+        command = ["python", "/inside/ask.py", self.url(dataset)]
+        answers = json.loads(run_in(pods.CLIENT, self.namespace, *command, stdin=asked))["answers"]
+        return [Found(*answer) for answer in answers]
+
+    def load(self, dataset: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> Load:
+        """Load on the dataset's router, to be used with ``with``. See ``load.Load``."""
+        return Load(self.namespace, self.url(dataset), keys, name=name, **settings)
+
+    def wait_client(self) -> None:
+        """Waits for the pod that asks."""
+        kubectl(
+            "wait",
+            f"pod/{pods.CLIENT}",
+            "--namespace",
+            self.namespace,
+            "--for=condition=Ready",
+            "--timeout=60s",
+            timeout=70,
+        )
+
+    def client_run(self, *command: str, stdin: str | None = None) -> str:
+        """Standard output of a command in the pod that asks; it has Python."""
+        self.wait_client()
+        return run_in(pods.CLIENT, self.namespace, *command, stdin=stdin)
+
+
+def _condition(resource: Manifest, kind: str) -> Manifest:
+    conditions = resource.get("status", {}).get("conditions", [])
+    found = [condition for condition in conditions if condition["type"] == kind]
+    assert found, f"no condition {kind}: status is {str(resource.get('status'))[:300]}"
+    current = found[0].get("observedGeneration", 0) == resource["metadata"]["generation"]
+    return {**found[0], "current": current}
