@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -116,16 +117,47 @@ def _sentence(error: ValidationError) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
     said = error.message
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
-        said = f"{error.instance!r} is not a quantity; expected one like 2, 500m or 4Gi"
+        said = f"{error.instance!r} is not a quantity, such as 2, 500m or 4Gi"
     return f"{where.lstrip('.') or 'the manifest'}: {said}"
 
 
-def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
-    from cel import evaluate  # here, because importing it takes longer than all else
+def _holds(rule: str, value: Json) -> bool:
+    from cel import Context, evaluate  # here, because importing it takes longer than all else
 
+    context = Context({"self": value})
+    context.add_function("quantity", quantity)
+    context.add_function("compareTo", lambda one, other: (one > other) - (one < other))
+    return bool(evaluate(rule, context))
+
+
+_SUFFIXES: Final = {
+    "": 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    **{letter: 1e3**power for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)},
+}
+
+
+def quantity(text: str) -> float:
+    """The number that a Kubernetes quantity stands for: 0.5 for ``500m``. Raises ValueError for what is none."""
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]|)", text)
+    if not match:
+        raise ValueError(f"expected a quantity like 2, 500m or 4Gi, found {text!r}")
+    return float(match[1]) * _SUFFIXES[match[2]]
+
+
+def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        if not evaluate(rule["rule"], {"self": value}):
+        if not _holds(rule["rule"], value):
             yield f"{path or 'the manifest'}: {rule['message']}"
+    if schema.get("x-kubernetes-list-type") in ("set", "map"):
+        names = schema.get("x-kubernetes-list-map-keys")
+        entries = [tuple(item.get(name) for name in names) if names else item for item in value]
+        for number, entry in enumerate(entries):
+            if entry in entries[:number]:
+                yield f"{path}[{number}]: {', '.join(map(str, entry)) if names else entry} stands twice"
     if isinstance(value, dict):
         for name, child in schema.get("properties", {}).items():
             if name in value:

@@ -1,5 +1,6 @@
 """Manifests are validated and defaulted against the CRD itself, so that laptop and cluster agree."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,65 @@ def resource(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_example_is_valid(path: Path) -> None:
     assert spec.read_manifest(path).name
+
+
+def _expected(path: Path) -> str:
+    """What a laptop says of an invalid example: as an API server does, unless a comment has its own words for it."""
+    said: dict[str, str] = dict(re.findall(r"^# (expect|laptop): (.*)$", path.read_text(), re.MULTILINE))
+    return said.get("laptop") or said["expect"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "examples" / "invalid").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_invalid_example_is_refused_for_its_reason(path: Path) -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        spec.read_manifest(path)
+    assert _expected(path) in str(caught.value)
+    assert str(caught.value).count("; ") == _expected(path).count("; "), "it must be invalid for one reason only"
+
+
+def test_quantities_are_numbers_or_text() -> None:
+    resources = {"requests": {"cpu": 2, "nvidia.com/gpu": 1}, "limits": {"memory": "4.5Gi", "cpu": "2000m"}}
+    completed = schema.complete(resource(build={"resources": resources}, serving={"resources": resources}))
+    assert completed["spec"]["build"]["resources"] == resources
+    assert completed["spec"]["build"]["scratchSize"] == "10Gi"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("2", 2), ("500m", 0.5), ("4Gi", 4 << 30), ("1.5k", 1500), ("1e3", 1000), ("10u", 1e-5)]
+)
+def test_a_quantity_stands_for_a_number(text: str, number: float) -> None:
+    assert schema.quantity(text) == pytest.approx(number)
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "4GB", "4 Gi", "one"])
+def test_what_is_no_quantity(text: str) -> None:
+    with pytest.raises(ValueError, match=r"quantity|float"):
+        schema.quantity(text)
+
+
+def test_what_a_cluster_says_of_a_dataset_is_a_manifest_too() -> None:
+    """`kubectl get lds people -o yaml` can be given to a laptop: its status is left aside."""
+    metadata = {
+        "name": "people",
+        "namespace": "team",
+        "uid": "3f2b9c1e-77aa",
+        "managedFields": [],
+        "labels": {"a": "b"},
+    }
+    dataset = spec.parse_resource({**resource(), "metadata": metadata, "status": {"anything": True}})
+    assert (dataset.namespace, dataset.uid) == ("team", "3f2b9c1e-77aa")
+
+
+def test_what_only_pods_are_made_from_is_accepted_and_changes_no_file() -> None:
+    scheduling = {"nodeSelector": {"disk": "nvme"}, "tolerations": [{"operator": "Exists"}], "priorityClassName": "low"}
+    router = {"replicas": 3, "autoscaling": {"maxReplicas": 9}}
+    dataset = spec.parse_resource(
+        resource(scheduling=scheduling, router=router, image="lookupdb:1", imagePullSecrets=[{"name": "registry"}])
+    )
+    assert dataset.content_hash() == spec.parse_resource(resource()).content_hash()
+    assert dataset.router == spec.parse_resource(resource()).router
 
 
 def test_the_crd_shipped_in_the_package_is_the_one_in_crds() -> None:
