@@ -178,7 +178,10 @@ class Observed:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now. ``status`` is written first (under the resourceVersion observed), then objects are applied in
-    order, then others deleted; each step may be the last that is done."""
+    order, then others deleted; each step may be the last that is done.
+
+    That first write is also the fence: when there is anything to apply or delete, it is done even if the status is as
+    observed, so that nothing is ever decided from a dataset that has changed since."""
 
     status: Status
     apply: tuple[Manifest, ...] = ()
@@ -187,3 +190,5 @@ class Plan:
     """Whether the routers' admin ports need to be asked at the next look."""
     again: float | None = None
     """Seconds until the next look, if nothing happens before; None: when something happens."""
+    idle: str = ""
+    """Why nothing is done at all (another operator's, being deleted, unreadable status); empty otherwise."""

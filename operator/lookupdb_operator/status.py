@@ -71,6 +71,8 @@ class Failure:
     count: int
     """In a row, for this very content and refresh."""
     retry_at: str
+    digest: str = ""
+    """Of everything that its Job was made from: another one is acted on at once, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,9 @@ class Rollout:
     template: str
     """Digest of the pod template and what else cannot change within a rollout."""
     started_at: str
+    named: int = 0
+    """The most servers a shard that a routing table which may still be in effect somewhere names: so many stay.
+    0: no table names this rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,8 @@ class Status:
     table: Table | None = None
     store_digest: str = ""
     """Of the store's address and credentials, as last written to the dataset's Secret."""
+    store_written_at: str = ""
+    """When that was."""
 
     def to_json(self) -> dict[str, Any]:
         """camelCase; what is empty is left out, conditions and counters stay."""
