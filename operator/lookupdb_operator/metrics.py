@@ -1,0 +1,124 @@
+"""The operator's own metrics: what it does, and the state of every dataset as it last saw it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from lookupdb_operator.status import Status
+
+_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_TRUTHS: Final = ("True", "False", "Unknown")
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """All of them, in a registry of their own: a process may hold several operators, as tests do."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._registry = CollectorRegistry()
+        self._last_success = clock()
+        self._datasets = _Datasets()
+        self._registry.register(self._datasets)
+        ProcessCollector(registry=self._registry)
+        self.reconciles = Counter(
+            "lookupdb_operator_reconciles_total",
+            "Datasets looked at, by outcome.",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self.errors = Counter(
+            "lookupdb_operator_reconcile_errors_total",
+            "Looks at a dataset that could not end, and will be repeated.",
+            registry=self._registry,
+        )
+        self.seconds = Histogram(
+            "lookupdb_operator_reconcile_seconds",
+            "How long a look at a dataset took.",
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._writes = Counter(
+            "lookupdb_operator_api_writes_total",
+            "Requests to the API server that write.",
+            ["verb", "kind"],
+            registry=self._registry,
+        )
+        self._depth = Gauge(
+            "lookupdb_operator_queue_depth", "Datasets that wait for a worker.", registry=self._registry
+        )
+        Gauge(
+            "lookupdb_operator_last_success_age_seconds",
+            "Seconds since a look at a dataset, or a resync, last succeeded.",
+            registry=self._registry,
+        ).set_function(self.success_age)
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """One request that writes was sent."""
+        self._writes.labels(verb, kind).inc()
+
+    def watch_depth(self, depth: Callable[[], int]) -> None:
+        """Where the queue's depth is read when somebody asks."""
+        self._depth.set_function(depth)
+
+    def succeeded(self) -> None:
+        """A look or a resync ended well."""
+        self._last_success = self._clock()
+
+    def success_age(self) -> float:
+        """Seconds since ``succeeded``, or since the start."""
+        return self._clock() - self._last_success
+
+    def dataset(self, namespace: str, name: str, status: Status) -> None:
+        """The state of a dataset, as last written or seen."""
+        self._datasets.held[namespace, name] = status
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The dataset is gone."""
+        self._datasets.held.pop((namespace, name), None)
+
+    def text(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+class _Datasets(Collector):
+    """Gauges that are made from the statuses held, when they are asked for."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, str], Status] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily(
+            "lookupdb_operator_dataset_info",
+            "What a dataset serves: its active generation and rollout.",
+            labels=["namespace", "dataset", "generation", "rollout"],
+        )
+        records = GaugeMetricFamily(
+            "lookupdb_operator_dataset_records",
+            "Records of the active generation.",
+            labels=["namespace", "dataset"],
+        )
+        conditions = GaugeMetricFamily(
+            "lookupdb_operator_dataset_condition",
+            "1 for the status that a condition has, 0 for those it has not.",
+            labels=["namespace", "dataset", "condition", "status"],
+        )
+        for key, status in sorted(self.held.items()):
+            info.add_metric([*key, status.generation, status.table.rollout if status.table else ""], 1)
+            records.add_metric(key, status.records)
+            for condition in status.conditions:
+                for truth in _TRUTHS:
+                    conditions.add_metric([*key, condition.type, truth], float(condition.status == truth))
+        yield from (info, records, conditions)

@@ -1,0 +1,49 @@
+"""What people are told when a dataset's conditions change: Kubernetes Events, from data to data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lookupdb_operator import status
+from lookupdb_operator.status import Condition, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One Event to be."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def transitions(old: Status, new: Status) -> tuple[Report, ...]:
+    """One report for each reason that a condition changed to. What tells of a failure is a warning.
+
+    A failure shows in several conditions at once; people are told of it once, and of how long ago in the status.
+    """
+    degraded = new.condition(status.DEGRADED)
+    failure = degraded.reason if degraded and degraded.status == "True" else None
+    told: dict[str, Report] = {}
+    for before, after in _changed(old, new):
+        warns = after.reason == failure or _went_down(before, after)
+        report = Report("Warning" if warns else "Normal", after.reason, after.message)
+        if after.reason not in told or after.type == status.DEGRADED:
+            told[after.reason] = report
+    return tuple(told.values())
+
+
+def _changed(old: Status, new: Status) -> Iterator[tuple[Condition | None, Condition]]:
+    for after in new.conditions:
+        before = old.condition(after.type)
+        if before is not None and (before.status, before.reason) == (after.status, after.reason):
+            continue
+        if before is None and after.type == status.DEGRADED and after.status == "False":
+            continue  # that nothing is wrong with a new dataset is no news
+        yield before, after
+
+
+def _went_down(before: Condition | None, after: Condition) -> bool:
+    return after.type == status.READY and after.status != "True" and before is not None and before.status == "True"
