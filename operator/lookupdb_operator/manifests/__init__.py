@@ -1,1 +1,30 @@
-"""Every object that the operator writes, from data to data: no client, no clock."""
+"""Every object that the operator writes, from data to data: no client, no clock.
+
+All are whole, because server-side apply takes away what we leave out that we had written before. But for two:
+``synced`` is part of a pod, all that is ours of it; ``scaled`` is applied in another manager's name.
+"""
+
+from __future__ import annotations
+
+from lookupdb_operator.manifests.build import build_digest, builder
+from lookupdb_operator.manifests.metadata import digest_of
+from lookupdb_operator.manifests.network_policy import network_policies
+from lookupdb_operator.manifests.router import routers
+from lookupdb_operator.manifests.routing_table import routing_table, synced
+from lookupdb_operator.manifests.secret import store_secret
+from lookupdb_operator.manifests.shards import field_manager, scaled, shards, template_digest
+
+__all__ = [
+    "build_digest",
+    "builder",
+    "digest_of",
+    "field_manager",
+    "network_policies",
+    "routers",
+    "routing_table",
+    "scaled",
+    "shards",
+    "store_secret",
+    "synced",
+    "template_digest",
+]

@@ -12,6 +12,7 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.local.child import Child
+from lookupdb.route import flags
 from lookupdb.runtime import ready_file
 from lookupdb.spec import DatasetSpec
 
@@ -47,25 +48,15 @@ class Router:
             self._changed()
 
     def _arguments(self, port: int) -> list[str]:
-        router = self._spec.router
-        flags = {
+        own = {
             "--table": self._table_path,
             "--host": HOST,
             "--port": port,
             "--admin-port": 0,
-            "--workers": router.workers,
-            "--deadline-ms": router.deadline_milliseconds,
-            "--hedge-ms": router.hedge_milliseconds,
-            "--max-keys": router.max_keys,
-            "--max-body-bytes": router.max_body_bytes,
-            "--max-connections": router.max_connections,
-            "--max-queued-keys": router.max_queued_keys,
-            "--header-timeout": router.header_timeout_seconds,
-            "--idle-timeout": router.idle_timeout_seconds,
-            "--write-timeout": router.write_timeout_seconds,
+            **flags.of(self._spec.router),
             "--drain-seconds": 0,
         }
-        return ["route", *(str(word) for pair in flags.items() for word in pair)]
+        return ["route", *(str(word) for pair in own.items() for word in pair)]
 
     @property
     def url(self) -> str:

@@ -1,0 +1,125 @@
+"""A build: its Job, and the ConfigMap from which the builder reads the dataset."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from lookupdb_operator import names
+from lookupdb_operator.config import Config
+from lookupdb_operator.manifests import pod, resources
+from lookupdb_operator.manifests.metadata import digest_of_all, metadata, stamped
+from lookupdb_operator.model import Dataset, Manifest
+from lookupdb_operator.status import Build
+
+CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
+"""The members of the spec that a builder goes by. It sees no other, so that no other change supersedes it."""
+TERMINATION_LOG: Final = "/dev/termination-log"
+_GRACE_SECONDS: Final = 30
+_ANY: Final = Build(generation="g1", content="", refresh="", digest="", started_at="")
+
+
+def builder(dataset: Dataset, build: Build, config: Config) -> tuple[Manifest, ...]:
+    """A build's ConfigMap and Job, in the order in which they are applied."""
+    return _dataset_file(dataset, build), _job(dataset, build, config)
+
+
+def build_digest(dataset: Dataset, config: Config) -> str:
+    """Of everything that a build is made from, but for what tells one build from another: generation, active
+    generation, fingerprint. Another one supersedes a build that runs."""
+    return digest_of_all(builder(dataset, _ANY, config))
+
+
+def _dataset_file(dataset: Dataset, build: Build) -> Manifest:
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
+        "spec": {member: dataset.spec[member] for member in CONTENT},
+    }
+    # JSON is YAML. Its members are sorted, because their order in the API server's answers means nothing.
+    text = orjson.dumps(resource, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode()
+    return stamped(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": _metadata(dataset, build),
+            "data": {names.DATASET_FILE: text + "\n"},
+        }
+    )
+
+
+def _job(dataset: Dataset, build: Build, config: Config) -> Manifest:
+    """Its one pod is not tried again: what a failure means, and when the next try is, the operator decides."""
+    return stamped(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": _metadata(dataset, build),
+            "spec": {
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": dataset.spec["build"]["deadlineSeconds"],
+                "template": _template(dataset, build, config),
+            },
+        }
+    )
+
+
+def _metadata(dataset: Dataset, build: Build) -> dict[str, Any]:
+    labels = {names.GENERATION: build.generation}
+    return metadata(dataset, names.build(dataset.name, build.generation), names.BUILDER, labels)
+
+
+def _template(dataset: Dataset, build: Build, config: Config) -> dict[str, Any]:
+    source, amounts = dataset.spec["source"], resources.builder(dataset.spec)
+    volumes: list[dict[str, Any]] = [
+        {"name": "dataset", "configMap": {"name": names.build(dataset.name, build.generation)}},
+        {"name": "scratch", "emptyDir": {"sizeLimit": str(dataset.spec["build"]["scratchSize"])}},
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": "dataset", "mountPath": names.DATASET_PATH, "readOnly": True},
+        {"name": "scratch", "mountPath": names.SCRATCH_PATH},
+    ]
+    if volume := source.get("volume"):
+        volumes.append({"name": "source", **_source_volume(volume)})
+        mounts.append({"name": "source", "mountPath": names.SOURCE_PATH, "readOnly": True})
+    # The store's come last: of one name in both, the last is taken, and no source may redirect what is published.
+    secrets = [{"secretRef": {"name": source["secretName"]}}] if source.get("secretName") else []
+    environment = [*secrets, pod.store_environment(dataset)]
+    words = _words(dataset, build, config, amounts)
+    container = pod.container(dataset, config, "build", words, amounts, mounts, envFrom=environment)
+    labels = names.labels(dataset.name, names.BUILDER) | {names.GENERATION: build.generation}
+    return pod.template(
+        dataset,
+        config,
+        labels,
+        {"restartPolicy": "Never", "terminationGracePeriodSeconds": _GRACE_SECONDS, "containers": [container]},
+        volumes,
+        takes_volumes=not source.get("volume"),
+    )
+
+
+def _source_volume(volume: dict[str, str]) -> dict[str, Any]:
+    if claim := volume.get("claimName"):
+        return {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+    return {"configMap": {"name": volume["configMapName"]}}
+
+
+def _words(dataset: Dataset, build: Build, config: Config, amounts: resources.Resources) -> list[str]:
+    flags = {
+        "--file": f"{names.DATASET_PATH}/{names.DATASET_FILE}",
+        "--store": config.store,
+        "--cluster-id": config.cluster,
+        "--generation": build.generation,
+        "--active": build.active or None,
+        "--unless-fingerprint": build.unless_fingerprint or None,
+        "--memory-limit": resources.builder_memory(amounts),
+        "--threads": resources.builder_threads(amounts),
+        "--scratch": names.SCRATCH_PATH,
+        "--volume": names.SOURCE_PATH if dataset.spec["source"].get("volume") else None,
+        "--progress": "plain",
+        "--log-format": "json",
+        "--termination-log": TERMINATION_LOG,
+    }
+    return ["build", *(str(word) for pair in flags.items() if pair[1] is not None for word in pair), "--no-local-files"]

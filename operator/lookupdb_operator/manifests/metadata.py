@@ -1,0 +1,71 @@
+"""What every object has: name, labels, owner, digest. And what no object has: nulls.
+
+An object is compared by its digest, never by its content: the API server fills in defaults and writes quantities its
+own way, and whoever compares with that writes for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Dataset, Manifest
+
+DIGEST_DIGITS: Final = 16
+
+
+def metadata(
+    dataset: Dataset, name: str, component: str | None = None, labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Of an object that belongs to ``dataset`` and goes with it."""
+    return {
+        "namespace": dataset.namespace,
+        "name": name,
+        "labels": names.labels(dataset.name, component) | dict(labels or {}),
+        "ownerReferences": [
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": dataset.name,
+                "uid": dataset.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+
+
+def stamped(manifest: Manifest) -> Manifest:
+    """``manifest`` with its digest, and without nulls: to server-side apply they are orders to delete."""
+    manifest = _without_nulls(manifest)
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations", {}) | {names.DIGEST: digest(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """The digest that ``manifest``, or what the API server holds, carries; empty when it carries none."""
+    value = ((manifest.get("metadata") or {}).get("annotations") or {}).get(names.DIGEST, "")
+    return value if isinstance(value, str) else ""
+
+
+def digest(value: Any) -> str:
+    """Of anything that JSON can say: the order of members does not matter, that of lists does."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:DIGEST_DIGITS]
+
+
+def digest_of_all(manifests: Iterable[Mapping[str, Any]]) -> str:
+    """Of several stamped objects, in this order."""
+    return digest([digest_of(manifest) for manifest in manifests])
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(member) for key, member in value.items() if member is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_nulls(item) for item in value]
+    return value

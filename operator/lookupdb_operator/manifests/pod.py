@@ -1,0 +1,136 @@
+"""What all pods have in common: they pass restricted pod security, hold no token, and go where the dataset says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.config import Config
+from lookupdb_operator.manifests.resources import Resources
+from lookupdb_operator.model import Dataset
+
+USER: Final = 10001
+"""User and group of every process, as in the image."""
+
+SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+"""Annotations of pods whose emptyDir can be made again: an autoscaler need not keep a node for its sake."""
+
+TMP: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - an emptyDir of the pod's own
+_TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {}}
+
+
+def template(
+    dataset: Dataset,
+    config: Config,
+    labels: Mapping[str, str],
+    containers: Mapping[str, Any],
+    volumes: Sequence[Mapping[str, Any]],
+    *,
+    annotations: Mapping[str, str] | None = None,
+    takes_volumes: bool = True,
+) -> dict[str, Any]:
+    """A pod template. ``containers`` are the members of a pod's spec that list them, and others of its own.
+
+    Without ``takes_volumes`` the kubelet does not hand what is mounted to our group: volumes of others stay theirs.
+    """
+    scheduling = dataset.spec["scheduling"]
+    security: dict[str, Any] = {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if takes_volumes:
+        security["fsGroup"] = USER
+    spec: dict[str, Any] = {
+        **containers,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": security,
+        "volumes": [*volumes, _TMP_VOLUME],
+        "imagePullSecrets": _pull_secrets(dataset, config) or None,
+        "nodeSelector": scheduling.get("nodeSelector") or None,
+        "tolerations": scheduling.get("tolerations") or None,
+        "priorityClassName": scheduling.get("priorityClassName"),
+    }
+    metadata = {"labels": {**config.pod_labels, **labels}, "annotations": dict(annotations) if annotations else None}
+    return {"metadata": metadata, "spec": spec}
+
+
+def container(
+    dataset: Dataset,
+    config: Config,
+    name: str,
+    words: Sequence[str],
+    resources: Resources,
+    mounts: Sequence[Mapping[str, Any]],
+    **further: Any,
+) -> dict[str, Any]:
+    """One container, which runs ``lookupdb`` with ``words``."""
+    return {
+        "name": name,
+        "image": dataset.spec.get("image") or config.image,
+        "imagePullPolicy": config.image_pull_policy,
+        "command": ["lookupdb"],
+        "args": list(words),
+        # HOME, because libraries look for their settings there, and this user has none.
+        "env": [{"name": "LOOKUPDB_LOG_FORMAT", "value": "json"}, {"name": "HOME", "value": TMP["mountPath"]}],
+        "resources": {part: amounts for part, amounts in resources.items() if amounts},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [*mounts, TMP],
+        **further,
+    }
+
+
+def port(name: str, number: int) -> dict[str, Any]:
+    """A container's port. The protocol is part of the key by which server-side apply tells ports apart."""
+    return {"name": name, "containerPort": number, "protocol": "TCP"}
+
+
+def service_port(name: str, number: int, target: str, **further: Any) -> dict[str, Any]:
+    """A Service's port, which leads to the containers' port ``target``."""
+    return {"name": name, "port": number, "targetPort": target, "protocol": "TCP", **further}
+
+
+def store_environment(dataset: Dataset) -> dict[str, Any]:
+    """Where builders and fetchers have the store's address and credentials from. Nobody else has them."""
+    return {"secretRef": {"name": names.store_secret(dataset.name)}}
+
+
+def probes() -> dict[str, Any]:
+    """Of what serves. The admin port answers from the beginning, however long a shard takes to be verified; alive is
+    whoever answers at all, so that a busy node restarts nobody."""
+    healthy = {"httpGet": {"path": "/healthz", "port": "admin"}}
+    return {
+        "startupProbe": {**healthy, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60},
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": "admin"},
+            "periodSeconds": 2,
+            "timeoutSeconds": 2,
+            "failureThreshold": 2,
+        },
+        "livenessProbe": {**healthy, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+    }
+
+
+def spread(selector: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Over nodes and zones, where there are several; where there is one, pods run all the same."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(selector)},
+        }
+        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+    ]
+
+
+def _pull_secrets(dataset: Dataset, config: Config) -> list[dict[str, str]]:
+    own = [secret["name"] for secret in dataset.spec.get("imagePullSecrets") or ()]
+    return [{"name": name} for name in dict.fromkeys([*own, *config.image_pull_secrets])]
