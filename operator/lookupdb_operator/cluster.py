@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api import APPLY_PATCH, AlreadyExists, Api, ApiError, Conflict, NotFound
+from lookupdb_operator.api import APPLY_PATCH, AlreadyExists, Api, Conflict, NotFound
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.model import Dataset, Manifest, Ref, RouterReport
 from lookupdb_operator.status import Status
@@ -233,6 +233,3 @@ def _timestamp(moment: datetime) -> str:
 
 def _shortened(text: str, limit: int) -> str:
     return text if len(text.encode()) <= limit else text.encode()[: limit - 3].decode(errors="ignore") + "…"
-
-
-__all__ = ["ApiError", "Cluster", "Warned"]

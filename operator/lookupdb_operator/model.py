@@ -69,6 +69,8 @@ class Existing:
     generation: str = ""
     """The generation label, where there is one."""
     deleting: bool = False
+    trouble: Trouble | None = None
+    """Of a Deployment: why its pods cannot be made (quota)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,11 @@
+"""From the API server's JSON to ``model``: pure, and forgiving of what is absent. What is wrong is told in sentences."""
+
+from __future__ import annotations
+
+from lookupdb_operator.parse.dataset import dataset
+from lookupdb_operator.parse.header import Header, header
+from lookupdb_operator.parse.pods import pod, result, waiting
+from lookupdb_operator.parse.trouble import warned
+from lookupdb_operator.parse.workloads import existing, job, shard_set
+
+__all__ = ["Header", "dataset", "existing", "header", "job", "pod", "result", "shard_set", "waiting", "warned"]

@@ -1,0 +1,81 @@
+"""A LookupDataset, completed and checked as a laptop would, so that builder and operator cannot differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lookupdb import schema, spec
+from lookupdb.errors import LookupdbError
+from lookupdb.spec import DatasetSpec
+from lookupdb_operator import names
+from lookupdb_operator.model import Dataset
+from lookupdb_operator.parse.header import Body, annotations, deleting, header
+from lookupdb_operator.status import Status
+
+
+def dataset(body: Body, before: Dataset | None = None) -> Dataset:
+    """The dataset ``body``. ``before``, as it was last parsed, saves checking a spec that has not changed."""
+    head, meta = header(body), body["metadata"]
+    generation = int(meta.get("generation") or 0)
+    # The metadata.generation of one uid changes whenever its spec does.
+    if before is not None and before.uid == head.uid and before.generation == generation > 0:
+        completed, parsed, problem = before.spec, before.parsed, before.problem
+    else:
+        completed, parsed, problem = _checked(body)
+    status, status_problem = _status(body)
+    return Dataset(
+        namespace=head.namespace,
+        name=head.name,
+        uid=head.uid,
+        resource_version=head.resource_version,
+        generation=generation,
+        spec=completed,
+        parsed=parsed,
+        problem=problem,
+        status=status,
+        status_problem=status_problem,
+        refresh=annotations(body).get(names.REFRESH) or "",
+        assigned=annotations(body).get(names.OPERATOR) or "",
+        deleting=deleting(body),
+    )
+
+
+def _checked(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | None]:
+    """The completed spec, the same parsed, and why it cannot be."""
+    meta = body["metadata"]
+    given = body.get("spec") or {}
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {member: meta[member] for member in ("namespace", "name", "uid") if member in meta},
+        "spec": _known(given, schema.resource_schema()["properties"]["spec"]),
+    }
+    try:
+        completed = schema.complete(resource)
+        return completed["spec"], spec.parse_resource(completed), None
+    except LookupdbError as error:
+        # Without the hint, which names a file that people of a cluster do not have.
+        return given, None, error.message
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return given, None, f"the spec cannot be read: {type(error).__name__}: {error}"
+
+
+def _known(value: Any, fields: Mapping[str, Any]) -> Any:
+    """``value`` without the fields that this operator does not know. A user's typo has been refused or dropped by the
+    API server: what is left is of a newer CRD, whose defaults must not stop an operator that is not yet replaced."""
+    properties = fields.get("properties")
+    if isinstance(value, Mapping):
+        if not properties:
+            return dict(value)
+        return {name: _known(item, properties[name]) for name, item in value.items() if name in properties}
+    if isinstance(value, list):
+        return [_known(item, fields.get("items") or {}) for item in value]
+    return value
+
+
+def _status(body: Body) -> tuple[Status, str | None]:
+    try:
+        return Status.from_json(body.get("status")), None
+    except ValueError as error:
+        return Status(), str(error)
