@@ -144,7 +144,7 @@ def _newer(head: Header, held: Header) -> bool:
 
 
 def _made_by(head: Header, ours: set[str], dataset: str) -> bool:
-    """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment's, whose ReplicaSets are not watched."""
+    """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched."""
     if head.owner_kind == "ReplicaSet":
         return head.owner_name.startswith(f"{names.router(dataset)}-")
     return head.owner_uid in ours

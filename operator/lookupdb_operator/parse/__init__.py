@@ -1,4 +1,4 @@
-"""From the API server's JSON to ``model``: pure, and forgiving of what is absent. What is wrong is told in sentences."""
+"""From the API server's JSON to ``model``: pure, forgiving of what is absent; what is wrong is told in sentences."""
 
 from __future__ import annotations
 

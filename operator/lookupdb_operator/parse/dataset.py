@@ -10,7 +10,7 @@ from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.model import Dataset
-from lookupdb_operator.parse.header import Body, annotations, deleting, header
+from lookupdb_operator.parse.header import Body, annotations_of, deleting, header
 from lookupdb_operator.status import Status
 
 
@@ -35,8 +35,8 @@ def dataset(body: Body, before: Dataset | None = None) -> Dataset:
         problem=problem,
         status=status,
         status_problem=status_problem,
-        refresh=annotations(body).get(names.REFRESH) or "",
-        assigned=annotations(body).get(names.OPERATOR) or "",
+        refresh=annotations_of(body).get(names.REFRESH) or "",
+        assigned=annotations_of(body).get(names.OPERATOR) or "",
         deleting=deleting(body),
     )
 

@@ -36,7 +36,7 @@ def header(body: Body) -> Header:
     """Of any object. Raises KeyError when it has no name or no uid: then it is none."""
     meta = body["metadata"]
     owners = meta.get("ownerReferences") or ()
-    owner = next((reference for reference in owners if reference.get("controller")), {})
+    owner: Mapping[str, Any] = next((reference for reference in owners if reference.get("controller")), {})
     return Header(
         namespace=meta.get("namespace") or "",
         name=meta["name"],
@@ -55,7 +55,7 @@ def labels(body: Body) -> Mapping[str, str]:
     return body["metadata"].get("labels") or {}
 
 
-def annotations(body: Body) -> Mapping[str, str]:
+def annotations_of(body: Body) -> Mapping[str, str]:
     """The object's annotations."""
     return body["metadata"].get("annotations") or {}
 

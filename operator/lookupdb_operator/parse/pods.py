@@ -10,7 +10,7 @@ import orjson
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Pod, Trouble
 from lookupdb_operator.parse import trouble
-from lookupdb_operator.parse.header import Body, annotations, condition, deleting, header, labels, number, status
+from lookupdb_operator.parse.header import Body, annotations_of, condition, deleting, header, labels, number, status
 from lookupdb_operator.plan import reasons
 
 FETCH: Final = "fetch"
@@ -51,7 +51,7 @@ def pod(body: Body) -> Pod:
         rollout=marked.get(names.ROLLOUT) or "",
         shard=number(marked.get(names.SHARD)),
         generation=marked.get(names.GENERATION) or "",
-        table_version=annotations(body).get(names.TABLE_VERSION) or "",
+        table_version=annotations_of(body).get(names.TABLE_VERSION) or "",
         phase=held.get("phase") or "Pending",
         ready=condition(body, "Ready").get("status") == "True",
         deleting=deleting(body),

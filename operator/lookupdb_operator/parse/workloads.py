@@ -7,7 +7,7 @@ from typing import Final, Literal
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet, Trouble
 from lookupdb_operator.parse import trouble
-from lookupdb_operator.parse.header import Body, annotations, condition, deleting, header, labels, number, status
+from lookupdb_operator.parse.header import Body, annotations_of, condition, deleting, header, labels, number, status
 from lookupdb_operator.plan import reasons
 
 _DEADLINE: Final = "DeadlineExceeded"
@@ -33,7 +33,7 @@ def job(body: Body) -> BuildJob:
     return BuildJob(
         ref=Ref("Job", head.name, head.uid),
         generation=labels(body).get(names.GENERATION) or "",
-        digest=annotations(body).get(names.DIGEST) or "",
+        digest=annotations_of(body).get(names.DIGEST) or "",
         state=state,
         failure=failure,
         deleting=deleting(body),
@@ -49,7 +49,7 @@ def shard_set(body: Body) -> ShardSet:
         ref=Ref("StatefulSet", head.name, head.uid),
         rollout=labels(body).get(names.ROLLOUT) or "",
         shard=number(labels(body).get(names.SHARD)),
-        digest=annotations(body).get(names.DIGEST) or "",
+        digest=annotations_of(body).get(names.DIGEST) or "",
         replicas=1 if replicas is None else int(replicas),
         ready=int(held.get("readyReplicas") or 0) if seen else 0,
         deleting=deleting(body),
@@ -65,7 +65,7 @@ def existing(kind: str, body: Body) -> Existing:
         why = trouble.warned("Deployment", head.name, refused.get("reason") or "", refused.get("message") or "")
     return Existing(
         ref=Ref(kind, head.name, head.uid),
-        digest=annotations(body).get(names.DIGEST) or "",
+        digest=annotations_of(body).get(names.DIGEST) or "",
         rollout=labels(body).get(names.ROLLOUT) or "",
         generation=labels(body).get(names.GENERATION) or "",
         deleting=deleting(body),
