@@ -100,13 +100,14 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = JSON,
+        accept: str = JSON,
     ) -> Any:
         """The JSON that the API server answers to ``method`` on ``path``. ``what`` names the object in errors.
 
         Raises NotFound, Conflict, Refused or Unreachable.
         """
         try:
-            status, headers, text = await self._exchange(method, path, query, body, content_type)
+            status, headers, text = await self._exchange(method, path, query, body, content_type, accept)
         except (aiohttp.ClientError, config.ConfigException, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise Unreachable(what, f"the API server does not answer: {reason}") from error
@@ -121,13 +122,13 @@ class Api:
         raise _error(what, status, answer if isinstance(answer, dict) else {}, headers.get("Retry-After"))
 
     async def _exchange(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str, accept: str
     ) -> tuple[int, Mapping[str, str], bytes]:
         serialized = await self._client.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
-            header_params={"Accept": JSON, "Content-Type": content_type},
+            header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=_AUTHENTICATION,
         )
@@ -152,7 +153,8 @@ def _error(what: str, status: int, answer: Mapping[str, Any], retry_after: str |
             return Unreachable(what, f"the API server does not accept the operator's credentials: {message}")
         case 408 | 410 | 429:
             return Unreachable(what, message, _seconds(retry_after))
-        case _ if status >= 500:
+        # An apply whose fields are of the wrong type: the API server calls that its own fault (seen with 1.34).
+        case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
             return Unreachable(what, message, _seconds(retry_after))
     return Refused(what, message)
 

@@ -6,7 +6,7 @@ Methods raise what ``api`` raises: NotFound, Conflict, Refused, Unreachable.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import aiohttp
 import orjson
 
-from lookupdb_operator import kinds, names
+from lookupdb_operator import kinds, manifests, names
 from lookupdb_operator.api import APPLY_PATCH, AlreadyExists, Api, Conflict, NotFound
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.model import Dataset, Manifest, Ref, RouterReport
@@ -39,8 +39,16 @@ class Warned:
 class Cluster:
     """One cluster, through its API server and its routers' admin ports."""
 
-    def __init__(self, api: Api, *, admin_port: int = names.ADMIN_PORT) -> None:
+    def __init__(
+        self,
+        api: Api,
+        *,
+        admin_port: int = names.ADMIN_PORT,
+        wrote: Callable[[str, str], None] = lambda verb, kind: None,
+    ) -> None:
+        """``wrote`` is told verb and kind of every request that writes, before it is sent."""
         self._api = api
+        self._wrote = wrote
         self._admin_port = admin_port
         self._routers: aiohttp.ClientSession | None = None
 
@@ -48,11 +56,12 @@ class Cluster:
         """Server-side apply ``manifest``; what the API server holds then. Without ``force``, Conflict when another
         manager owns a field."""
         kind, meta = kinds.named(manifest["kind"]), manifest["metadata"]
+        self._wrote("apply", kind.name)
         answer = await self._api.request(
             "PATCH",
             kind.path(meta.get("namespace", ""), meta["name"]),
             what=_what(kind, meta["name"]),
-            query={"fieldManager": names.FIELD_MANAGER, "force": "true" if force else "false"},
+            query={"fieldManager": manifests.field_manager(manifest), "force": "true" if force else "false"},
             body=manifest,
             content_type=APPLY_PATCH,
         )
@@ -67,6 +76,7 @@ class Cluster:
             "preconditions": {"uid": ref.uid},
             "propagationPolicy": "Background",
         }
+        self._wrote("delete", kind.name)
         with contextlib.suppress(NotFound, Conflict):
             await self._api.request("DELETE", kind.path(namespace, ref.name), what=_what(kind, ref.name), body=options)
 
@@ -86,6 +96,7 @@ class Cluster:
             "spec": dict(dataset.spec),
             "status": status.to_json(),
         }
+        self._wrote("status", kinds.DATASET.name)
         answer = await self._api.request(
             "PUT",
             kinds.DATASET.path(dataset.namespace, dataset.name, "status"),
@@ -119,6 +130,7 @@ class Cluster:
             "lastTimestamp": now,
             "count": 1,
         }
+        self._wrote("create", kinds.EVENT.name)
         await self._api.request(
             "POST", kinds.EVENT.path(dataset.namespace), what=_what(kinds.EVENT, f"about {dataset.name}"), body=body
         )
@@ -170,6 +182,7 @@ class Cluster:
     async def create_secret(self, manifest: Manifest) -> bool:
         """Create a Secret. False when there is one of that name: it stays as it is."""
         meta = manifest["metadata"]
+        self._wrote("create", kinds.SECRET.name)
         try:
             await self._api.request(
                 "POST",
