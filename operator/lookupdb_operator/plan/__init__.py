@@ -1,1 +1,7 @@
 """What should be done about one dataset: ``plan(observed, config, now)``, a pure function. Begin with ``plan.py``."""
+
+from __future__ import annotations
+
+from lookupdb_operator.plan.plan import plan
+
+__all__ = ["plan"]

@@ -62,8 +62,16 @@ GENERATION_EXISTS: Final = "GenerationExists"
 """The store already holds another generation of this number."""
 OUT_OF_MEMORY: Final = "OutOfMemory"
 """Killed for using more memory than its limit."""
+NOT_ENOUGH_ROOM: Final = "NotEnoughRoom"
+"""The builder saw in time that memory or disk does not suffice."""
 OUT_OF_DISK: Final = "OutOfDisk"
 """The scratch volume or the node's disk is too small."""
+CORRUPT_FILE: Final = "CorruptFile"
+"""A file in the store is not what its checksum says."""
+INVALID_MANIFEST: Final = "InvalidManifest"
+"""The builder cannot use the spec."""
+INTERRUPTED: Final = "Interrupted"
+"""The builder was told to stop."""
 
 # Told by Kubernetes
 EVICTED: Final = "Evicted"
@@ -87,3 +95,20 @@ FETCH_FAILED: Final = "FetchFailed"
 
 ABOUT_THE_STORE: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""
+
+OF_BUILDERS: Final = frozenset(
+    {
+        BAD_SOURCE,
+        GATE_CLOSED,
+        STORE_UNAVAILABLE,
+        STORE_DENIED,
+        GENERATION_EXISTS,
+        OUT_OF_MEMORY,
+        NOT_ENOUGH_ROOM,
+        OUT_OF_DISK,
+        CORRUPT_FILE,
+        INVALID_MANIFEST,
+        INTERRUPTED,
+    }
+)
+"""What a builder's result may give as its reason; any other is a BuildFailed."""

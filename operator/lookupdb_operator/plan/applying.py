@@ -1,0 +1,108 @@
+"""Which objects should exist, and which of them differ from what is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lookupdb_operator import manifests
+from lookupdb_operator.model import BuildJob, Existing, Manifest, Observed, ShardSet
+from lookupdb_operator.plan import outcomes, rollout, routers
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import Status
+
+Name = tuple[str, str]
+"""Kind and name."""
+
+
+def desired(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+    """Every object that ``status`` asks for and that can be compared, in the order in which they are written."""
+    dataset, config = situation.dataset, situation.config
+    return (
+        *_build(status, situation),
+        *manifests.network_policies(dataset, config),
+        *manifests.routers(dataset, config),
+        *_rollouts(status, situation),
+        *_table(status, situation),
+    )
+
+
+def differing(wanted: tuple[Manifest, ...], observed: Observed) -> tuple[Manifest, ...]:
+    """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted comes again when it is
+    gone; a Job that exists is left alone: it cannot be changed."""
+    digests, deleting = _digests(observed), _deleting(observed)
+    replicas = {one.ref.name: one.replicas for one in observed.sets}
+
+    def differs(one: Manifest) -> bool:
+        name = name_of(one)
+        if name in deleting or (one["kind"] == "Job" and name in digests):
+            return False
+        # Scaled by another manager or by hand, a StatefulSet keeps its digest.
+        scaled = one["kind"] == "StatefulSet" and replicas.get(name[1]) != one["spec"]["replicas"]
+        return scaled or digests.get(name) != manifests.digest_of(one)
+
+    return tuple(filter(differs, wanted))
+
+
+def unscaled(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+    """Of each StatefulSet that is not made any more as it was, and has the wrong number of servers, that number."""
+    return tuple(
+        manifests.scaled(situation.dataset, one, held.shard, replicas)
+        for one in status.rollouts
+        if not rollout.is_current(one, status, situation)
+        for replicas in (rollout.servers(one, status, situation),)
+        for held in situation.observed.sets
+        if held.rollout == one.rollout and held.replicas != replicas and not held.deleting
+    )
+
+
+def unsynced(status: Status, observed: Observed) -> tuple[Manifest, ...]:
+    """Of each router pod whose kubelet was not told of the routing table yet, the annotation that tells it."""
+    table = status.table
+    if table is None:
+        return ()
+    return tuple(
+        manifests.synced(observed.dataset, pod, table.version)
+        for pod in routers.living(observed)
+        if pod.table_version != str(table.version)
+    )
+
+
+def name_of(manifest: Manifest) -> Name:
+    """Kind and name of ``manifest``."""
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def _build(status: Status, situation: Situation) -> Iterator[Manifest]:
+    build = status.build
+    if build is not None and not outcomes.is_lost(build, situation.observed):
+        yield from manifests.builder(situation.dataset, build, situation.config)
+
+
+def _rollouts(status: Status, situation: Situation) -> Iterator[Manifest]:
+    for one in status.rollouts:
+        generation = status.generation_called(one.generation)
+        if generation is None or not rollout.is_current(one, status, situation):
+            continue
+        replicas = rollout.servers(one, status, situation)
+        yield from manifests.shards(situation.dataset, one, generation, replicas, situation.config)
+
+
+def _table(status: Status, situation: Situation) -> Iterator[Manifest]:
+    table = status.table
+    generation = None if table is None else status.generation_called(table.generation)
+    if table is not None and generation is not None:
+        yield manifests.routing_table(situation.dataset, table, generation)
+
+
+def _digests(observed: Observed) -> dict[Name, str]:
+    return {(one.ref.kind, one.ref.name): one.digest for one in _every(observed)}
+
+
+def _deleting(observed: Observed) -> set[Name]:
+    return {(one.ref.kind, one.ref.name) for one in _every(observed) if one.deleting}
+
+
+def _every(observed: Observed) -> Iterator[BuildJob | ShardSet | Existing]:
+    yield from observed.jobs
+    yield from observed.sets
+    yield from observed.others

@@ -1,0 +1,25 @@
+"""Moments in status: ISO 8601 in UTC, whole seconds.
+
+Nothing in status changes because time passes, only at transitions; what is to happen later is compared with ``now``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+
+def written(moment: datetime) -> str:
+    """``moment`` as it stands in status: ``2026-01-31T12:00:00Z``."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read(text: str) -> datetime:
+    """What ``written`` wrote. Raises ValueError for anything else."""
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+
+
+def seconds_until(since: str, seconds: float, now: datetime) -> float:
+    """How long it is until ``seconds`` have passed ``since``; 0 when they have. Never too short: ``since`` was cut to
+    whole seconds."""
+    due = read(since) + timedelta(seconds=seconds + 1)
+    return max(0.0, (due - now).total_seconds())

@@ -1,0 +1,54 @@
+"""When to look again though nothing happens: something is to be done at a time, or somebody is to be asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lookupdb_operator.plan import build, cutover, draining, store
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import Status
+
+ASK_EVERY: Final = 0.5
+"""Seconds between two questions to routers that are taking up a routing table: that takes them a second or so."""
+ASK_SLOWLY: Final = 5.0
+"""The same, once they take too long."""
+REFUSED_AGAIN_AFTER: Final = 30.0
+"""Seconds until a write that the API server refused is tried again, if nothing happens before."""
+
+
+def asks_routers(status: Status) -> bool:
+    """Whether routers are to say from which table they answer: until it is in effect everywhere, and while what older
+    ones name is kept."""
+    table = status.table
+    return table is not None and (not table.confirmed_at or draining.is_draining(status))
+
+
+def next_look(status: Status, situation: Situation) -> float | None:
+    """Seconds until the first of all deadlines; None when there is none."""
+    waits = (
+        _retry(status, situation),
+        _routers(status, situation),
+        store.again_in(status, situation),
+        _refused(situation),
+    )
+    return min((wait for wait in waits if wait is not None), default=None)
+
+
+def _retry(status: Status, situation: Situation) -> float | None:
+    if status.build is not None or status.failure is None:
+        return None
+    return build.retry_in(status.failure.retry_at, situation.now)
+
+
+def _routers(status: Status, situation: Situation) -> float | None:
+    table = status.table
+    if table is None or not asks_routers(status):
+        return None
+    if not table.confirmed_at:
+        return ASK_SLOWLY if cutover.is_overdue(status, situation) else ASK_EVERY
+    # The drain time may have passed, and a router still be behind.
+    return max(ASK_EVERY, draining.remaining(table, situation))
+
+
+def _refused(situation: Situation) -> float | None:
+    return REFUSED_AGAIN_AFTER if situation.observed.refusals else None

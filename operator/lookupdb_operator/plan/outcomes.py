@@ -1,0 +1,94 @@
+"""How the build under way ended, when it has: from its Job and its pod to status.
+
+A builder's own word counts, whatever Kubernetes says about its Job: what is published is published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, Literal, cast
+
+from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
+from lookupdb_operator.names import BUILDER
+from lookupdb_operator.plan import failures, generations, reasons
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import Build, Generation, Status
+
+_NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
+
+
+def recorded(status: Status, situation: Situation) -> Status:
+    """``status`` with the outcome of the build under way, if it has ended and is still of interest."""
+    build, wish = status.build, situation.wish
+    if build is None or build.content != wish.content:
+        return status
+    job, pods = job_of(situation.observed, build), pods_of(situation.observed, build)
+    result = next((pod.result for pod in pods if pod.result is not None), None)
+    if result is not None and result.outcome in ("built", "adopted"):
+        return _refreshed(generations.added(status, _generation(build, result, situation)), build)
+    if result is not None and result.outcome == "unchanged":
+        return _refreshed(status, build)
+    trouble = _failure(job, pods, result)
+    if trouble is None:
+        return status
+    return replace(status, build=None, failure=failures.after(build, trouble, status.failure, situation.now))
+
+
+def is_lost(build: Build, observed: Observed) -> bool:
+    """Whether its Job says that it succeeded, and nobody is left to say what it built: it runs again under its
+    number, and finds what it has published."""
+    job = job_of(observed, build)
+    return job is not None and job.state == "Succeeded" and not pods_of(observed, build)
+
+
+def job_of(observed: Observed, build: Build) -> BuildJob | None:
+    """The Job of ``build``."""
+    return next((job for job in observed.jobs if job.generation == build.generation), None)
+
+
+def pods_of(observed: Observed, build: Build) -> tuple[Pod, ...]:
+    """The pods of ``build``: one, unless Kubernetes was in trouble."""
+    return tuple(pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
+
+
+def _generation(build: Build, result: BuildResult, situation: Situation) -> Generation:
+    wish = situation.wish
+    return Generation(
+        generation=build.generation,
+        content=build.content,
+        fingerprint=result.fingerprint,
+        records=result.records,
+        bytes=result.file_bytes,
+        largest_shard_bytes=result.largest_shard_bytes,
+        shards=wish.shards,
+        normalize=wish.normalize,
+        value_format=cast(Literal["json", "raw"], wish.value_format),
+        built_at=result.built_at,
+    )
+
+
+def _refreshed(status: Status, build: Build) -> Status:
+    return replace(status, build=None, failure=None, refreshed=build.refresh or status.refreshed)
+
+
+def _failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
+    """Why the build failed; None while it may still come to something.
+
+    A builder that was interrupted does not know by whom: the deadline, an eviction. Kubernetes says, a little later.
+    """
+    if result is not None and result.reason != reasons.INTERRUPTED:
+        return Trouble(_reason(result), result.message or "The builder gave no message.")
+    if job is None or job.state == "Running" or job.deleting:
+        return None
+    if job.state == "Succeeded":
+        return _NO_RESULT if pods else None
+    if job.failure is not None:
+        return job.failure
+    told = next((pod.trouble for pod in pods if pod.trouble is not None), None)
+    if told is not None:
+        return told
+    return _NO_RESULT if result is None else Trouble(reasons.INTERRUPTED, result.message)
+
+
+def _reason(result: BuildResult) -> str:
+    return result.reason if result.reason in reasons.OF_BUILDERS else reasons.BUILD_FAILED

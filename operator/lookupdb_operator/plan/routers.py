@@ -1,0 +1,43 @@
+"""Which routers' word counts, and from which routing table they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lookupdb_operator.model import Observed, Pod
+from lookupdb_operator.names import ROUTER
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.status import Table
+
+
+def living(observed: Observed) -> tuple[Pod, ...]:
+    """Routers that are not about to go."""
+    return tuple(
+        pod
+        for pod in observed.pods
+        if pod.component == ROUTER and not pod.deleting and pod.phase not in ("Succeeded", "Failed")
+    )
+
+
+def answering(observed: Observed) -> tuple[Pod, ...]:
+    """Routers that may be answering from some table. One that has not started yet, or that ends again and again, reads
+    the table when it starts."""
+    return tuple(pod for pod in living(observed) if pod.ready or (pod.phase == "Running" and not _is_down(pod)))
+
+
+def behind(observed: Observed, table: Table) -> Mapping[str, str]:
+    """Pod → why it does not answer from ``table`` or a newer one yet, of routers that may be answering."""
+    late: dict[str, str] = {}
+    for pod in answering(observed):
+        report = observed.routers.get(pod.uid)
+        if report is None:
+            late[pod.name] = "it was not asked yet"
+        elif report.table_version is None:
+            late[pod.name] = report.problem or "it has no routing table"
+        elif report.table_version < table.version:
+            late[pod.name] = report.problem or f"it answers from table {report.table_version}"
+    return late
+
+
+def _is_down(pod: Pod) -> bool:
+    return pod.trouble is not None and pod.trouble.reason == reasons.CRASH_LOOPING

@@ -1,0 +1,76 @@
+"""What all decisions look at: what is observed, what is asked for, and what time it is. Nothing is decided here."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Self
+
+from lookupdb.spec import DatasetSpec
+from lookupdb_operator import manifests
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Dataset, Observed
+
+_REFRESH_AT_MOST: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asks for, as far as decisions depend on it."""
+
+    content: str
+    """``DatasetSpec.content_hash()``: which shard files."""
+    refresh: str
+    """The refresh annotation, or its hash when it is long; empty for none."""
+    digest: str
+    """Of everything that a builder's Job would be made from now."""
+    shards: int
+    replicas: int
+    workers: int
+    normalize: tuple[str, ...]
+    value_format: str
+    keep: int
+    """How many generations."""
+    drain_seconds: float
+    """How long what no routing table names any more stays: the drain time and the longest a lookup may take."""
+    router_drain_seconds: float
+    """The same for lookups that come in through a router that is being stopped."""
+
+    @classmethod
+    def of(cls, dataset: Dataset, spec: DatasetSpec, config: Config) -> Self:
+        """What ``dataset``, whose usable spec is ``spec``, asks for."""
+        deadline = spec.router.deadline_milliseconds / 1000
+        return cls(
+            content=spec.content_hash(),
+            refresh=_bounded(dataset.refresh),
+            digest=manifests.build_digest(dataset, config),
+            shards=spec.shards,
+            replicas=spec.replicas,
+            workers=spec.serving_workers,
+            normalize=spec.key.normalize,
+            value_format=spec.value.format,
+            keep=spec.keep_generations,
+            drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
+            router_drain_seconds=spec.router.drain_seconds + deadline,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is decided about."""
+
+    observed: Observed
+    config: Config
+    now: datetime
+    wish: Wish
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset as observed."""
+        return self.observed.dataset
+
+
+def _bounded(refresh: str) -> str:
+    """An annotation may be 256 KiB long; in status it has less room."""
+    return refresh if len(refresh) <= _REFRESH_AT_MOST else hashlib.sha256(refresh.encode()).hexdigest()
