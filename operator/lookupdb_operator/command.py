@@ -1,0 +1,176 @@
+"""``lookupdb operator``: its options, each also an environment variable."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import orjson
+
+from lookupdb.cli.options import log_format, option
+from lookupdb.errors import UsageError
+from lookupdb_operator import config as configuration
+from lookupdb_operator import names
+
+if TYPE_CHECKING:
+    from lookupdb_operator.main import Options
+
+log = logging.getLogger(__name__)
+
+_STORES: Final = ("s3://", "gs://", "az://")
+
+
+class _List(click.ParamType[tuple[str, ...]]):
+    """Names with commas between them."""
+
+    name = "a,b,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Empty parts are left out."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+class _Json(click.ParamType[Any]):
+    """A JSON text of one type."""
+
+    def __init__(self, kind: type, name: str) -> None:
+        self._kind = kind
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Fails with a usage error for what is not JSON, or of another type."""
+        if not isinstance(value, str):
+            return value
+        try:
+            parsed = orjson.loads(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not JSON: {error}", param, ctx)
+        if not isinstance(parsed, self._kind):
+            self.fail(f"{value!r} is not {self.name}", param, ctx)
+        return parsed
+
+
+_PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
+
+
+@click.command()
+@option("--image", required=True, help="Image of builders, shard servers and routers: the one the operator runs.")
+@option("--store", required=True, help="URL of the store: s3://bucket/path, gs://… or az://…")
+@option(
+    "--store-secret",
+    default="",
+    help="Secret in the operator's namespace whose keys are the store's environment variables (AWS_ACCESS_KEY_ID, …).",
+)
+@option(
+    "--create-store-secret",
+    is_flag=True,
+    help="Create that Secret with random credentials, once, if there is none: for the store that the chart brings.",
+)
+@option(
+    "--store-env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the store that is no secret, as AWS_REGION=eu-west-1; may be repeated.",
+)
+@option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
+@option(
+    "--namespaces",
+    type=_List(),
+    default="",
+    help="Namespaces whose datasets are acted on; a Role in each is enough.  [default: all, by a ClusterRole]",
+)
+@option("--namespace", required=True, help="The operator's own namespace, from the downward API.")
+@option(
+    "--identity",
+    default=configuration.DEFAULT_IDENTITY,
+    help="NAMESPACE/RELEASE of this installation: a dataset is acted on by one only, the first that saw it.",
+)
+@option("--living-list", default="", help="ConfigMap in its own namespace to keep the list of living datasets in.")
+@option(
+    "--image-pull-policy",
+    type=click.Choice(["Always", "IfNotPresent", "Never"]),
+    default="IfNotPresent",
+    help="Of all pods.",
+)
+@option("--image-pull-secrets", type=_List(), default="", help="Names of pull secrets, present in every namespace.")
+@option("--network-policies/--no-network-policies", default=True, help="Whether to write NetworkPolicies.")
+@option("--router-clients", type=_PEERS, default="[]", help="NetworkPolicy peers that may ask routers; [] for anyone.")
+@option(
+    "--admin-clients", type=_PEERS, default="[]", help="NetworkPolicy peers that may read admin ports: the operator, …"
+)
+@option("--pod-labels", type=_Json(dict, "a JSON object"), default="{}", help="Further labels of all pods.")
+@option("--host", default="0.0.0.0", help="Where health and metrics are served.")  # noqa: S104 - probes are remote
+@option("--port", type=click.IntRange(0, 65535), default=names.OPERATOR_PORT, help="Port of /healthz and /metrics.")
+@option(
+    "--resync-seconds",
+    type=click.FloatRange(1, 86400),
+    default=300,
+    help="How often every dataset is looked at even if nothing happens.",
+)
+@option("--workers", type=click.IntRange(1, 64), default=4, help="How many datasets are looked at at once.")
+@log_format
+def command(**given: Any) -> None:
+    """Operate LookupDatasets: build them, roll them out and keep them served, in the cluster this runs in.
+
+    Reaches the cluster as the pod's service account, or by KUBECONFIG. It keeps no state of its own: it can be
+    stopped and started anywhere at any moment, and lookups are answered while it is away.
+
+    Answers /healthz and /metrics on --port. Run one for each --identity; the chart does.
+    """
+    parsed = options(**given)
+
+    import uvloop
+
+    from lookupdb_operator.api import ApiError
+    from lookupdb_operator.main import run
+
+    try:
+        uvloop.run(run(parsed))
+    except ApiError as error:
+        raise UsageError(str(error)) from error
+
+
+def options(**given: Any) -> Options:
+    """What ``command`` was given, checked. Raises UsageError."""
+    from lookupdb_operator.main import Options
+
+    if not given["store"].startswith(_STORES):
+        raise UsageError(
+            f"--store {given['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
+        )
+    if given["create_store_secret"] and not given["store_secret"]:
+        raise UsageError("--create-store-secret creates the Secret named by --store-secret, which is missing")
+    return Options(
+        config=configuration.Config(
+            image=given["image"],
+            store=given["store"],
+            cluster=given["cluster_id"],
+            image_pull_policy=given["image_pull_policy"],
+            image_pull_secrets=given["image_pull_secrets"],
+            identity=given["identity"],
+            network_policies=given["network_policies"],
+            router_clients=tuple(given["router_clients"]),
+            admin_clients=tuple(given["admin_clients"]),
+            pod_labels={str(name): str(value) for name, value in given["pod_labels"].items()},
+        ),
+        namespace=given["namespace"],
+        namespaces=given["namespaces"],
+        store_secret=given["store_secret"],
+        create_store_secret=given["create_store_secret"],
+        store_environment=dict(_variable(text) for text in given["store_env"]),
+        living_list=given["living_list"],
+        host=given["host"],
+        port=given["port"],
+        resync_seconds=given["resync_seconds"],
+        workers=given["workers"],
+    )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(f"--store-env {text!r} is not NAME=VALUE", hint="as in --store-env AWS_REGION=eu-west-1")
+    return name, value

@@ -1,0 +1,40 @@
+"""The credentials of the chart's own store: made once, by chance, and never changed."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+_ID_BYTES: Final = 10  # hex: 20 characters, as AWS has them
+_SECRET_BYTES: Final = 20  # hex: 40
+
+
+async def ensure_credentials(cluster: Cluster, namespace: str, name: str) -> None:
+    """Create the Secret ``name`` if there is none: store and operator both read it, nobody else knows it."""
+    if await cluster.get_secret(namespace, name) is not None:
+        return
+    if await cluster.create_secret(_credentials(namespace, name)):
+        log.info("created Secret %s/%s with credentials for the store", namespace, name)
+
+
+def _credentials(namespace: str, name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "namespace": namespace,
+            "name": name,
+            "labels": {names.APP: "lookupdb", names.MANAGED_BY: names.FIELD_MANAGER},
+        },
+        "type": "Opaque",
+        "stringData": {
+            "AWS_ACCESS_KEY_ID": secrets.token_hex(_ID_BYTES),
+            "AWS_SECRET_ACCESS_KEY": secrets.token_hex(_SECRET_BYTES),
+        },
+    }

@@ -1,0 +1,76 @@
+"""Whether the operator does its work, and the port that tells: ``/healthz`` and ``/metrics``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from lookupdb_operator.metrics import CONTENT_TYPE, Metrics
+
+_PATIENCE: Final = 900.0
+"""Seconds at least: three resyncs of the default, and an API server that is away for a while, fail no probe."""
+_RESYNCS: Final = 3
+
+
+class Health:
+    """What ``/healthz`` answers."""
+
+    def __init__(self, metrics: Metrics, *, resync: float, alive: Callable[[], bool]) -> None:
+        self._metrics = metrics
+        self._patience = max(_RESYNCS * resync, _PATIENCE)
+        self._alive = alive
+        self._failure: str | None = None
+
+    def fail(self, why: str) -> None:
+        """There is something that only a new process can mend."""
+        self._failure = why
+
+    def problem(self) -> str | None:
+        """Why the operator ought to be started anew; None while it need not."""
+        if self._failure:
+            return self._failure
+        if not self._alive():
+            return "a worker of the queue has ended"
+        if (age := self._metrics.success_age()) > self._patience:
+            return f"no look at a dataset and no resync has succeeded for {age:.0f} s"
+        return None
+
+
+class Port:
+    """Serves health and metrics until it is closed."""
+
+    def __init__(self, health: Health, metrics: Metrics, *, host: str, port: int) -> None:
+        self._health = health
+        self._metrics = metrics
+        self._host = host
+        self._port = port
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def number(self) -> int:
+        """The port that it listens on: the one asked for, or the one found free when that was 0."""
+        return int(self._runner.addresses[0][1]) if self._runner else self._port
+
+    async def open(self) -> None:
+        """Listen. Raises OSError when the port is taken."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/metrics", self._scrape)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port).start()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        problem = self._health.problem()
+        return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
+
+    async def _scrape(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})

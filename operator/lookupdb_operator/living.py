@@ -1,0 +1,104 @@
+"""The list of living datasets, from which the store's sweeper knows what it may remove."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from lookupdb_operator import kinds, names
+from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.model import Dataset
+from lookupdb_operator.observe import Held
+from lookupdb_operator.status import Status
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION: Final = 1
+KEY: Final = "living.json"
+_KEEP: Final = 3
+"""keepGenerations of a dataset whose spec cannot be read."""
+
+
+class Living:
+    """Writes the list when it changes. Must not be asked to before everything that lives is held."""
+
+    def __init__(
+        self, held: Held, cluster: Cluster, *, namespace: str, name: str, cluster_id: str, namespaces: tuple[str, ...]
+    ) -> None:
+        self._held = held
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._cluster_id = cluster_id
+        self._namespaces = namespaces
+        self._written: str | None = None
+
+    async def write(self) -> None:
+        """Write the list if it is not what the cluster has. Raises what ``api`` raises."""
+        text = self._text()
+        if self._written is None:
+            there = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name)
+            self._written = ((there or {}).get("data") or {}).get(KEY)
+        if text == self._written:
+            return
+        await self._cluster.apply(
+            {
+                "apiVersion": kinds.CONFIG_MAP.api_version,
+                "kind": kinds.CONFIG_MAP.name,
+                "metadata": {
+                    "namespace": self._namespace,
+                    "name": self._name,
+                    "labels": {names.APP: "lookupdb", names.MANAGED_BY: names.FIELD_MANAGER},
+                },
+                "data": {KEY: text},
+            }
+        )
+        self._written = text
+
+    def _text(self) -> str:
+        found = (self._held.of(key) for key in sorted(self._held.keys()))
+        datasets = [observed.dataset for observed in found if observed is not None]
+        return orjson.dumps(document(self._cluster_id, self._namespaces, datasets), option=orjson.OPT_INDENT_2).decode()
+
+
+def document(cluster_id: str, namespaces: tuple[str, ...], datasets: list[Dataset]) -> Mapping[str, Any]:
+    """The list. ``namespaces`` are those that it is complete for; none means all."""
+    return {
+        "formatVersion": FORMAT_VERSION,
+        "cluster": cluster_id,
+        **({"namespaces": sorted(namespaces)} if namespaces else {}),
+        "datasets": [
+            {
+                "namespace": dataset.namespace,
+                "name": dataset.name,
+                "uid": dataset.uid,
+                "keep": _keep(dataset),
+                "protect": sorted(protected(dataset.status), key=_number),
+            }
+            for dataset in datasets
+        ],
+    }
+
+
+def protected(status: Status) -> frozenset[str]:
+    """Generations that something serves, fetches or writes, and those that the status counts on."""
+    called = {generation.generation for generation in status.generations}
+    called.update(rollout.generation for rollout in status.rollouts)
+    called.add(status.generation)
+    if status.table:
+        called.add(status.table.generation)
+    if status.build:
+        called.update((status.build.generation, status.build.active))
+    return frozenset(called - {""})
+
+
+def _keep(dataset: Dataset) -> int:
+    keep = dataset.spec.get("keepGenerations", _KEEP)
+    return keep if isinstance(keep, int) and keep > 0 else _KEEP
+
+
+def _number(generation: str) -> tuple[int, str]:
+    return (int(generation[1:]) if generation[1:].isdecimal() else 0, generation)

@@ -1,0 +1,183 @@
+"""The operator as a whole: what it is made of, started and stopped in order, in kopf's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+import kopf
+
+from lookupdb_operator import names
+from lookupdb_operator.api import Api, ApiError
+from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.config import Config
+from lookupdb_operator.embedded import ensure_credentials
+from lookupdb_operator.health import Health, Port
+from lookupdb_operator.listing import Listing
+from lookupdb_operator.living import Living
+from lookupdb_operator.metrics import Metrics
+from lookupdb_operator.observe import Held, Key, Observer
+from lookupdb_operator.plan.plan import plan
+from lookupdb_operator.queue import Queue, Workers
+from lookupdb_operator.reconcile import Decide, Reconciler
+from lookupdb_operator.resync import Resync, wait_for_api
+from lookupdb_operator.store_access import Store
+from lookupdb_operator.watches import Watches, settings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SYSTEM: Final = "kube-system"
+"""The namespace whose uid identifies a cluster: every cluster has it, and never loses it."""
+_START_AGAIN: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line tells, beside what is the same for all datasets."""
+
+    config: Config
+    """Its ``cluster`` may be empty: the uid of the kube-system namespace then."""
+    namespace: str
+    """Where the operator itself lives: the store's Secret and the living list are there."""
+    namespaces: tuple[str, ...] = ()
+    """Those that are watched; none given: all."""
+    store_secret: str = ""
+    create_store_secret: bool = False
+    store_environment: Mapping[str, str] = field(default_factory=dict)
+    living_list: str = ""
+    host: str = "0.0.0.0"  # noqa: S104 - a pod's probes come from outside of it
+    port: int = names.OPERATOR_PORT
+    resync_seconds: float = 300.0
+    workers: int = 4
+    admin_port: int = names.ADMIN_PORT
+    """Where routers are asked."""
+
+
+async def run(options: Options, *, stop: threading.Event | None = None, decide: Decide = plan) -> None:
+    """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is told of."""
+    operator = _Operator(options, await Api.connect(), decide)
+    try:
+        registry = operator.watches.registry(start=operator.start, stop=operator.stop)
+        where: dict[str, Any] = {"namespaces": options.namespaces} if options.namespaces else {"clusterwide": True}
+        await kopf.operator(registry=registry, settings=settings(), stop_flag=stop, **where)
+    finally:
+        await operator.close()
+
+
+class _Operator:
+    """What lives as long as the operator does."""
+
+    def __init__(self, options: Options, api: Api, decide: Decide) -> None:
+        self._options = options
+        self._decide = decide
+        self._metrics = Metrics()
+        self._cluster = Cluster(api, admin_port=options.admin_port, wrote=self._metrics.wrote)
+        self._listing = Listing(api, options.namespaces)
+        self._held = Held()
+        self._queue: Queue[Key] = Queue()
+        self._metrics.watch_depth(lambda: self._queue.depth)
+        self._store = Store(
+            self._cluster,
+            namespace=options.namespace,
+            secret=options.store_secret,
+            environment=options.store_environment,
+        )
+        self._workers: Workers[Key] | None = None
+        self._resync: asyncio.Task[None] | None = None
+        self._port: Port | None = None
+        self.watches = Watches(self._held, self._queue)
+
+    async def start(self) -> None:
+        """Before kopf lists anything: all that a look needs, then the workers, who wait for the first key."""
+        options = self._options
+        health = Health(self._metrics, resync=options.resync_seconds, alive=self._alive)
+        self._port = Port(health, self._metrics, host=options.host, port=options.port)
+        await self._port.open()
+        config = replace(options.config, cluster=await _persistently(self._cluster_id))
+        if options.create_store_secret:
+            await _persistently(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
+        await _persistently(self._store.refresh)
+        await wait_for_api(self._listing)
+        reconciler = Reconciler(
+            held=self._held,
+            observer=Observer(self._held, self._cluster),
+            cluster=self._cluster,
+            config=config,
+            store=lambda: self._store.access,
+            metrics=self._metrics,
+            decide=self._decide,
+        )
+        resync = Resync(
+            held=self._held,
+            queue=self._queue,
+            watches=self.watches,
+            listing=self._listing,
+            store=self._store,
+            living=self._living(config),
+            metrics=self._metrics,
+            health=health,
+            seconds=options.resync_seconds,
+        )
+        self._workers = Workers(self._queue, reconciler.look, options.workers)
+        self._workers.start()
+        self._resync = asyncio.create_task(resync.run(), name="resync")
+        self._resync.add_done_callback(_tell)
+        log.info("operating cluster %s as %s, on port %d", config.cluster, config.identity, self._port.number)
+
+    def _alive(self) -> bool:
+        if self._workers is None or self._resync is None:
+            return True  # starting; that it takes too long shows in the age of the last success
+        return self._workers.alive and not self._resync.done()
+
+    def _living(self, config: Config) -> Living | None:
+        if not self._options.living_list:
+            return None
+        return Living(
+            self._held,
+            self._cluster,
+            namespace=self._options.namespace,
+            name=self._options.living_list,
+            cluster_id=config.cluster,
+            namespaces=self._options.namespaces,
+        )
+
+    async def _cluster_id(self) -> str:
+        return self._options.config.cluster or await self._cluster.namespace_uid(_SYSTEM)
+
+    async def stop(self) -> None:
+        """End what ``start`` began. May be called again."""
+        if self._resync:
+            self._resync.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._resync
+        if self._workers:
+            await self._workers.stop()
+        if self._port:
+            await self._port.close()
+
+    async def close(self) -> None:
+        """The last thing: also when kopf was cut off before it could say that it ends."""
+        await self.stop()
+        await self._cluster.close()
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("resyncs have ended, by a defect", exc_info=error)
+
+
+async def _persistently(step: Callable[[], Awaitable[T]]) -> T:
+    """What a start cannot do without is tried until it is done: a cluster's parts start in any order."""
+    while True:
+        try:
+            return await step()
+        except ApiError as error:
+            log.warning("%s; again in %.0f s", error, _START_AGAIN)
+            await asyncio.sleep(_START_AGAIN)

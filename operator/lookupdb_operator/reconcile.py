@@ -1,0 +1,184 @@
+"""One look at one dataset: observe, plan, do. What to do is the plan's; here is in which order, and what if it fails.
+
+Each step may be the last that is done: the next look begins from what the cluster then holds. The status is written
+first, under the version that was observed, so that no number is claimed twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from lookupdb_operator import kinds
+from lookupdb_operator.api import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.metrics import Metrics
+from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
+from lookupdb_operator.observe import Held, Key, Observer
+from lookupdb_operator.queue import Again
+from lookupdb_operator.reports import transitions
+from lookupdb_operator.status import Status
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[Observed, Config, datetime], Plan]
+Refusals = Mapping[tuple[str, str], str]
+
+REFUSED_AGAIN: Final = 30.0
+"""Seconds until what was refused is tried again at the latest: a quota that was raised is noticed by then."""
+_DELETED_REMEMBERED: Final = 1024
+_DELETED_AGAIN: Final = 30.0
+"""Seconds after which an object that is still there is deleted again; until then its informer only lags."""
+
+
+class Reconciler:
+    """Looks at datasets. ``look`` is what the queue's workers call."""
+
+    def __init__(
+        self,
+        *,
+        held: Held,
+        observer: Observer,
+        cluster: Cluster,
+        config: Config,
+        store: Callable[[], StoreAccess],
+        metrics: Metrics,
+        decide: Decide,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._held = held
+        self._observer = observer
+        self._cluster = cluster
+        self._config = config
+        self._store = store
+        self._metrics = metrics
+        self._decide = decide
+        self._now = now
+        self._refusals: dict[Key, Refusals] = {}
+        self._asks: set[Key] = set()
+        self._deleted: OrderedDict[str, float] = OrderedDict()
+
+    async def look(self, key: Key) -> float | None:
+        """Bring dataset ``key`` a step nearer to what its spec asks for. Seconds until the next look, if any is due.
+
+        Raises Again when it must be repeated; whatever else it raises is a defect.
+        """
+        outcome = "defect"
+        try:
+            with self._metrics.seconds.time():
+                again = await self._look(key)
+            outcome = "done"
+        except Again:
+            outcome = "refused"
+            raise
+        except Conflict as error:
+            outcome = "conflict"
+            raise Again(str(error)) from error
+        except ApiError as error:
+            outcome = "unreachable" if isinstance(error, Unreachable) else "refused"
+            log.warning("%s/%s: %s", *key, error)
+            raise Again(str(error)) from error
+        else:
+            self._metrics.succeeded()
+            return again
+        finally:
+            self._metrics.reconciles.labels(outcome).inc()
+            if outcome in ("defect", "unreachable"):
+                self._metrics.errors.inc()
+
+    async def _look(self, key: Key) -> float | None:
+        refusals = self._refusals.get(key, {})
+        observed = await self._observer.observe(
+            key, ask_routers=key in self._asks, refusals=refusals, store=self._store()
+        )
+        if observed is None:
+            self._forget(key)
+            return None
+        plan = self._decide(observed, self._config, self._now())
+        self._remember(observed.dataset, plan)
+        if plan.status != observed.dataset.status and not await self._write_status(observed.dataset, plan.status):
+            return None
+        refused = await self._apply(observed.dataset, plan.apply)
+        refused |= await self._delete(observed.dataset, plan.delete)
+        self._refusals[key] = refused
+        if refused:
+            raise Again(
+                "refused: " + "; ".join(refused.values()), at_most=min(plan.again or REFUSED_AGAIN, REFUSED_AGAIN)
+            )
+        # What was refused and is no longer shows in a condition, which the next look takes back.
+        return 0.0 if refusals else plan.again
+
+    def _remember(self, dataset: Dataset, plan: Plan) -> None:
+        if plan.ask_routers:
+            self._asks.add(dataset.key)
+        else:
+            self._asks.discard(dataset.key)
+        if plan.status.operator == self._config.identity:
+            self._metrics.dataset(dataset.namespace, dataset.name, plan.status)
+        else:
+            self._metrics.forget(dataset.namespace, dataset.name)
+
+    def _forget(self, key: Key) -> None:
+        self._refusals.pop(key, None)
+        self._asks.discard(key)
+        self._metrics.forget(*key)
+
+    async def _write_status(self, dataset: Dataset, status: Status) -> bool:
+        """False when the dataset is gone."""
+        try:
+            written = await self._cluster.write_status(dataset, status)
+        except NotFound:
+            return False
+        self._held.put(kinds.DATASET.name, written)
+        for report in transitions(dataset.status, status):
+            level = logging.WARNING if report.type == "Warning" else logging.INFO
+            log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
+            try:
+                await self._cluster.post_event(dataset, report.type, report.reason, report.message)
+            except ApiError as error:  # people miss a line; the dataset must not
+                log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
+        return True
+
+    async def _apply(self, dataset: Dataset, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
+        """Apply one after the other. A refusal of one, by kind and name, does not keep the others from being."""
+        refused: dict[tuple[str, str], str] = {}
+        for manifest in manifests:
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
+            is_secret = kind == kinds.SECRET.name
+            try:
+                # A Secret of that name may be somebody else's: it is not taken from them.
+                answer = await self._cluster.apply(manifest, force=not is_secret)
+            except (Refused, NotFound) as error:
+                refused[kind, name] = error.message
+            except Conflict as error:
+                if not is_secret:
+                    raise
+                refused[kind, name] = error.message
+            else:
+                if not is_secret:
+                    self._held.put(kind, answer)
+                continue
+            log.warning("%s/%s: %s %s: refused: %s", *dataset.key, kind, name, refused[kind, name])
+        return refused
+
+    async def _delete(self, dataset: Dataset, refs: tuple[Ref, ...]) -> dict[tuple[str, str], str]:
+        refused: dict[tuple[str, str], str] = {}
+        for ref in refs:
+            if time.monotonic() - self._deleted.get(ref.uid, float("-inf")) < _DELETED_AGAIN:
+                continue
+            try:
+                await self._cluster.delete(ref, dataset.namespace)
+            except Refused as error:
+                refused[ref.kind, ref.name] = error.message
+                log.warning("%s/%s: deleting %s %s: refused: %s", *dataset.key, ref.kind, ref.name, error.message)
+                continue
+            self._deleted[ref.uid] = time.monotonic()
+            self._deleted.move_to_end(ref.uid)
+            if len(self._deleted) > _DELETED_REMEMBERED:
+                self._deleted.popitem(last=False)
+        return refused

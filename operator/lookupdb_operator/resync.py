@@ -1,0 +1,115 @@
+"""What is done every few minutes whatever happens, and the gate before it: nothing is known to be complete before the
+informers hold all that the API server lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from lookupdb_operator import kinds
+from lookupdb_operator.api import ApiError, NotFound
+from lookupdb_operator.health import Health
+from lookupdb_operator.listing import Listing
+from lookupdb_operator.living import Living
+from lookupdb_operator.metrics import Metrics
+from lookupdb_operator.observe import Held, Key
+from lookupdb_operator.queue import Queue
+from lookupdb_operator.store_access import Store
+from lookupdb_operator.watches import Watches
+
+log = logging.getLogger(__name__)
+
+_JITTER: Final = 0.1
+_SETTLE: Final = 0.5
+"""Seconds between looks at whether the informers have caught up."""
+_PATIENCE: Final = 120.0
+"""Seconds in which an informer must tell of what is listed; a watch reconnects in less."""
+_LIVING_EVERY: Final = 10.0
+
+
+class Resync:
+    """Compares informers with lists, reads the store's Secret, and adds every dataset to the queue."""
+
+    def __init__(
+        self,
+        *,
+        held: Held,
+        queue: Queue[Key],
+        watches: Watches,
+        listing: Listing,
+        store: Store,
+        living: Living | None,
+        metrics: Metrics,
+        health: Health,
+        seconds: float,
+    ) -> None:
+        self._held = held
+        self._queue = queue
+        self._watches = watches
+        self._listing = listing
+        self._store = store
+        self._living = living
+        self._metrics = metrics
+        self._health = health
+        self._seconds = seconds
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await self._repeatedly(self._complete, _SETTLE, until_done=True)
+        log.info("watching %d datasets", len(self._held.keys()))
+        self._metrics.succeeded()
+        async with asyncio.TaskGroup() as group:
+            if self._living:
+                group.create_task(self._repeatedly(self._living.write, _LIVING_EVERY))
+            group.create_task(self._resync())
+
+    async def _resync(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - not a secret
+            try:
+                await self._complete()
+                if await self._store.refresh():
+                    log.info("the store's credentials have changed")
+            except ApiError as error:
+                log.warning("resync: %s", error)
+                continue
+            for key in self._held.keys():  # noqa: SIM118 - not a mapping
+                self._queue.add(key)
+            self._metrics.succeeded()
+
+    async def _complete(self) -> None:
+        """Return when the informers hold what there is. Fails the health check when they never do."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        while unseen := await self._watches.compare(self._listing):
+            if asyncio.get_running_loop().time() > deadline:
+                what = ", ".join(f"{count} of kind {kind}" for kind, count in unseen.items())
+                self._health.fail(f"no watch has told of {what}")
+            await asyncio.sleep(_SETTLE)
+
+    async def _repeatedly(self, action: Callable[[], Awaitable[Any]], seconds: float, until_done: bool = False) -> None:
+        while True:
+            try:
+                await action()
+                if until_done:
+                    return
+            except ApiError as error:
+                log.warning("%s", error)
+            await asyncio.sleep(seconds)
+
+
+async def wait_for_api(listing: Listing, seconds: float = 5.0) -> None:
+    """Return when the API server knows LookupDatasets and lets them be listed."""
+    while True:
+        try:
+            await listing.uids(kinds.DATASET)
+        except NotFound:
+            log.warning("the API server does not know LookupDatasets; is their CustomResourceDefinition installed?")
+        except ApiError as error:
+            log.warning("%s", error)
+        else:
+            return
+        await asyncio.sleep(seconds)

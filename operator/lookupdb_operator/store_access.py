@@ -1,0 +1,69 @@
+"""How builders and fetchers reach the store: the operator's own settings and Secret, read again and again."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lookupdb_operator.api import Refused
+from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.config import StoreAccess
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Store:
+    """The store's environment as it was when last read."""
+
+    def __init__(self, cluster: Cluster, *, namespace: str, secret: str, environment: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._secret = secret
+        self._environment = environment
+        self.access = StoreAccess(problem="the store's credentials have not been read yet")
+
+    async def refresh(self) -> bool:
+        """Read the Secret. Whether anything has changed. Raises Unreachable, and then keeps what is known."""
+        before = self.access
+        if not self._secret:
+            self.access = access(self._environment)
+            return self.access != before
+        where = f"Secret {self._secret} in namespace {self._namespace}"
+        try:
+            held = await self._cluster.get_secret(self._namespace, self._secret)
+        except Refused as error:
+            self.access = StoreAccess(problem=f"the operator may not read {where}: {error.message}")
+            return self.access != before
+        if held is None:
+            problem = f"{where} does not exist; create it with the store's credentials, as environment variables"
+            self.access = StoreAccess(problem=problem)
+        else:
+            self.access = from_secret(self._environment, held.get("data") or {}, where)
+        return self.access != before
+
+
+def access(environment: Mapping[str, str]) -> StoreAccess:
+    """``environment`` with its digest."""
+    text = json.dumps(dict(environment), sort_keys=True)
+    return StoreAccess(environment=dict(environment), digest=hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def from_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: str) -> StoreAccess:
+    """``environment`` and a Secret's ``data``, which wins. A key that names no environment variable is a problem."""
+    merged = dict(environment)
+    for key, value in data.items():
+        if not _VARIABLE.fullmatch(key):
+            return StoreAccess(
+                problem=f"{where} has the key {key!r}, which is no environment variable's name; "
+                "expected keys like AWS_ACCESS_KEY_ID"
+            )
+        try:
+            merged[key] = base64.b64decode(value or "", validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError, TypeError):
+            return StoreAccess(problem=f"{where} has a value for {key} that is no text")
+    return access(merged)

@@ -1,0 +1,310 @@
+"""An API server in memory: enough of Kubernetes for the operator, with its failures on demand.
+
+Lists, watches, server-side apply, status with optimistic locking, deletion with preconditions and by owner. What it
+does not do: defaulting, validation, and removing fields that an apply leaves out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from aiohttp import web
+
+from lookupdb_operator import kinds
+from lookupdb_operator.kinds import Kind
+
+Object = dict[str, Any]
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
+
+CRD = Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False)
+KINDS = (*kinds.ALL, CRD)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A request that writes."""
+
+    verb: str
+    kind: str
+    namespace: str
+    name: str
+    subresource: str = ""
+
+
+class Refusal(Exception):
+    """Answered instead of doing what was asked."""
+
+    def __init__(self, code: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.reason = reason
+
+
+@dataclass
+class Kube:
+    """The server's state, which tests read and change from the same event loop."""
+
+    objects: dict[Key, Object] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+    reads: list[tuple[str, str]] = field(default_factory=list)
+    """Method and path of every request that does not write."""
+    before_write: Callable[[Write], None] = lambda write: None
+    """May raise Refusal."""
+    url: str = ""
+    _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
+    _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _history: list[tuple[int, str, Object]] = field(default_factory=list)
+    _oldest: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _interruption: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        return self.objects.get((kind, namespace, name))
+
+    def all(self, kind: str, namespace: str | None = None, **labels: str) -> list[Object]:
+        return [
+            item
+            for (held, where, _), item in sorted(self.objects.items())
+            if held == kind and namespace in (None, where) and labels.items() <= item["metadata"]["labels"].items()
+        ]
+
+    def put(self, new: Object) -> Object:
+        """Create or replace, as somebody else would; watchers are told when it differs."""
+        new = copy.deepcopy(new)
+        meta = new["metadata"]
+        key = (new["kind"], meta.get("namespace", ""), meta["name"])
+        old = self.objects.get(key)
+        meta.setdefault("labels", {})
+        meta["uid"] = old["metadata"]["uid"] if old else meta.get("uid", f"uid-{next(self._uids)}")
+        meta["creationTimestamp"] = "2030-01-01T00:00:00Z"
+        generation = old["metadata"]["generation"] if old else 0
+        meta["generation"] = generation + (old is None or old.get("spec") != new.get("spec"))
+        meta["resourceVersion"] = old["metadata"]["resourceVersion"] if old else ""
+        if old == new:
+            return new
+        self._store(key, new, "MODIFIED" if old else "ADDED")
+        return new
+
+    def _store(self, key: Key, new: Object, event: str) -> None:
+        version = next(self._versions)
+        new["metadata"]["resourceVersion"] = str(version)
+        if event == "DELETED":
+            del self.objects[key]
+        else:
+            self.objects[key] = new
+        self._history.append((version, event, copy.deepcopy(new)))
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object and what it owns."""
+        gone = self.objects[kind, namespace, name]
+        self._store((kind, namespace, name), copy.deepcopy(gone), "DELETED")
+        for key, item in list(self.objects.items()):
+            owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
+            if gone["metadata"]["uid"] in owners and key in self.objects:
+                self.remove(*key)
+
+    def interrupt(self, *, forget: bool) -> None:
+        """Cut every watch; with ``forget``, history is lost, as after a compaction: watchers must list again."""
+        if forget:
+            self._history.clear()
+            self._oldest = next(self._versions)
+        self._interruption.set()
+        self._interruption = asyncio.Event()
+
+    # Requests
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except Refusal as refusal:
+            body = {"kind": "Status", "message": refusal.message, "reason": refusal.reason, "code": refusal.code}
+            return web.json_response(body, status=refusal.code)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        parts = request.path.strip("/").split("/")
+        if parts[0] not in ("api", "apis") or len(parts) <= (2 if parts[0] == "api" else 3):
+            return web.json_response(_discovery(parts))
+        api_version, rest = (
+            ("/".join(parts[1:2]), parts[2:]) if parts[0] == "api" else ("/".join(parts[1:3]), parts[3:])
+        )
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2:
+            namespace, rest = rest[1], rest[2:]
+        kind = next((kind for kind in KINDS if (kind.api_version, kind.plural) == (api_version, rest[0])), None)
+        if kind is None:
+            raise Refusal(404, f"no resource {rest[0]}")
+        if request.method == "GET":
+            self.reads.append(("WATCH" if "watch" in request.query else "GET", request.path))
+            if len(rest) > 1:
+                return web.json_response(self._found(kind, namespace, rest[1]))
+            if "watch" in request.query:
+                return await self._watch(request, kind, namespace)
+            return self._list(request, kind, namespace)
+        body = orjson.loads(await request.read() or b"{}")
+        name = rest[1] if len(rest) > 1 else body["metadata"]["name"]
+        write = Write(request.method.lower(), kind.name, namespace, name, "/".join(rest[2:]))
+        self.writes.append(write)
+        self.before_write(write)
+        return web.json_response(self._write(write, body, request), status=201 if write.verb == "post" else 200)
+
+    def _found(self, kind: Kind, namespace: str, name: str) -> Object:
+        found = self.objects.get((kind.name, namespace, name))
+        if found is None:
+            raise Refusal(404, f'{kind.plural} "{name}" not found', "NotFound")
+        return found
+
+    def _write(self, write: Write, body: Object, request: web.Request) -> Object:
+        key = (write.kind, write.namespace, write.name)
+        old = self.objects.get(key)
+        applies = "apply-patch" in request.content_type
+        if write.verb == "post":
+            if old:
+                raise Refusal(409, f"{write.name} already exists", "AlreadyExists")
+            return self.put(body | {"metadata": {**body["metadata"], "namespace": write.namespace}})
+        if old is None and not applies:
+            raise Refusal(404, f"{write.kind} {write.name} not found", "NotFound")
+        if write.verb == "delete":
+            uid = body.get("preconditions", {}).get("uid")
+            if old and uid not in (None, old["metadata"]["uid"]):
+                raise Refusal(409, "the UID in the precondition does not match", "Conflict")
+            self.remove(*key)
+            return {"kind": "Status", "status": "Success"}
+        version, uid = (body.get("metadata", {}).get(name) for name in ("resourceVersion", "uid"))
+        held = old["metadata"] if old else {}
+        if (version and version != held.get("resourceVersion")) or (uid and uid != held.get("uid")):
+            raise Refusal(
+                409, "the object has been modified; please apply your changes to the latest version", "Conflict"
+            )
+        if write.subresource == "status":
+            change = {"status": body["status"]}
+            return self.put({**(old or {}), **change} if write.verb == "put" else _merged(old or {}, change))
+        return self.put(body if write.verb == "put" else _merged(old or {}, body))
+
+    def _list(self, request: web.Request, kind: Kind, namespace: str) -> web.Response:
+        items = [item for item in self.all(kind.name, namespace or None) if _matches(item, request)]
+        version = next(self._versions)
+        body = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "items": items}
+        return web.json_response({**body, "metadata": {"resourceVersion": str(version)}})
+
+    async def _watch(self, request: web.Request, kind: Kind, namespace: str) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        seen = int(request.query.get("resourceVersion", "0"))
+        interruption = asyncio.ensure_future(self._interruption.wait())
+        try:
+            while not interruption.done():
+                if seen < self._oldest:
+                    gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+                    await response.write(orjson.dumps({"type": "ERROR", "object": gone}) + b"\n")
+                    break
+                changed = asyncio.ensure_future(self._changed.wait())
+                for version, event, item in list(self._history):
+                    where = item["metadata"].get("namespace", "")
+                    if version > seen and item["kind"] == kind.name and namespace in ("", where):
+                        seen = version
+                        if _matches(item, request):
+                            await response.write(orjson.dumps({"type": event, "object": item}) + b"\n")
+                try:
+                    await asyncio.wait((changed, interruption), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+        except ConnectionError:
+            pass
+        finally:
+            interruption.cancel()
+        return response
+
+
+def _matches(item: Object, request: web.Request) -> bool:
+    for term in filter(None, request.query.get("labelSelector", "").split(",")):
+        name, has_value, value = term.partition("=")
+        held = item["metadata"]["labels"].get(name)
+        if held is None or (has_value and held != value.lstrip("=")):
+            return False
+    for term in filter(None, request.query.get("fieldSelector", "").split(",")):
+        path, _, value = term.partition("=")
+        held = item
+        for part in path.split("."):
+            held = held.get(part, {}) if isinstance(held, dict) else {}
+        if held != value.lstrip("="):
+            return False
+    return True
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    both = {name: _merged(old.get(name), value) for name, value in new.items()}
+    return {**old, **both}
+
+
+def _discovery(parts: list[str]) -> Object:
+    if parts == ["api"]:
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if parts == ["apis"]:
+        versions = sorted({(kind.group, kind.version) for kind in KINDS if kind.group})
+        return {
+            "kind": "APIGroupList",
+            "groups": [
+                {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
+                for group, version in versions
+            ],
+        }
+    if parts[0] == "version":
+        return {"major": "1", "minor": "36"}
+    of = "/".join(parts[1:])
+    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+    resources = [
+        {"name": kind.plural, "singularName": kind.name.lower(), "kind": kind.name, "namespaced": kind.namespaced}
+        | {"verbs": verbs}
+        for kind in KINDS
+        if kind.api_version == of
+    ]
+    return {"kind": "APIResourceList", "groupVersion": of, "resources": resources}
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Kube]:
+    """A server on loopback, and a kubeconfig for it in ``folder``."""
+    kube = Kube()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", kube.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    kube.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": {"server": kube.url}}],
+        "users": [{"name": "test", "user": {"token": "of-a-test"}}],
+    }
+    await asyncio.to_thread((folder / "kubeconfig").write_text, yaml.safe_dump(config))
+    kube.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "cluster-uid"}})
+    try:
+        yield kube
+    finally:
+        kube.interrupt(forget=False)
+        await runner.cleanup()
+
+
+def loads(text: str) -> Any:
+    """JSON in an annotation or a ConfigMap."""
+    return json.loads(text)

@@ -1,0 +1,105 @@
+"""An operator in a thread of its own, with its own event loop: kopf cancels whatever else runs in the one it has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+import threading
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+
+from lookupdb_operator.config import Config
+from lookupdb_operator.main import Options, run
+from lookupdb_operator.model import Observed, Plan
+
+PATIENCE = 25.0
+"""Seconds until a test gives up: the machine may be loaded."""
+
+
+def options(**changes: Any) -> Options:
+    """Of an operator whose image and store are never asked for anything."""
+    config = Config(image="lookupdb:test", store="s3://lookupdb", cluster="", **changes.pop("config", {}))
+    settings: dict[str, Any] = {
+        "namespace": "lookupdb",
+        "host": "127.0.0.1",
+        "port": free_port(),
+        "store_environment": {"AWS_REGION": "eu"},
+    }
+    return Options(config=config, **{**settings, **changes})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Running:
+    """One operator that runs."""
+
+    def __init__(self, chosen: Options, decide: Callable[[Observed, Config, datetime], Plan] | None) -> None:
+        self._stop = threading.Event()
+        self._options = chosen
+        self._more: dict[str, Any] = {"decide": decide} if decide else {}
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="operator", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(run(self._options, stop=self._stop, **self._more))
+        except BaseException as error:
+            self.error = error
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def stop(self) -> None:
+        """Stop it, and take what kopf leaves behind when it is stopped while it starts: an open client session."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, PATIENCE)
+        assert not self._thread.is_alive(), "the operator does not stop"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        """What its own port answers."""
+        url = f"http://127.0.0.1:{self._options.port}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return response.status, await response.text()
+
+
+@contextlib.asynccontextmanager
+async def operating(
+    chosen: Options, decide: Callable[[Observed, Config, datetime], Plan] | None = None
+) -> AsyncIterator[Running]:
+    """An operator, until the block ends."""
+    operator = Running(chosen, decide)
+    operator.start()
+    try:
+        yield operator
+        if operator.error:
+            raise operator.error
+    finally:
+        await operator.stop()
+
+
+async def until(condition: Callable[[], Any], what: str, show: Callable[[], Any] = lambda: "") -> Any:
+    """The first truth that ``condition`` gives."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited for {what} in vain\n{show()}")
+        await asyncio.sleep(0.02)
+    return found
