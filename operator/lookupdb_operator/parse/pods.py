@@ -34,6 +34,8 @@ _LIMITS: Final = {
     names.ROUTER: "spec.router.resources",
 }
 
+_SIGKILL: Final = 137
+
 Container = Mapping[str, Any]
 """One of a pod's container statuses."""
 
@@ -166,14 +168,9 @@ def _ended(
 ) -> Trouble | None:
     pod_name = body["metadata"]["name"]
     reason, message = ended.get("reason") or "", ended.get("message") or ""
-    if reason == "OOMKilled":
-        limit = _memory_limit(body, container)
-        more = f"its limit of {limit}" if limit else "its limit"
-        return Trouble(
-            reasons.OUT_OF_MEMORY,
-            f"container {container} of pod {pod_name} was killed for using more memory than {more}; "
-            f"raise {_LIMITS.get(component, 'its resources')}.limits.memory",
-        )
+    killed = ended["exitCode"] == _SIGKILL and told is None and (component == names.BUILDER or container == FETCH)
+    if reason == "OOMKilled" or killed:
+        return _out_of_memory(body, component, container, certain=reason == "OOMKilled")
     if reason in _NEVER_RAN:
         return trouble.starting(pod_name, container, message)
     if told is not None:
@@ -190,6 +187,18 @@ def _ended(
     if component == names.BUILDER:
         return Trouble(reasons.BUILD_FAILED, f"pod {pod_name} ended without a result ({how}); look at its log")
     return Trouble(reasons.CRASH_LOOPING, f"container {container} of pod {pod_name} ended ({how}); look at its log")
+
+
+def _out_of_memory(body: Body, component: str, container: str, *, certain: bool) -> Trouble:
+    """Where the kernel's word does not reach the kubelet, a container without probes that was killed leaves no other
+    cause."""
+    limit = _memory_limit(body, container)
+    return Trouble(
+        reasons.OUT_OF_MEMORY,
+        f"container {container} of pod {body['metadata']['name']} was killed"
+        f"{'' if certain else ' (exit code 137), most likely'} for using more memory than its limit"
+        f"{f' of {limit}' if limit else ''}; raise {_LIMITS.get(component, 'its resources')}.limits.memory",
+    )
 
 
 def _memory_limit(body: Body, container: str) -> str:

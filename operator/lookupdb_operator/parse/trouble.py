@@ -21,12 +21,18 @@ _NOT_MADE: Final = re.compile(
 )
 _QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
 _MISSING: Final = re.compile(r"(?P<kind>secret|configmap|persistentvolumeclaim) \"(?P<name>[^\"]+)\" not found", re.I)
-_MISSING_KEY: Final = re.compile(r"couldn't find key \S+ in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
-_PREEMPTION: Final = re.compile(r"[.,]? *preemption: .*$", re.DOTALL)
+_MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
+_NO_HELP: Final = re.compile(
+    r"(?:[.,]? *(?:no new claims to deallocate|preemption: .*|(?<=not found\.) not found))+$", re.S
+)
+"""What the scheduler tried instead."""
 _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
+_TITLES: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _PULLING: Final = re.compile(r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = ")
-_RANDOM: Final = re.compile(r"\"?\b[0-9a-f]{64}\b\"?|(?<=[0-9\]]):[0-9]{4,5}(?=->)")
-"""Names of sandboxes, and the ports that a failed connection came from."""
+_RANDOM: Final = re.compile(
+    r" \(pod: \"[^\"]*\", container: \S+\)|\"?\b[0-9a-f]{64}\b\"?|(?<=[0-9\]]):[0-9]{4,5}(?=->)"
+)
+"""Uids of pods, names of sandboxes, and the ports that a failed connection came from."""
 
 
 def warned(kind: str, name: str, reason: str, message: str) -> Trouble | None:
@@ -40,14 +46,14 @@ def warned(kind: str, name: str, reason: str, message: str) -> Trouble | None:
         case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
             return Trouble(
                 reasons.CRASH_LOOPING,
-                f"pod {name} cannot be started on its node: {brief(_RANDOM.sub('…', message))}; look at the node",
+                f"pod {name} cannot be started on its node: {brief(_RANDOM.sub('', message))}; look at the node",
             )
     return None
 
 
 def scheduling(pod: str, message: str) -> Trouble:
     """The scheduler's word on a pod that it has not placed."""
-    told = brief(_PREEMPTION.sub("", message))
+    told = brief(_NO_HELP.sub("", message))
     missing = next(_missing(message), None)
     if missing or "unbound immediate PersistentVolumeClaims" in message:
         return Trouble(
@@ -62,16 +68,12 @@ def scheduling(pod: str, message: str) -> Trouble:
 
 def mounting(pod: str, message: str) -> Trouble:
     """Something that a pod is given is not there, in the kubelet's words."""
-    for kind, name in _missing(message):
-        if kind == "secret":
-            return Trouble(
-                reasons.SECRET_MISSING,
-                f"pod {pod} needs Secret {name}, which is not in its namespace or has not the key; create it",
-            )
-        title = "ConfigMap" if kind == "configmap" else "PersistentVolumeClaim"
+    for what, is_secret in _missing(message):
+        if is_secret:
+            return Trouble(reasons.SECRET_MISSING, f"pod {pod} needs {what}; create it")
         return Trouble(
             reasons.VOLUME_MISSING,
-            f"pod {pod} needs {title} {name}, which is not in its namespace; create it, or correct spec.source.volume",
+            f"pod {pod} needs {what}; create it, or correct spec.source.volume",
         )
     return Trouble(
         reasons.VOLUME_MISSING,
@@ -85,7 +87,7 @@ def starting(pod: str, container: str, message: str) -> Trouble:
         return mounting(pod, message)
     return Trouble(
         reasons.CRASH_LOOPING,
-        f"container {container} of pod {pod} cannot be started: {brief(_RANDOM.sub('…', message))}; correct the image",
+        f"container {container} of pod {pod} cannot be started: {brief(_RANDOM.sub('', message))}; correct the image",
     )
 
 
@@ -118,7 +120,11 @@ def _not_made(what: str, message: str) -> Trouble:
     )
 
 
-def _missing(message: str) -> Iterator[tuple[str, str]]:
-    for pattern in (_MISSING, _MISSING_KEY):
-        for found in pattern.finditer(message):
-            yield found["kind"].lower(), found["name"].rpartition("/")[2]
+def _missing(message: str) -> Iterator[tuple[str, bool]]:
+    """What is missing, as it is called, and whether it is a Secret."""
+    for found in _MISSING.finditer(message):
+        kind = found["kind"].lower()
+        yield f"{_TITLES[kind]} {found['name']}, which does not exist", kind == "secret"
+    for found in _MISSING_KEY.finditer(message):
+        what = f"key {found['key']} in {found['kind']} {found['name'].rpartition('/')[2]}, which lacks it"
+        yield what, found["kind"] == "Secret"
