@@ -64,7 +64,7 @@ def digest_of_all(manifests: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _without_nulls(member) for key, member in value.items() if member is not None}
     if isinstance(value, (list, tuple)):
         return [_without_nulls(item) for item in value]

@@ -1,0 +1,116 @@
+"""Datasets of which manifests are made, for tests."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from lookupdb import schema
+from lookupdb.spec import parse_resource
+from lookupdb_operator import manifests
+from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.model import Dataset, Manifest
+from lookupdb_operator.status import Build, Generation, Rollout, Table
+
+GOLDEN: Final = Path(__file__).parent / "golden"
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+
+CONFIG: Final = Config(image="lookupdb:1.0.0", store="s3://lookupdb", cluster="c1")
+FULL_CONFIG: Final = Config(
+    image="lookupdb:1.0.0",
+    store="s3://lookupdb/eu",
+    cluster="c1",
+    image_pull_policy="Always",
+    image_pull_secrets=("registry", "mirror"),
+    router_clients=({"namespaceSelector": {"matchLabels": {"team": "search"}}},),
+    admin_clients=({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "lookupdb"}}},),
+    pod_labels={"team": "data", "lookupdb.dev/dataset": "is ours to set"},
+)
+ACCESS: Final = StoreAccess(
+    environment={"AWS_ENDPOINT_URL": "http://store.lookupdb.svc:7070", "AWS_ACCESS_KEY_ID": "key"}, digest="0011"
+)
+BUILD: Final = Build(generation="g12", content="c", refresh="", digest="d", started_at="2026-01-01T00:00:00Z")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The resource in the file ``path``."""
+    resource: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return resource
+
+
+def airports(**spec: Any) -> Dataset:
+    """The example, with ``spec``'s members instead of its own."""
+    resource = read(EXAMPLES / "airports.yaml")
+    resource["metadata"] |= {"namespace": "default", "uid": "8d3f6b1a-4c2e-4f5a-9e7b-6a5c4d3e2f10"}
+    resource["spec"] |= copy.deepcopy(spec)
+    return dataset(resource)
+
+
+def everything() -> Dataset:
+    """All that pods are made from is set."""
+    return dataset(read(GOLDEN / "everything" / "dataset.yaml"))
+
+
+def from_config_map() -> Dataset:
+    """Its source is a ConfigMap."""
+    return dataset(read(GOLDEN / "configmap" / "dataset.yaml"))
+
+
+def dataset(resource: dict[str, Any]) -> Dataset:
+    """What the operator makes of ``resource``."""
+    metadata, completed = resource["metadata"], schema.complete(resource)
+    return Dataset(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version="1",
+        generation=1,
+        spec=completed["spec"],
+        parsed=parse_resource(resource),
+    )
+
+
+def generation(of: Dataset, name: str = "g12", largest_shard_bytes: int = 300 << 20, **members: Any) -> Generation:
+    """One that was built of ``of``."""
+    values: dict[str, Any] = {
+        "content": "c",
+        "fingerprint": "f",
+        "records": 28000,
+        "bytes": 1 << 30,
+        "shards": of.spec["shards"],
+        "normalize": tuple(of.spec["key"]["normalize"]),
+        "value_format": "json",
+        "built_at": "2026-01-01T00:00:00Z",
+    }
+    return Generation(generation=name, largest_shard_bytes=largest_shard_bytes, **values | members)
+
+
+def rollout(name: str = "r34", generation: str = "g12") -> Rollout:
+    """One of a generation."""
+    return Rollout(rollout=name, generation=generation, template="t", started_at="2026-01-01T00:00:00Z")
+
+
+def table(of: Dataset, version: int = 7, rollout: str = "r34", generation: str = "g12", **members: Any) -> Table:
+    """One that names all servers that ``of`` asks for."""
+    values: dict[str, Any] = {
+        "replicas": of.spec["replicas"],
+        "workers": of.spec["serving"]["workers"],
+        "written_at": "2026-01-01T00:00:00Z",
+    }
+    return Table(version=version, rollout=rollout, generation=generation, **values | members)
+
+
+def rendered(of: Dataset, config: Config = CONFIG) -> dict[str, tuple[Manifest, ...]]:
+    """All that there can be of a dataset, by what it is part of."""
+    built = generation(of)
+    return {
+        "build": manifests.builder(of, BUILD, config),
+        "shards": manifests.shards(of, rollout(), built, of.spec["replicas"], config),
+        "router": manifests.routers(of, config),
+        "routing-table": (manifests.routing_table(of, table(of), built),),
+        "network-policy": manifests.network_policies(of, config),
+        "store-secret": (manifests.store_secret(of, ACCESS),),
+    }

@@ -1,0 +1,146 @@
+"""The routing table as routers will read it, who may reach whom, and the Secret for the store."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from typing import Any
+
+import pytest
+from manifest_samples import CONFIG, FULL_CONFIG, airports, dataset, everything, generation, table
+
+from lookupdb.route import table as route_table
+from lookupdb_operator import manifests, names
+from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.model import Dataset, Manifest, Pod
+
+CONFIG_MAP_BYTES = 1 << 20
+
+
+def _parsed(manifest: Manifest) -> route_table.RoutingTable:
+    return route_table.parse(manifest["data"][names.TABLE_FILE].encode())
+
+
+def test_a_router_reads_what_was_written() -> None:
+    of = everything()
+    built = generation(of, value_format="raw", built_at="2026-03-04T05:06:07Z")
+    read = _parsed(manifests.routing_table(of, table(of, version=9), built))
+    assert (read.version, read.active) == (9, "g12")
+    assert read.dataset == route_table.Dataset(of.namespace, of.name, of.uid)
+    entry = read.active_entry
+    assert (entry.rollout, entry.records, entry.bytes) == ("r34", built.records, built.bytes)
+    assert (entry.normalize, entry.value_format, entry.built_at) == (
+        ("strip", "lowercase"),
+        "raw",
+        "2026-03-04T05:06:07Z",
+    )
+    assert [str(address) for address in entry.shards[1]] == [
+        f"people-r34-s1-{replica}.people-r34.lookups.svc:{port}" for replica in range(3) for port in (7000, 7001)
+    ]
+
+
+def test_a_table_names_as_many_servers_as_it_says_not_as_the_spec_does() -> None:
+    of = airports(replicas=5)
+    read = _parsed(manifests.routing_table(of, table(of, replicas=2, workers=3), generation(of)))
+    assert [len(shard) for shard in read.active_entry.shards] == [6] * 4
+
+
+def _long(shards: int) -> Dataset:
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"namespace": "n" * 63, "name": "d" * 40, "uid": "u" * 36},
+        "spec": {"source": {"url": "s3://b/f.csv"}, "key": {"columns": ["id"]}, "shards": shards},
+    }
+    return dataset(resource)
+
+
+@pytest.mark.parametrize(
+    ("of", "endpoints"),
+    [
+        pytest.param(airports(shards=1024), 16, id="1,024 shards of 16 endpoints, short names"),
+        pytest.param(_long(1024), 5, id="1,024 shards of 5 endpoints, the longest names"),
+        pytest.param(_long(64), 64, id="64 shards of 64 endpoints, the longest names"),
+    ],
+)
+def test_the_largest_tables_fit_a_config_map(of: Dataset, endpoints: int) -> None:
+    built = generation(of, bytes=1 << 50, records=1 << 40)
+    manifest = manifests.routing_table(of, table(of, rollout="r9999", replicas=endpoints), built)
+    assert len(manifest["data"][names.TABLE_FILE]) + 1024 < CONFIG_MAP_BYTES
+    assert [len(shard) for shard in _parsed(manifest).active_entry.shards] == [endpoints] * of.spec["shards"]
+
+
+def test_a_nudge_is_about_one_pod_and_one_annotation() -> None:
+    pod = Pod(name="airports-router-abc", uid="u1", component=names.ROUTER)
+    assert manifests.synced(airports(), pod, 7) == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": "default",
+            "name": "airports-router-abc",
+            "uid": "u1",
+            "annotations": {"lookupdb.dev/table-version": "7"},
+        },
+    }
+
+
+def _ingress(policies: tuple[Manifest, ...]) -> dict[str, list[tuple[Any, Any]]]:
+    return {
+        policy["metadata"]["name"]: [
+            (rule.get("from"), rule["ports"][0]["port"]) for rule in policy["spec"].get("ingress", ())
+        ]
+        for policy in policies
+    }
+
+
+ROUTERS = [{"podSelector": {"matchLabels": {names.DATASET: "airports", names.COMPONENT: "router"}}}]
+
+
+def test_shards_answer_their_own_routers_alone_and_admin_ports_nobody_unless_told() -> None:
+    assert _ingress(manifests.network_policies(airports(), CONFIG)) == {
+        "airports-shard": [(ROUTERS, 7000)],
+        "airports-router": [(None, 8080)],
+        "airports-builder": [],
+    }
+
+
+def test_clients_are_those_the_operator_is_told_of() -> None:
+    routers, admin = list(FULL_CONFIG.router_clients), list(FULL_CONFIG.admin_clients)
+    assert _ingress(manifests.network_policies(airports(), FULL_CONFIG)) == {
+        "airports-shard": [(ROUTERS, 7000), (admin, 9090)],
+        "airports-router": [(routers, 8080), (admin, 9090)],
+        "airports-builder": [],
+    }
+
+
+def test_every_worker_of_a_shard_server_can_be_reached() -> None:
+    shard, *_ = manifests.network_policies(airports(), CONFIG)
+    assert shard["spec"]["ingress"][0]["ports"] == [{"port": 7000, "endPort": 7063, "protocol": "TCP"}]
+
+
+def test_there_are_no_policies_where_none_are_wanted() -> None:
+    assert manifests.network_policies(airports(), dataclasses.replace(CONFIG, network_policies=False)) == ()
+
+
+def test_the_stores_variables_have_a_prefix() -> None:
+    access = StoreAccess(environment={"AWS_REGION": "eu-1", "AWS_SECRET_ACCESS_KEY": "geheim ß"}, digest="d")
+    secret = manifests.store_secret(airports(), access)
+    assert "stringData" not in secret
+    assert {name: base64.b64decode(value).decode() for name, value in secret["data"].items()} == {
+        "LOOKUPDB_STORE_AWS_REGION": "eu-1",
+        "LOOKUPDB_STORE_AWS_SECRET_ACCESS_KEY": "geheim ß",
+    }
+
+
+def test_autoscaling_leaves_the_number_of_routers_to_the_autoscaler() -> None:
+    kinds = {manifest["kind"]: manifest for manifest in manifests.routers(everything(), CONFIG)}
+    assert "replicas" not in kinds["Deployment"]["spec"]
+    assert kinds["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "people-router"
+    fixed = {manifest["kind"]: manifest for manifest in manifests.routers(airports(), CONFIG)}
+    assert fixed["Deployment"]["spec"]["replicas"] == 2
+    assert "HorizontalPodAutoscaler" not in fixed
+
+
+def test_a_router_has_time_to_drain_before_it_is_killed() -> None:
+    deployment, *_ = manifests.routers(airports(router={"drainSeconds": 60}), CONFIG)
+    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 75

@@ -1,0 +1,62 @@
+"""Everything that is written to a cluster, to be read: operator/tests/golden/.
+
+``LOOKUPDB_GOLDEN=update pytest operator/tests/test_manifests_golden.py`` writes the files anew; look at the difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import pytest
+import yaml
+from manifest_samples import (
+    BUILD,
+    CONFIG,
+    FULL_CONFIG,
+    GOLDEN,
+    airports,
+    everything,
+    from_config_map,
+    rendered,
+)
+
+from lookupdb_operator import manifests
+
+_REBUILD = dataclasses.replace(BUILD, generation="g13", active="g12", unless_fingerprint="f0f1f2")
+_FILES: dict[str, tuple[Any, ...]] = {
+    **{f"airports/{part}": objects for part, objects in rendered(airports()).items()},
+    **{f"everything/{part}": objects for part, objects in rendered(everything(), FULL_CONFIG).items()},
+    "everything/build": manifests.builder(everything(), _REBUILD, FULL_CONFIG),
+    "configmap/build": manifests.builder(from_config_map(), BUILD, CONFIG),
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines stands as such."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if text.count("\n") > 1 else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+@pytest.mark.parametrize("name", _FILES)
+def test_objects_are_as_their_golden_file_shows_them(name: str) -> None:
+    path = GOLDEN / f"{name}.yaml"
+    text = yaml.dump_all(_FILES[name], Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
+    if os.environ.get("LOOKUPDB_GOLDEN") == "update":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text, "if that is meant: LOOKUPDB_GOLDEN=update pytest …"
+
+
+def test_every_golden_file_is_compared_with_something() -> None:
+    files = {str(path.relative_to(GOLDEN).with_suffix("")) for path in GOLDEN.glob("*/*.yaml")}
+    assert {name for name in files if not name.endswith("/dataset")} == set(_FILES)

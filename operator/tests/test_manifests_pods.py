@@ -1,0 +1,225 @@
+"""What holds for every pod and every object, whatever the dataset: security, requests, ports, labels, names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from manifest_samples import (
+    BUILD,
+    CONFIG,
+    FULL_CONFIG,
+    airports,
+    dataset,
+    everything,
+    from_config_map,
+    generation,
+    rendered,
+    rollout,
+)
+
+from lookupdb.schema import quantity
+from lookupdb_operator import manifests, names
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Dataset, Manifest
+
+SAMPLES = [
+    pytest.param(airports(), CONFIG, id="airports"),
+    pytest.param(everything(), FULL_CONFIG, id="everything"),
+    pytest.param(from_config_map(), FULL_CONFIG, id="from a ConfigMap"),
+    pytest.param(airports(serving={"workers": 64}, router={"workers": 64}), CONFIG, id="64 workers"),
+    pytest.param(airports(serving={"resources": {"requests": {}, "limits": {}}}), CONFIG, id="empty resources"),
+]
+
+
+def _objects(of: Dataset, config: Config) -> list[Manifest]:
+    return [manifest for objects in rendered(of, config).values() for manifest in objects]
+
+
+def _templates(of: Dataset, config: Config) -> Iterator[dict[str, Any]]:
+    for manifest in _objects(of, config):
+        if "template" in manifest.get("spec", {}):
+            yield manifest["spec"]["template"]
+
+
+def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+def violations(pod: dict[str, Any]) -> Iterator[str]:
+    """Of the Pod Security Standards' restricted profile, and of what we hold ourselves to beyond it."""
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret", "projected", "csi", "downwardAPI"}
+    if {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & set(pod):
+        yield "the host's namespaces"
+    for volume in pod["volumes"]:
+        if not set(volume) - {"name"} <= allowed or len(volume) != 2:
+            yield f"volume {volume}"
+    security = pod["securityContext"]
+    if not security["runAsNonRoot"] or security["runAsUser"] < 10000 or security["runAsGroup"] < 10000:
+        yield "root"
+    if security["seccompProfile"] != {"type": "RuntimeDefault"}:
+        yield "seccomp"
+    if pod["automountServiceAccountToken"] is not False or pod["enableServiceLinks"] is not False:
+        yield "a token, or others' addresses"
+    for container in _containers(pod):
+        own = container["securityContext"]
+        if own != {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }:
+            yield f"{container['name']}: {own}"
+        if any("hostPort" in port for port in container.get("ports", ())):
+            yield "a host port"
+
+
+@pytest.mark.parametrize(("of", "config"), SAMPLES)
+def test_every_pod_is_restricted(of: Dataset, config: Config) -> None:
+    templates = list(_templates(of, config))
+    assert len(templates) == 2 + of.spec["shards"]
+    assert [list(violations(template["spec"])) for template in templates] == [[]] * len(templates)
+
+
+@pytest.mark.parametrize(("of", "config"), SAMPLES)
+def test_every_container_requests_cpu_and_memory_within_its_limits(of: Dataset, config: Config) -> None:
+    for template in _templates(of, config):
+        for container in _containers(template["spec"]):
+            requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+            assert {"cpu", "memory"} <= set(requests)
+            assert "memory" in limits
+            assert all(quantity(requests[name]) <= quantity(limits[name]) for name in requests if name in limits)
+
+
+@pytest.mark.parametrize(("of", "config"), SAMPLES)
+def test_ports_and_mounts_are_what_server_side_apply_can_tell_apart(of: Dataset, config: Config) -> None:
+    for template in _templates(of, config):
+        volumes = [volume["name"] for volume in template["spec"]["volumes"]]
+        assert len(set(volumes)) == len(volumes)
+        for container in _containers(template["spec"]):
+            ports = container.get("ports", [])
+            assert len({port["name"] for port in ports}) == len({port["containerPort"] for port in ports}) == len(ports)
+            assert all(port["protocol"] == "TCP" and len(port["name"]) <= 15 for port in ports)
+            paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+            assert len(set(paths)) == len(paths)
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+    for manifest in _objects(of, config):
+        if manifest["kind"] == "Service":
+            assert all(port["protocol"] == "TCP" for port in manifest["spec"]["ports"])
+
+
+@pytest.mark.parametrize(("of", "config"), SAMPLES)
+def test_every_object_belongs_to_its_dataset(of: Dataset, config: Config) -> None:
+    for manifest in _objects(of, config):
+        metadata = manifest["metadata"]
+        (owner,) = metadata["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("LookupDataset", of.name, of.uid)
+        assert owner["controller"] is owner["blockOwnerDeletion"] is True
+        assert metadata["namespace"] == of.namespace
+        assert metadata["labels"][names.DATASET] == of.name
+        assert manifests.digest_of(manifest)
+
+
+@pytest.mark.parametrize(("of", "config"), SAMPLES)
+def test_there_are_no_nulls(of: Dataset, config: Config) -> None:
+    def nulls(value: Any) -> bool:
+        if isinstance(value, dict):
+            return any(map(nulls, value.values()))
+        return any(map(nulls, value)) if isinstance(value, list) else value is None
+
+    assert not any(nulls(manifest) for manifest in _objects(of, config))
+
+
+@pytest.mark.parametrize(("of", "config"), SAMPLES)
+def test_selectors_select_their_own_pods_and_no_others(of: Dataset, config: Config) -> None:
+    objects = _objects(of, config)
+    labels = {
+        (one["kind"], one["metadata"]["name"]): one["spec"]["template"]["metadata"]["labels"]
+        for one in objects
+        if "template" in one.get("spec", {})
+    }
+    for manifest in objects:
+        if manifest["kind"] in ("StatefulSet", "Deployment"):
+            selector = manifest["spec"]["selector"]["matchLabels"].items()
+            selected = [key for key, pod in labels.items() if selector <= pod.items()]
+            assert selected == [(manifest["kind"], manifest["metadata"]["name"])]
+    for manifest in objects:
+        if manifest["kind"] == "PodDisruptionBudget":
+            selector = manifest["spec"]["selector"]["matchLabels"].items()
+            (selected_one,) = [key for key, pod in labels.items() if selector <= pod.items()]
+            assert selected_one[1] == manifest["metadata"]["name"]
+
+
+def test_only_builders_and_fetchers_have_credentials_and_the_stores_win() -> None:
+    having: dict[str, list[str]] = {}
+    for template in _templates(everything(), FULL_CONFIG):
+        for container in _containers(template["spec"]):
+            having[container["name"]] = [source["secretRef"]["name"] for source in container.get("envFrom", ())]
+    assert having == {
+        "build": ["people-source", "people-store"],
+        "fetch": ["people-store"],
+        "serve": [],
+        "route": [],
+    }
+
+
+def test_a_claims_files_are_read_only_and_stay_their_owners() -> None:
+    (pod,) = [template["spec"] for template in _templates(everything(), CONFIG) if "people-files" in str(template)]
+    (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "source"]
+    assert mount["readOnly"] is True
+    assert "fsGroup" not in pod["securityContext"]
+
+
+def test_labels_of_our_own_cannot_be_overridden() -> None:
+    for template in _templates(airports(), FULL_CONFIG):
+        labels = template["metadata"]["labels"]
+        assert (labels[names.DATASET], labels["team"]) == ("airports", "data")
+
+
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+OF_A_STATEFUL_SET = 52
+"""Eleven characters less than a label: -<hash of the revision> comes after it."""
+
+
+def _labels_within(value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, member in value.items():
+            if name in ("labels", "matchLabels"):
+                yield from member.items()
+            yield from _labels_within(member)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _labels_within(item)
+
+
+@pytest.mark.parametrize(("rollout_name", "shards"), [("r9999", 1024), ("r9999999", 10)])
+def test_names_and_labels_of_the_longest_dataset_are_within_kubernetes_limits(rollout_name: str, shards: int) -> None:
+    long = "d" * 40
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"namespace": "n" * 63, "name": long, "uid": "u" * 36},
+        "spec": {"source": {"url": "s3://b/f.csv"}, "key": {"columns": ["id"]}, "shards": shards, "replicas": 64},
+    }
+    of = dataset(resource)
+    built = generation(of, "g999999999")
+    sets = manifests.shards(of, rollout(rollout_name, built.generation), built, 64, FULL_CONFIG)
+    for manifest in [*sets[:1], *sets[-2:], *_objects(of, FULL_CONFIG)[:2], *manifests.routers(of, FULL_CONFIG)]:
+        assert DNS_LABEL.fullmatch(manifest["metadata"]["name"])
+        assert all(LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value) for key, value in _labels_within(manifest))
+    last = sets[-2]
+    assert last["kind"] == "StatefulSet"
+    assert last["metadata"]["name"].endswith(f"-s{shards - 1}")
+    assert len(last["metadata"]["name"]) <= OF_A_STATEFUL_SET
+    assert DNS_LABEL.fullmatch(f"{last['metadata']['name']}-63")  # the host name of its last pod
+    assert len(names.build(long, "g999999999")) + len("-abcde") <= 63  # the host name of a builder
+
+
+def test_a_builder_is_told_what_it_needs_and_no_more() -> None:
+    _, job = manifests.builder(airports(), BUILD, CONFIG)
+    words = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert not {"--active", "--unless-fingerprint", "--volume", "--threads"} & set(words)
+    assert words[-1] == "--no-local-files"

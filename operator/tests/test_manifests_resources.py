@@ -1,0 +1,137 @@
+"""What containers request and may use, when a dataset says it and when it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from manifest_samples import airports
+
+from lookupdb_operator.manifests import resources
+
+MI = 1 << 20
+Given = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("workers", "hot", "shard", "expected"),
+    [
+        (1, 1, 0, "128Mi"),
+        (1, 1, 1, "129Mi"),
+        (1, 1, 300 * MI, "428Mi"),
+        (4, 1, 300 * MI, "620Mi"),
+        (1, 0.5, 300 * MI, "278Mi"),
+        (1, 0, 1 << 40, "128Mi"),
+        (1, 0.1, 10 * MI, "129Mi"),
+        (64, 1, 1 << 40, f"{64 * 65 + (1 << 20)}Mi"),
+    ],
+)
+def test_a_servers_memory_follows_from_the_generation(workers: int, hot: float, shard: int, expected: str) -> None:
+    server = resources.server(airports(serving={"workers": workers, "hotFraction": hot}).spec, shard)
+    assert server == {"requests": {"cpu": "50m", "memory": expected}, "limits": {"memory": expected}}
+
+
+@pytest.mark.parametrize(
+    ("given", "requests", "limits"),
+    [
+        pytest.param({}, {"cpu": "50m", "memory": "428Mi"}, {"memory": "428Mi"}, id="nothing"),
+        pytest.param(
+            {"limits": {"memory": "200Mi"}},
+            {"cpu": "50m", "memory": "200Mi"},
+            {"memory": "200Mi"},
+            id="a limit below what is needed is the user's to choose",
+        ),
+        pytest.param(
+            {"requests": {"memory": "1Gi"}},
+            {"cpu": "50m", "memory": "1Gi"},
+            {"memory": "1Gi"},
+            id="a greater request lifts the limit",
+        ),
+        pytest.param(
+            {"requests": {"memory": "100Mi"}},
+            {"cpu": "50m", "memory": "100Mi"},
+            {"memory": "428Mi"},
+            id="a smaller request leaves it",
+        ),
+        pytest.param(
+            {"requests": {"cpu": 2}, "limits": {"cpu": 4}},
+            {"cpu": "2", "memory": "428Mi"},
+            {"cpu": "4", "memory": "428Mi"},
+            id="numbers become text",
+        ),
+        pytest.param(
+            {"limits": {"cpu": "20m"}},
+            {"cpu": "20m", "memory": "428Mi"},
+            {"cpu": "20m", "memory": "428Mi"},
+            id="our own default keeps within the limit",
+        ),
+    ],
+)
+def test_a_server_gets_what_is_given(given: Given, requests: dict[str, str], limits: dict[str, str]) -> None:
+    server = resources.server(airports(serving={"resources": given}).spec, 300 * MI)
+    assert server == {"requests": requests, "limits": limits}
+
+
+@pytest.mark.parametrize(
+    ("given", "requests", "limits"),
+    [
+        pytest.param({}, {"cpu": "50m", "memory": "128Mi"}, {"memory": "512Mi"}, id="nothing"),
+        pytest.param({"requests": {"cpu": 1}}, {"cpu": "1", "memory": "128Mi"}, {"memory": "512Mi"}, id="cpu"),
+        pytest.param(
+            {"requests": {}, "limits": {"memory": "100Mi"}},
+            {"cpu": "50m", "memory": "100Mi"},
+            {"memory": "100Mi"},
+            id="little memory",
+        ),
+        pytest.param({"limits": {}}, {"cpu": "50m", "memory": "128Mi"}, {}, id="no limits"),
+    ],
+)
+def test_a_router_gets_what_is_given(given: Given, requests: dict[str, str], limits: dict[str, str]) -> None:
+    router = resources.router(airports(router={"resources": given}).spec)
+    assert router == {"requests": requests, "limits": limits}
+
+
+@pytest.mark.parametrize(
+    ("given", "requests", "memory", "threads"),
+    [
+        pytest.param({}, {"cpu": "100m", "memory": "1Gi"}, 858993459, None, id="nothing"),
+        pytest.param({"limits": {"memory": "10Mi"}}, {"cpu": "100m", "memory": "10Mi"}, 8 * MI, None, id="memory"),
+        pytest.param(
+            {"limits": {"memory": "1Gi", "cpu": "2500m"}},
+            {"cpu": "100m", "memory": "1Gi"},
+            858993459,
+            3,
+            id="a part of a core is a thread too",
+        ),
+        pytest.param(
+            {"limits": {"memory": "1Gi", "cpu": "50m"}, "requests": {}},
+            {"cpu": "50m", "memory": "1Gi"},
+            858993459,
+            1,
+            id="less than a core",
+        ),
+        pytest.param(
+            {"limits": {"memory": "1Gi", "cpu": 1000}},
+            {"cpu": "100m", "memory": "1Gi"},
+            858993459,
+            256,
+            id="more cores than threads",
+        ),
+    ],
+)
+def test_a_builder_is_told_its_bounds(given: Given, requests: dict[str, str], memory: int, threads: int | None) -> None:
+    builder = resources.builder(airports(build={"resources": given}).spec)
+    assert builder["requests"] == requests
+    assert resources.builder_memory(builder) == memory
+    assert resources.builder_threads(builder) == threads
+
+
+def test_a_fetcher_has_all_that_a_quota_asks_of_its_server() -> None:
+    server = {
+        "requests": {"cpu": "1", "memory": "8Gi", "ephemeral-storage": "1Gi"},
+        "limits": {"cpu": "2", "memory": "8Gi"},
+    }
+    assert resources.fetcher(server) == {
+        "requests": {"cpu": "1", "memory": "128Mi", "ephemeral-storage": "1Gi"},
+        "limits": {"cpu": "2", "memory": "256Mi"},
+    }
