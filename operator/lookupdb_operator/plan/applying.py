@@ -6,21 +6,20 @@ from collections.abc import Iterator
 
 from lookupdb_operator import manifests
 from lookupdb_operator.model import BuildJob, Existing, Manifest, Observed, ShardSet
-from lookupdb_operator.plan import outcomes, rollout, routers
+from lookupdb_operator.plan import outcomes, rendering, rollout, routers
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import Generation, Rollout, Status
 
 Name = tuple[str, str]
 """Kind and name."""
 
 
 def desired(status: Status, situation: Situation) -> tuple[Manifest, ...]:
-    """Every object that ``status`` asks for and that can be compared, in the order in which they are written."""
-    dataset, config = situation.dataset, situation.config
+    """Every object that ``status`` asks for, in the order in which they are written; but rollouts of which everything
+    is as it should be."""
     return (
         *_build(status, situation),
-        *manifests.network_policies(dataset, config),
-        *manifests.routers(dataset, config),
+        *rendering.always(situation.ingredients),
         *_rollouts(status, situation),
         *_table(status, situation),
     )
@@ -84,7 +83,16 @@ def _rollouts(status: Status, situation: Situation) -> Iterator[Manifest]:
         if generation is None or not rollout.is_current(one, status, situation):
             continue
         replicas = rollout.servers(one, status, situation)
+        if _is_whole(one, generation, replicas, situation):
+            continue
         yield from manifests.shards(situation.dataset, one, generation, replicas, situation.config)
+
+
+def _is_whole(one: Rollout, generation: Generation, replicas: int, situation: Situation) -> bool:
+    observed = situation.observed
+    held = {(one.ref.kind, one.ref.name, one.digest) for one in _every(observed) if not one.deleting}
+    stamps = rendering.shard_stamps(situation.ingredients, one, generation, replicas)
+    return stamps <= held and all(held.replicas == replicas for held in observed.sets if held.rollout == one.rollout)
 
 
 def _table(status: Status, situation: Situation) -> Iterator[Manifest]:

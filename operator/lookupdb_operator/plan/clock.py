@@ -14,8 +14,9 @@ def written(moment: datetime) -> str:
 
 
 def read(text: str) -> datetime:
-    """What ``written`` wrote. Raises ValueError for anything else."""
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    """What ``written`` wrote. Raises ValueError for what is no moment."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def seconds_until(since: str, seconds: float, now: datetime) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from lookupdb_operator import manifests, names
+from lookupdb_operator import names
 from lookupdb_operator.model import Dataset
 from lookupdb_operator.plan import clock, generations
 from lookupdb_operator.plan.situation import Situation
@@ -20,7 +20,7 @@ def decided(status: Status, situation: Situation) -> Status:
     """``status`` without rollouts that never served and are not asked for any more, ready or not; with the one that is
     asked for, its number claimed. Without a generation of what is asked for, what serves stays as it is."""
     generation = generations.wanted(status, situation.wish)
-    template = None if generation is None else template_of(generation, situation)
+    template = None if generation is None else situation.template_of(generation)
     kept = tuple(one for one in status.rollouts if one.named or _is(one, generation, template))
     status = replace(status, rollouts=kept)
     if generation is None or template is None or wanted(status, situation) is not None or len(kept) >= MOST:
@@ -35,20 +35,15 @@ def wanted(status: Status, situation: Situation) -> Rollout | None:
     generation = generations.wanted(status, situation.wish)
     if generation is None:
         return None
-    template = template_of(generation, situation)
+    template = situation.template_of(generation)
     return next((one for one in reversed(status.rollouts) if _is(one, generation, template)), None)
-
-
-def template_of(generation: Generation, situation: Situation) -> str:
-    """What a rollout of ``generation`` would be made from now."""
-    return manifests.template_digest(situation.dataset, generation, situation.config)
 
 
 def is_current(rollout: Rollout, status: Status, situation: Situation) -> bool:
     """Whether ``rollout`` is made from what its generation's would be made from now. Of another one only the number of
     servers may change: what its pods are made from is not known any more, and never changes."""
     generation = status.generation_called(rollout.generation)
-    return generation is not None and template_of(generation, situation) == rollout.template
+    return generation is not None and situation.template_of(generation) == rollout.template
 
 
 def servers(rollout: Rollout, status: Status, situation: Situation) -> int:

@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Final, Self
 
 from lookupdb.spec import DatasetSpec
-from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Observed
+from lookupdb_operator.plan import rendering
+from lookupdb_operator.plan.rendering import Ingredients
+from lookupdb_operator.status import Generation
 
 _REFRESH_AT_MOST: Final = 256
 
@@ -42,9 +44,9 @@ class Wish:
         """What ``dataset``, whose usable spec is ``spec``, asks for."""
         deadline = spec.router.deadline_milliseconds / 1000
         return cls(
-            content=spec.content_hash(),
+            content=rendering.content_hash(Ingredients(dataset, config)),
             refresh=_bounded(dataset.refresh),
-            digest=manifests.build_digest(dataset, config),
+            digest=rendering.build_digest(Ingredients(dataset, config)),
             shards=spec.shards,
             replicas=spec.replicas,
             workers=spec.serving_workers,
@@ -69,6 +71,15 @@ class Situation:
     def dataset(self) -> Dataset:
         """The dataset as observed."""
         return self.observed.dataset
+
+    @property
+    def ingredients(self) -> Ingredients:
+        """What everything is rendered from."""
+        return Ingredients(self.observed.dataset, self.config)
+
+    def template_of(self, generation: Generation) -> str:
+        """Digest of what a rollout of ``generation`` would be made from now."""
+        return rendering.template_digest(self.ingredients, generation)
 
 
 def _bounded(refresh: str) -> str:
