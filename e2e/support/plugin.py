@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,6 +19,11 @@ from e2e.support.story import Story
 
 STORY_SECONDS: Final = 900
 """A story that takes longer hangs; pytest's own limit is meant for tests without a cluster."""
+
+FIRST: Final = ("test_first_lookup", "test_rebuild")
+"""Modules that are told before all others: what they say matters most."""
+LAST: Final = ("test_chart_upgrade", "test_fifty_datasets")
+"""Modules that are told after all others: they leave the cluster busy."""
 
 _failed = pytest.StashKey[bool]()
 _stories = pytest.StashKey[list[Story]]()
@@ -34,20 +40,27 @@ def new_story(request: pytest.FixtureRequest) -> Iterator[Callable[..., Story]]:
         return stories[-1]
 
     yield make
-    if request.node.stash.get(_failed, False) and os.environ.get("E2E_KEEP"):
-        return
-    for story in stories:
-        story.close()
+    _close(request.node)
+
+
+@pytest.fixture(scope="module")
+def shared_story(request: pytest.FixtureRequest) -> Iterator[Story]:
+    """One namespace for all tests of a module, where each begins from what it settles itself."""
+    shared = Story(_name(request.path))
+    request.node.stash[_stories] = [shared]
+    yield shared
+    _close(request.node)
 
 
 @pytest.fixture
 def story(request: pytest.FixtureRequest, new_story: Callable[..., Story]) -> Story:
     """The namespace of this story, named after its module: test_shard_pod.py → e2e-shard-pod-1f3a."""
-    return new_story(request.path.stem.removeprefix("test_").replace("_", "-"))
+    return new_story(_name(request.path))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stories may take longer than tests."""
+    """Stories may take longer than tests, and some are told first or last."""
+    items.sort(key=_turn)
     for item in items:
         if _is_story(item) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(STORY_SECONDS))
@@ -64,10 +77,31 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         record(item.path.stem.removeprefix("test_"), f"{item.name} took", call.duration, "s")
     if not report.failed:
         return
-    item.stash[_failed] = True
-    for story in item.stash.get(_stories, []):
-        report.sections.append((f"what is in {story.namespace}", diagnose.namespace(story.namespace)))
+    for node in item.listchain():
+        node.stash[_failed] = True
+        for story in node.stash.get(_stories, []):
+            report.sections.append((f"what is in {story.namespace}", diagnose.namespace(story.namespace)))
     report.sections.append(("the operator", f"{time.strftime('%H:%M:%S')}\n{diagnose.operator()}"))
+
+
+def _close(node: pytest.Item | pytest.Module) -> None:
+    if node.stash.get(_failed, False) and os.environ.get("E2E_KEEP"):
+        return
+    for story in node.stash.get(_stories, []):
+        story.close()
+
+
+def _name(path: Path) -> str:
+    return path.stem.removeprefix("test_").replace("_", "-")
+
+
+def _turn(item: pytest.Item) -> int:
+    if not _is_story(item):
+        return 0
+    name = item.path.stem
+    if name in FIRST:
+        return FIRST.index(name) - len(FIRST)
+    return LAST.index(name) + 1 if name in LAST else 0
 
 
 def _is_story(item: pytest.Item) -> bool:
