@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -207,7 +208,9 @@ def test_names_and_labels_of_the_longest_dataset_are_within_kubernetes_limits(ro
     of = dataset(resource)
     built = generation(of, "g999999999")
     sets = manifests.shards(of, rollout(rollout_name, built.generation), built, 64, FULL_CONFIG)
-    for manifest in [*sets[:1], *sets[-2:], *_objects(of, FULL_CONFIG)[:2], *manifests.routers(of, FULL_CONFIG)]:
+    build = dataclasses.replace(BUILD, generation=built.generation)
+    others = [*manifests.builder(of, build, FULL_CONFIG), *manifests.routers(of, FULL_CONFIG)]
+    for manifest in [sets[0], *sets[-2:], *others, *manifests.network_policies(of, FULL_CONFIG)]:
         assert DNS_LABEL.fullmatch(manifest["metadata"]["name"])
         assert all(LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value) for key, value in _labels_within(manifest))
     last = sets[-2]

@@ -1,4 +1,4 @@
-"""What every object has: name, labels, owner, digest. And what no object has: nulls.
+"""What every object has: name, labels, owner, digest. And what no object has: members that say nothing.
 
 An object is compared by its digest, never by its content: the API server fills in defaults and writes quantities its
 own way, and whoever compares with that writes for ever.
@@ -40,11 +40,16 @@ def metadata(
 
 
 def stamped(manifest: Manifest) -> Manifest:
-    """``manifest`` with its digest, and without nulls: to server-side apply they are orders to delete."""
-    manifest = _without_nulls(manifest)
+    """``manifest`` with its digest."""
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations", {}) | {names.DIGEST: digest(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def given(**members: Any) -> dict[str, Any]:
+    """Those of ``members`` that are something. Server-side apply takes a null for an order, and an empty list for
+    one that is ours."""
+    return {name: value for name, value in members.items() if value is not None and value != [] and value != {}}
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
@@ -61,11 +66,3 @@ def digest(value: Any) -> str:
 def digest_of_all(manifests: Iterable[Mapping[str, Any]]) -> str:
     """Of several stamped objects, in this order."""
     return digest([digest_of(manifest) for manifest in manifests])
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(member) for key, member in value.items() if member is not None}
-    if isinstance(value, (list, tuple)):
-        return [_without_nulls(item) for item in value]
-    return value

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests.metadata import metadata, stamped
+from lookupdb_operator.manifests.metadata import given, metadata, stamped
 from lookupdb_operator.model import Dataset, Manifest
 
 _MOST_WORKERS: Final = 64
@@ -43,7 +43,7 @@ def _policy(dataset: Dataset, component: str, ingress: list[Rule]) -> Manifest:
             "spec": {
                 "podSelector": {"matchLabels": names.selector(dataset.name, component)},
                 "policyTypes": ["Ingress"],
-                "ingress": ingress or None,  # none: nobody
+                **given(ingress=ingress),  # none: nobody
             },
         }
     )
@@ -51,7 +51,7 @@ def _policy(dataset: Dataset, component: str, ingress: list[Rule]) -> Manifest:
 
 def _from(peers: Sequence[Mapping[str, Any]], port: Mapping[str, Any]) -> list[Rule]:
     """A rule without peers lets anyone in."""
-    return [{"from": list(peers) or None, "ports": [port]}]
+    return [{**given(**{"from": list(peers)}), "ports": [port]}]
 
 
 def _port(number: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
+from lookupdb_operator.manifests.metadata import given
 from lookupdb_operator.manifests.resources import Resources
 from lookupdb_operator.model import Dataset
 
@@ -49,13 +50,14 @@ def template(
         "enableServiceLinks": False,
         "securityContext": security,
         "volumes": [*volumes, _TMP_VOLUME],
-        "imagePullSecrets": _pull_secrets(dataset, config) or None,
-        "nodeSelector": scheduling.get("nodeSelector") or None,
-        "tolerations": scheduling.get("tolerations") or None,
-        "priorityClassName": scheduling.get("priorityClassName"),
+        **given(
+            imagePullSecrets=_pull_secrets(dataset, config),
+            nodeSelector=scheduling.get("nodeSelector"),
+            tolerations=scheduling.get("tolerations"),
+            priorityClassName=scheduling.get("priorityClassName"),
+        ),
     }
-    metadata = {"labels": {**config.pod_labels, **labels}, "annotations": dict(annotations) if annotations else None}
-    return {"metadata": metadata, "spec": spec}
+    return {"metadata": {"labels": {**config.pod_labels, **labels}, **given(annotations=annotations)}, "spec": spec}
 
 
 def container(
@@ -76,7 +78,7 @@ def container(
         "args": list(words),
         # HOME, because libraries look for their settings there, and this user has none.
         "env": [{"name": "LOOKUPDB_LOG_FORMAT", "value": "json"}, {"name": "HOME", "value": TMP["mountPath"]}],
-        "resources": {part: amounts for part, amounts in resources.items() if amounts},
+        "resources": given(**resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

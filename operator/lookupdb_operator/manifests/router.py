@@ -9,7 +9,7 @@ from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import pod, resources
 from lookupdb_operator.manifests.disruption import disruption_budget
-from lookupdb_operator.manifests.metadata import metadata, stamped
+from lookupdb_operator.manifests.metadata import given, metadata, stamped
 from lookupdb_operator.model import Dataset, Manifest
 
 SPARE_SECONDS: Final = 15
@@ -38,7 +38,7 @@ def _deployment(dataset: Dataset, config: Config, about: dict[str, Any], selecto
             "metadata": about,
             "spec": {
                 # The autoscaler's, where there is one: what we do not write, we do not take from it.
-                "replicas": None if router.get("autoscaling") else router["replicas"],
+                **given(replicas=None if router.get("autoscaling") else router["replicas"]),
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
                 "selector": {"matchLabels": selector},
