@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -62,7 +63,7 @@ class Options:
 
 async def run(options: Options, *, stop: threading.Event | None = None, decide: Decide = plan) -> None:
     """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is told of."""
-    operator = _Operator(options, await Api.connect(), decide)
+    operator = _Operator(options, await Api.connect(os.environ.get("KUBECONFIG")), decide)
     try:
         registry = operator.watches.registry(start=operator.start, stop=operator.stop)
         where: dict[str, Any] = {"namespaces": options.namespaces} if options.namespaces else {"clusterwide": True}

@@ -155,6 +155,8 @@ class Kube:
                 return await self._watch(request, kind, namespace)
             return self._list(request, kind, namespace)
         body = orjson.loads(await request.read() or b"{}")
+        if generated := body.get("metadata", {}).get("generateName"):
+            body["metadata"]["name"] = f"{generated}{next(self._uids):05x}"
         name = rest[1] if len(rest) > 1 else body["metadata"]["name"]
         write = Write(request.method.lower(), kind.name, namespace, name, "/".join(rest[2:]))
         self.writes.append(write)

@@ -41,6 +41,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+_started: list[Running] = []
+
+
 class Running:
     """One operator that runs."""
 
@@ -49,6 +52,7 @@ class Running:
         self._options = chosen
         self._more: dict[str, Any] = {"decide": decide} if decide else {}
         self.error: BaseException | None = None
+        _started.append(self)
         self._thread = threading.Thread(target=self._run, name="operator", daemon=True)
 
     def _run(self) -> None:
@@ -58,6 +62,7 @@ class Running:
             self.error = error
 
     def start(self) -> None:
+        """Begin; what becomes of it shows in the cluster."""
         self._thread.start()
 
     @property
@@ -67,6 +72,7 @@ class Running:
     async def stop(self) -> None:
         """Stop it, and take what kopf leaves behind when it is stopped while it starts: an open client session."""
         self._stop.set()
+        _started.remove(self)
         await asyncio.to_thread(self._thread.join, PATIENCE)
         assert not self._thread.is_alive(), "the operator does not stop"
         with warnings.catch_warnings():
@@ -99,6 +105,8 @@ async def until(condition: Callable[[], Any], what: str, show: Callable[[], Any]
     """The first truth that ``condition`` gives."""
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
+        if error := next((operator.error for operator in _started if operator.error), None):
+            raise AssertionError(f"waited for {what} in vain: the operator has ended\n{show()}") from error
         if time.monotonic() > deadline:
             raise AssertionError(f"waited for {what} in vain\n{show()}")
         await asyncio.sleep(0.02)

@@ -1,0 +1,119 @@
+"""What a cluster's controllers and kubelets do, when the test says so: builds end, servers and routers get ready."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from lookupdb_operator import names
+from operator_support.kube import Kube, Object
+
+READY: Final = [{"type": "Ready", "status": "True"}]
+
+
+class Kubelet:
+    """Makes pods and tells of them. Routers answer on ``admin_port`` of loopback from the table that ``kube`` holds."""
+
+    def __init__(self, kube: Kube, admin_port: int) -> None:
+        self.kube = kube
+        self.admin_port = admin_port
+        self._suffixes = itertools.count(1)
+
+    def end_builds(self, **result: Any) -> None:
+        """Every Job that runs succeeds, with ``result`` as its builder's."""
+        for job in self.kube.all("Job"):
+            if not job.get("status"):
+                self._end_build(job, result)
+
+    def _end_build(self, job: Object, result: dict[str, Any]) -> None:
+        generation = job["metadata"]["labels"][names.GENERATION]
+        told = {
+            "outcome": "built",
+            "generation": generation,
+            "fingerprint": f"of-{generation}",
+            "records": 28000,
+            "fileBytes": 4 << 20,
+            "largestShardBytes": 1 << 20,
+            "builtAt": "2030-01-01T00:00:00Z",
+            **result,
+        }
+        ended = {"exitCode": told.get("exitCode", 0), "message": orjson.dumps(told).decode()}
+        failed = told["outcome"] == "failed"
+        status = {
+            "phase": "Failed" if failed else "Succeeded",
+            "containerStatuses": [{"name": "build", "state": {"terminated": ended}}],
+        }
+        self._pod(job, f"{job['metadata']['name']}-{next(self._suffixes)}", status)
+        kind = "Failed" if failed else "Complete"
+        self._tell(job, {"conditions": [{"type": kind, "status": "True"}], "failed" if failed else "succeeded": 1})
+
+    def start_servers(self) -> None:
+        """Every StatefulSet has all of its pods, and they are ready."""
+        for shards in self.kube.all("StatefulSet"):
+            replicas = shards["spec"]["replicas"]
+            for replica in range(replicas):
+                self._pod(shards, f"{shards['metadata']['name']}-{replica}", self._running())
+            self._tell(shards, {"replicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas})
+
+    def start_routers(self) -> None:
+        """Every Deployment has all of its pods, and they are ready."""
+        for deployment in self.kube.all("Deployment"):
+            name, replicas = f"{deployment['metadata']['name']}-5d8f", deployment["spec"]["replicas"]
+            for replica in range(replicas):
+                self._pod(deployment, f"{name}-{replica}", self._running(), owner=("ReplicaSet", name))
+            self._tell(deployment, {"replicas": replicas, "readyReplicas": replicas})
+
+    def _running(self) -> Object:
+        return {"phase": "Running", "podIP": "127.0.0.1", "conditions": READY}
+
+    def _tell(self, item: Object, status: Object) -> None:
+        meta = item["metadata"]
+        now = self.kube.objects[item["kind"], meta["namespace"], meta["name"]]
+        self.kube.put({**now, "status": {**status, "observedGeneration": now["metadata"]["generation"]}})
+
+    def _pod(self, owner_of: Object, name: str, status: Object, owner: tuple[str, str] | None = None) -> None:
+        meta, template = owner_of["metadata"], owner_of["spec"]["template"]
+        there = self.kube.get("Pod", meta["namespace"], name)
+        kind, owner_name = owner or (owner_of["kind"], meta["name"])
+        reference = {"kind": kind, "name": owner_name, "uid": meta["uid"], "controller": True}
+        self.kube.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    **(there or {}).get("metadata", {}),
+                    "name": name,
+                    "namespace": meta["namespace"],
+                    "labels": template["metadata"]["labels"],
+                    "ownerReferences": [reference],
+                },
+                "spec": template["spec"],
+                "status": status,
+            }
+        )
+
+    async def _admin(self, _request: web.Request) -> web.Response:
+        tables = [item for item in self.kube.all("ConfigMap") if names.TABLE_FILE in item.get("data", {})]
+        version = orjson.loads(tables[0]["data"][names.TABLE_FILE])["version"] if tables else None
+        return web.json_response({"workers": [{"report": {"tableVersion": version}}]})
+
+
+@contextlib.asynccontextmanager
+async def kubelet_of(kube: Kube) -> AsyncIterator[Kubelet]:
+    """A kubelet for ``kube``, and the admin port of its routers."""
+    kubelet = Kubelet(kube, 0)
+    app = web.Application()
+    app.router.add_get("/status", kubelet._admin)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    kubelet.admin_port = int(runner.addresses[0][1])
+    try:
+        yield kubelet
+    finally:
+        await runner.cleanup()

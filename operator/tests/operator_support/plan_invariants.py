@@ -1,0 +1,106 @@
+"""What must hold at every moment, whatever fails: checked by the model cluster at each of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Manifest
+from lookupdb_operator.status import Status
+
+LOOKUP: float = 1.0
+"""Seconds that a lookup may take: the router's deadline."""
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass
+class Invariants:
+    """Remembers what was, to judge what is."""
+
+    builds: dict[str, str] = field(default_factory=dict)
+    """Generation → what its builder was told."""
+    rollouts: dict[str, str] = field(default_factory=dict)
+    """Rollout → its template."""
+    tables: dict[int, str] = field(default_factory=dict)
+    """Version → content."""
+    last_version: int = 0
+    lookups: list[tuple[dict[str, Any], datetime]] = field(default_factory=list)
+    """Tables that lookups in flight were begun on, and until when."""
+    cutovers: int = 0
+
+    def written(self, manifest: Manifest, before: Manifest | None) -> None:
+        """An object is created or replaced."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        labels = manifest["metadata"]["labels"]
+        if kind == "ConfigMap" and name.endswith("-build"):
+            told = manifest["data"][names.DATASET_FILE]
+            _same(self.builds, labels[names.GENERATION], told, f"{name} is claimed for two different builds")
+        elif kind == "StatefulSet":
+            template = orjson.dumps(manifest["spec"]["template"]["spec"]["containers"]).decode()
+            rollout = f"{labels[names.ROLLOUT]} shard {labels[names.SHARD]}"
+            _same(self.rollouts, rollout, template, f"the template of {rollout} changes")
+        elif name.endswith("-routing-table"):
+            self._table(orjson.loads(manifest["data"][names.TABLE_FILE]))
+        elif kind == "Job" and before is not None and manifest["spec"] != before["spec"]:
+            raise Broken(f"the Job {name} is changed")
+
+    def _table(self, content: dict[str, Any]) -> None:
+        version = content["version"]
+        _same(self.tables, version, orjson.dumps(content).decode(), f"routing table {version} has two contents")
+        if version < self.last_version:
+            raise Broken(f"routing table {version} is written after {self.last_version}")
+        self.last_version = version
+        if len({generation["generation"] for generation in content["generations"]}) != 1:
+            raise Broken(f"routing table {version} mixes generations")
+        hosts = {host for shard in content["generations"][0]["shards"] for host in shard["endpoints"]}
+        if len({host.split(".")[1] for host in hosts}) != 1:
+            raise Broken(f"routing table {version} mixes rollouts")
+
+    def claims(self, before: Status, after: Status) -> None:
+        """Status is written."""
+        for counter in ("last_generation", "last_rollout"):
+            if getattr(after, counter) < getattr(before, counter):
+                raise Broken(f"{counter} goes back")
+        version = 0 if before.table is None else before.table.version
+        if before.table is not None and (after.table is None or after.table.version < version):
+            raise Broken("the routing table's version goes back")
+        rolled = {rollout.generation for rollout in after.rollouts}
+        if not rolled <= {generation.generation for generation in after.generations}:
+            raise Broken("a generation that is rolled out is not kept")
+
+    def left(self, table: dict[str, Any], now: datetime) -> None:
+        """A router takes up another table: lookups that it began on ``table`` go on."""
+        self.lookups.append((table, now + timedelta(seconds=LOOKUP)))
+        self.cutovers += 1
+
+    def took(self, table: dict[str, Any]) -> None:
+        """A router takes up ``table``."""
+        if table["version"] not in self.tables:
+            raise Broken("a router has a table that nobody wrote")
+
+    def serving(self, tables: Iterable[dict[str, Any]], sets: Mapping[tuple[str, int], int], now: datetime) -> None:
+        """All servers that ``tables`` in effect name, and those of lookups in flight, are still wanted."""
+        self.lookups = [(table, until) for table, until in self.lookups if until > now]
+        for table in (*tables, *(table for table, _ in self.lookups)):
+            generation = table["generations"][0]
+            for shard, named in enumerate(generation["shards"]):
+                servers = len({host.split(".")[0] for host in named["endpoints"]})
+                kept = sets.get((generation["rollout"], shard), 0)
+                if kept < servers:
+                    raise Broken(
+                        f"{generation['rollout']} shard {shard} has {kept} servers,"
+                        f" and routing table {table['version']}, which is in effect, names {servers}"
+                    )
+
+
+def _same(known: dict[Any, str], key: Any, value: str, message: str) -> None:
+    if known.setdefault(key, value) != value:
+        raise Broken(message)

@@ -1,0 +1,460 @@
+"""A model of one cluster with one dataset: what ``plan()`` is tested against.
+
+It keeps the objects that a plan writes, and does slowly and dumbly what Kubernetes, builders, servers and routers do:
+Jobs run a pod, StatefulSets keep theirs, routers take up the routing table that their kubelet has synced. It checks at
+every step what must hold at every step. All that lasts has a duration in ``World.takes``; a duration of ``NEVER`` stops it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import orjson
+
+from lookupdb import schema, spec
+from lookupdb_operator import names
+from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.manifests import digest_of
+from lookupdb_operator.model import (
+    BuildJob,
+    BuildResult,
+    Dataset,
+    Existing,
+    Manifest,
+    Observed,
+    Plan,
+    Pod,
+    Ref,
+    RouterReport,
+    ShardSet,
+    Trouble,
+)
+from lookupdb_operator.plan import plan, reasons
+from lookupdb_operator.status import Status
+from operator_support.plan_invariants import Invariants
+
+NEVER: Final = 1e9
+BEGIN: Final = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+CONFIG: Final = Config(image="lookupdb:1", store="s3://lookupdb", cluster="c1")
+NAMESPACE, NAME, UID = "default", "airports", "uid-1"
+SPEC: Final[dict[str, Any]] = {
+    "source": {"url": "s3://data/v1.csv"},
+    "key": {"columns": ["id"]},
+    "shards": 2,
+    "replicas": 2,
+}
+
+Planner = Callable[[Observed, Config, datetime], Plan]
+Key = tuple[str, str]
+
+
+@dataclass
+class Thing:
+    """One object that is no pod."""
+
+    manifest: Manifest
+    uid: str
+    born: datetime
+
+
+@dataclass
+class Process:
+    """One pod, with what runs in it."""
+
+    name: str
+    uid: str
+    owner: str
+    """uid of what made it."""
+    component: str
+    labels: Mapping[str, str]
+    born: datetime
+    ready: bool = False
+    ended: bool = False
+    dies_at: datetime | None = None
+    annotation: str = ""
+    trouble: Trouble | None = None
+    result: BuildResult | None = None
+    table: dict[str, Any] | None = None
+    """The routing table that a router answers from."""
+    nudged: datetime | None = None
+
+
+@dataclass
+class Takes:
+    """Seconds."""
+
+    build: float = 3
+    start: float = 2
+    router_start: float = 1
+    table: float = 1
+    slow_table: float = 20
+    """Without the nudge."""
+    stop: float = 1
+
+
+class Conflict(Exception):
+    """The dataset was written since it was observed."""
+
+
+class Refused(Exception):
+    """The API server does not take an object."""
+
+
+@dataclass
+class World:
+    """The cluster, its clock, and what is told of both."""
+
+    planner: Planner = plan
+    config: Config = CONFIG
+    now: datetime = BEGIN
+    takes: Takes = field(default_factory=Takes)
+    given: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(SPEC))
+    metadata_generation: int = 1
+    refresh: str = ""
+    assigned: str = ""
+    deleting: bool = False
+    problem: str | None = None
+    version: int = 1
+    status: Status = field(default_factory=Status)
+    things: dict[Key, Thing] = field(default_factory=dict)
+    pods: dict[str, Process] = field(default_factory=dict)
+    store: StoreAccess = field(default_factory=lambda: StoreAccess({"AWS_ACCESS_KEY_ID": "a"}, "d1"))
+    secret: Manifest | None = None
+    refusals: dict[Key, str] = field(default_factory=dict)
+    refuses: Callable[[Manifest], str] = lambda manifest: ""
+    published: dict[str, str] = field(default_factory=dict)
+    """Generation → content, in the store."""
+    content_of_source: Callable[[str], str] = lambda url: url
+    fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
+    """How a build of a spec ends other than well."""
+    writes: int = 0
+    asked: bool = False
+    invariants: Invariants = field(default_factory=Invariants)
+    _made: int = 0
+    _completed: tuple[Any, ...] = ()
+
+    # What is asked for.
+
+    def edit(self, **members: Any) -> None:
+        """Change members of the spec; None takes one away."""
+        self.given |= members
+        self.given = {name: value for name, value in self.given.items() if value is not None}
+        self.metadata_generation += 1
+        self.version += 1
+
+    def annotate(self, refresh: str) -> None:
+        self.refresh = refresh
+        self.version += 1
+
+    @property
+    def dataset(self) -> Dataset:
+        if not self._completed or self._completed[0] != self.metadata_generation:
+            metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
+            resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": self.given}
+            whole = schema.complete(copy.deepcopy(resource))
+            self._completed = self.metadata_generation, whole["spec"], spec.parse_resource(whole)
+        return Dataset(
+            NAMESPACE,
+            NAME,
+            UID,
+            str(self.version),
+            self.metadata_generation,
+            self._completed[1],
+            None if self.problem else self._completed[2],
+            self.problem,
+            self.status,
+            refresh=self.refresh,
+            assigned=self.assigned,
+            deleting=self.deleting,
+        )
+
+    # What is seen.
+
+    def observe(self) -> Observed:
+        """Everything as it is now."""
+        reports = {pod.uid: self._report(pod) for pod in self.pods.values() if pod.component == names.ROUTER}
+        things = self.things.values()
+        return Observed(
+            dataset=self.dataset,
+            jobs=tuple(self._job(thing) for thing in things if thing.manifest["kind"] == "Job"),
+            sets=tuple(self._set(thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
+            pods=tuple(self._pod(pod) for pod in self.pods.values()),
+            others=tuple(_existing(one) for one in things if one.manifest["kind"] not in ("Job", "StatefulSet")),
+            routers=reports if self.asked else {},
+            refusals=dict(self.refusals),
+            store=self.store,
+        )
+
+    def _report(self, pod: Process) -> RouterReport:
+        return RouterReport(pod.table["version"] if pod.table else None)
+
+    def _job(self, thing: Thing) -> BuildJob:
+        pods = [pod for pod in self.pods.values() if pod.owner == thing.uid]
+        state = thing.manifest.get("state", "Running")
+        waiting = thing.manifest.get("failure")
+        del pods
+        return BuildJob(_ref(thing), _label(thing, names.GENERATION), digest_of(thing.manifest), state, waiting)
+
+    def _set(self, thing: Thing) -> ShardSet:
+        ready = sum(pod.ready and pod.dies_at is None for pod in self.pods.values() if pod.owner == thing.uid)
+        rollout, shard = _label(thing, names.ROLLOUT), int(_label(thing, names.SHARD))
+        replicas = thing.manifest["spec"]["replicas"]
+        return ShardSet(_ref(thing), rollout, shard, digest_of(thing.manifest), replicas, ready)
+
+    def _pod(self, pod: Process) -> Pod:
+        waits = pod.trouble is not None and not pod.ready
+        phase = "Failed" if pod.ended and not pod.result else "Succeeded" if pod.ended else "Running"
+        return Pod(
+            pod.name,
+            pod.uid,
+            pod.component,
+            rollout=pod.labels.get(names.ROLLOUT, ""),
+            shard=int(pod.labels.get(names.SHARD, -1)),
+            generation=pod.labels.get(names.GENERATION, ""),
+            table_version=pod.annotation,
+            phase="Pending" if waits and not pod.ended else phase,
+            ready=pod.ready,
+            deleting=pod.dies_at is not None,
+            trouble=pod.trouble,
+            result=pod.result,
+        )
+
+    # What is done.
+
+    def look(self) -> Plan:
+        """What would be done now; nothing is."""
+        return self.planner(self.observe(), self.config, self.now)
+
+    def reconcile(self) -> Plan:
+        """Look, and do it."""
+        planned = self.look()
+        self.carry_out(planned, self.version)
+        return planned
+
+    def carry_out(self, planned: Plan, seen: int, steps: float = NEVER) -> None:
+        """Do what ``planned`` says, which was decided of the dataset's version ``seen``; only the first ``steps``."""
+        self.asked = planned.ask_routers
+        if planned.status == self.status and not planned.apply and not planned.delete:
+            return
+        self.write_status(planned.status, seen)
+        for step in (*planned.apply, *planned.delete):
+            steps -= 1
+            if steps < 0:
+                return
+            if isinstance(step, Ref):
+                self.delete(step)
+            else:
+                self.apply(step)
+
+    def write_status(self, status: Status, seen: int) -> None:
+        if seen != self.version:
+            raise Conflict
+        if status != self.status:
+            self.invariants.claims(self.status, status)
+            # As the API server keeps it.
+            self.status = Status.from_json(orjson.loads(orjson.dumps(status.to_json())))
+            self.version += 1
+            self.writes += 1
+
+    def apply(self, manifest: Manifest) -> None:
+        key = manifest["kind"], manifest["metadata"]["name"]
+        self.writes += 1
+        why = self.refuses(manifest)
+        if why:
+            self.refusals[key] = why
+            return
+        self.refusals.pop(key, None)
+        if key[0] == "Secret":
+            self.secret = manifest
+        elif key[0] == "Pod":
+            self._nudge(manifest)
+        else:
+            self._apply(key, manifest)
+        self.check()
+
+    def _apply(self, key: Key, manifest: Manifest) -> None:
+        before = self.things.get(key)
+        if key[0] == "StatefulSet" and "template" not in manifest["spec"]:
+            if before is not None:
+                scaled = {**before.manifest["spec"], "replicas": manifest["spec"]["replicas"]}
+                before.manifest = {**before.manifest, "spec": scaled}
+            return
+        self.invariants.written(manifest, None if before is None else before.manifest)
+        if before is None:
+            self._made += 1
+            self.things[key] = Thing(manifest, f"{key[0]}-{self._made}", self.now)
+        else:
+            before.manifest = manifest
+
+    def _nudge(self, manifest: Manifest) -> None:
+        pod = self.pods.get(manifest["metadata"]["name"])
+        if pod is not None and pod.uid == manifest["metadata"]["uid"]:
+            pod.annotation = manifest["metadata"]["annotations"][names.TABLE_VERSION]
+            pod.nudged = self.now
+
+    def delete(self, ref: Ref) -> None:
+        self.writes += 1
+        thing = self.things.get((ref.kind, ref.name))
+        if thing is not None and thing.uid == ref.uid:
+            del self.things[ref.kind, ref.name]
+            for pod in self.pods.values():
+                if pod.owner == ref.uid:
+                    self.stop(pod)
+        self.check()
+
+    def stop(self, pod: Process) -> None:
+        """Tell a pod to end."""
+        pod.dies_at = pod.dies_at or self.now + timedelta(seconds=self.takes.stop)
+
+    # What happens by itself.
+
+    def step(self, seconds: float = 1.0) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+        for thing in list(self.things.values()):
+            if thing.manifest["kind"] == "Job":
+                self._run_job(thing)
+            elif thing.manifest["kind"] == "StatefulSet":
+                self._keep_servers(thing)
+            elif thing.manifest["kind"] == "Deployment":
+                self._keep_routers(thing)
+        for pod in list(self.pods.values()):
+            if pod.component == names.ROUTER:
+                self._run_router(pod)
+            elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and self.secret is not None:
+                pod.ready = pod.trouble is None
+            if pod.dies_at is not None and self.now >= pod.dies_at:
+                del self.pods[pod.name]
+        self.check()
+
+    def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
+        """Reconcile and let time pass until nothing more is to be done, or ``until``."""
+        end = self.now + timedelta(seconds=seconds)
+        while self.now < end:
+            planned = self.reconcile()
+            if until is not None and until():
+                return
+            self.step()
+            if until is None and not planned.ask_routers and self.is_settled():
+                return
+        assert until is None, f"it has not come to that in {seconds} s:\n{self.told()}"
+        raise AssertionError(f"nothing is settled after {seconds} s:\n{self.told()}")
+
+    def is_settled(self) -> bool:
+        """Whether all that is asked for serves, and nothing is left to be done."""
+        truths = {condition.type: (condition.status, condition.reason) for condition in self.status.conditions}
+        return truths == {
+            "Ready": ("True", reasons.SERVING),
+            "Built": ("True", reasons.GENERATION_BUILT),
+            "RolledOut": ("True", reasons.UP_TO_DATE),
+            "Degraded": ("False", reasons.HEALTHY),
+        }
+
+    def told(self) -> str:
+        """What a person would look at."""
+        lines = [f"{one.type}={one.status} {one.reason}: {one.message}" for one in self.status.conditions]
+        lines += [str(key) for key in self.things] + [str(pod) for pod in self.pods.values()]
+        return "\n".join([*lines, str(replace(self.status, conditions=()))])
+
+    def check(self) -> None:
+        """What must hold at every moment."""
+        tables = [pod.table for pod in self.pods.values() if pod.component == names.ROUTER and pod.table]
+        sets = {
+            (_label(one, names.ROLLOUT), int(_label(one, names.SHARD))): one.manifest["spec"]["replicas"]
+            for one in self.things.values()
+            if one.manifest["kind"] == "StatefulSet"
+        }
+        self.invariants.serving(tables, sets, self.now)
+
+    def age(self, pod: Process) -> float:
+        return (self.now - pod.born).total_seconds()
+
+    def _run_job(self, job: Thing) -> None:
+        if job.manifest.get("state", "Running") != "Running":
+            return
+        pods = [pod for pod in self.pods.values() if pod.owner == job.uid]
+        if not pods:
+            self._add(f"{job.manifest['metadata']['name']}-{self._made}", job, names.BUILDER, job.manifest)
+            return
+        pod = pods[0]
+        if self.secret is None or pod.dies_at is not None or self.age(pod) < self.takes.build:
+            return
+        generation = _label(job, names.GENERATION)
+        config_map = self.things.get(("ConfigMap", job.manifest["metadata"]["name"]))
+        if config_map is None:
+            return
+        built = orjson.loads(config_map.manifest["data"][names.DATASET_FILE])["spec"]
+        fault = self.fails(built)
+        if fault is None:
+            pod.result = self._publish(generation, built, job.manifest)
+        elif isinstance(fault, BuildResult):
+            pod.result = fault
+        else:
+            pod.trouble = fault
+        pod.ended = True
+        job.manifest = {**job.manifest, "state": "Succeeded" if fault is None else "Failed"}
+
+    def _publish(self, generation: str, built: dict[str, Any], job: Manifest) -> BuildResult:
+        words = job["spec"]["template"]["spec"]["containers"][0].get("args") or []
+        content = self.content_of_source(orjson.dumps([built["source"], built["key"], built["shards"]]).decode())
+        known = self.published.get(generation)
+        assert known in (None, content), f"{generation} would be published with other content"
+        if "--unless-fingerprint" in words and words[words.index("--unless-fingerprint") + 1] == content[-64:]:
+            return BuildResult("unchanged", fingerprint=content[-64:])
+        self.published[generation] = content
+        outcome = "built" if known is None else "adopted"
+        return BuildResult(outcome, generation, content[-64:], 10, 1000, 500, "2026-01-01T00:00:00Z")  # type: ignore[arg-type]
+
+    def _keep_servers(self, thing: Thing) -> None:
+        name = thing.manifest["metadata"]["name"]
+        wanted = {f"{name}-{ordinal}" for ordinal in range(thing.manifest["spec"]["replicas"])}
+        for pod in self.pods.values():
+            if pod.owner == thing.uid and pod.name not in wanted:
+                self.stop(pod)
+        for missing in wanted - self.pods.keys():
+            self._add(missing, thing, names.SHARDS, thing.manifest)
+
+    def _keep_routers(self, thing: Thing) -> None:
+        living = [pod for pod in self.pods.values() if pod.owner == thing.uid and pod.dies_at is None]
+        for _ in range(thing.manifest["spec"]["replicas"] - len(living)):
+            self._add(f"{thing.manifest['metadata']['name']}-{self._made}", thing, names.ROUTER, thing.manifest)
+        for pod in living[thing.manifest["spec"]["replicas"] :]:
+            self.stop(pod)
+
+    def _run_router(self, pod: Process) -> None:
+        table = self.things.get(("ConfigMap", names.routing_table(NAME)))
+        if pod.dies_at is not None or table is None or self.age(pod) < self.takes.router_start:
+            return
+        content = orjson.loads(table.manifest["data"][names.TABLE_FILE])
+        if pod.table is not None and pod.table["version"] == content["version"]:
+            pod.ready = pod.trouble is None
+            return
+        nudged = pod.nudged is not None and pod.annotation == str(content["version"])
+        since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.born)
+        if (self.now - since).total_seconds() >= (self.takes.table if nudged else self.takes.slow_table):
+            if pod.table is not None:
+                self.invariants.left(pod.table, self.now)
+            pod.table = content
+            self.invariants.took(content)
+
+    def _add(self, name: str, owner: Thing, component: str, manifest: Manifest) -> None:
+        self._made += 1
+        labels = manifest["metadata"]["labels"]
+        self.pods[name] = Process(name, f"pod-{self._made}", owner.uid, component, labels, self.now)
+
+
+def _ref(thing: Thing) -> Ref:
+    return Ref(thing.manifest["kind"], thing.manifest["metadata"]["name"], thing.uid)
+
+
+def _label(thing: Thing, label: str) -> str:
+    return str(thing.manifest["metadata"]["labels"].get(label, ""))
+
+
+def _existing(thing: Thing) -> Existing:
+    labels = _label(thing, names.ROLLOUT), _label(thing, names.GENERATION)
+    return Existing(_ref(thing), digest_of(thing.manifest), *labels)

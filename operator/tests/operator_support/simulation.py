@@ -1,0 +1,188 @@
+"""Random lives of a dataset: everything that can go wrong does, until faults stop. One seed, one life.
+
+Specs are edited, builds fail, Jobs vanish, pods die, writes are refused, the operator dies between any two of its writes,
+sees an older state of all or of some, and has its clock set back. The model cluster checks at each step what must hold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.model import BuildResult, Manifest, Observed, Ref, Trouble
+from lookupdb_operator.plan import plan, reasons
+from operator_support.plan_world import UID, Conflict, Planner, Process, Takes, World
+
+CONVERGES_WITHIN: Final = 4000.0
+"""Seconds. The longest back-off is half an hour."""
+_REMEMBERED: Final = 3
+"""Snapshots of the last looks, which may be seen again."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """How a life was lived, for tests to see that something happened in it."""
+
+    cutovers: int
+    conflicts: int
+    writes: int
+
+
+class Simulation:
+    """One life of a dataset."""
+
+    def __init__(self, seed: int, planner: Planner = plan) -> None:
+        self._random = random.Random(seed)
+        self._planner = planner
+        self._clock = timedelta()
+        self._broken = False
+        self._conflicts = 0
+        self._snapshots: deque[Observed] = deque(maxlen=_REMEMBERED)
+        self._flaky = self._random.choice([0.0, 0.02, 0.1])
+        chance = self._random.random
+        takes = Takes(build=1 + 4 * chance(), start=1 + 5 * chance(), table=0.5 + 2 * chance(), stop=4 * chance())
+        self.world = World(planner=self._late, takes=takes, fails=self._fails, refuses=self._refuses)
+        self.world.edit(rollout={"drainSeconds": self._random.choice([5, 10])})
+
+    def live(self, moments: int) -> Life:
+        """A life of ``moments`` with faults, then one without."""
+        for _ in range(moments):
+            self._disturb()
+            self._reconcile()
+            self.world.step(self._random.choice([0.2, 0.5, 1.0, 2.0, 4.0]))
+        self._calm()
+        world = self.world
+        world.settle(CONVERGES_WITHIN)
+        self._check_settled()
+        return Life(world.invariants.cutovers, self._conflicts, world.writes)
+
+    def _late(self, observed: Observed, config: Any, now: Any) -> Any:
+        return self._planner(observed, config, now - self._clock)
+
+    def _reconcile(self) -> None:
+        observed = self._seen()
+        planned = self.world.planner(observed, self.world.config, self.world.now)
+        dies_after = self._random.randrange(12) if self._random.random() < 0.15 else 10_000
+        try:
+            self.world.carry_out(planned, int(observed.dataset.resource_version), dies_after)
+        except Conflict:
+            self._conflicts += 1
+
+    def _seen(self) -> Observed:
+        """What the informers hold: all of now, all of a while ago, or the dataset of now and all else of a while ago."""
+        fresh = self.world.observe()
+        self._snapshots.append(fresh)
+        kind = self._random.random()
+        if kind > 0.3:
+            return fresh
+        old = self._random.choice(self._snapshots)
+        # Routers are asked, not watched.
+        old = replace(old, routers={uid: told for uid, told in fresh.routers.items() if uid in old.routers})
+        return old if kind < 0.15 else replace(old, dataset=fresh.dataset)
+
+    def _disturb(self) -> None:
+        for chance, disturbance in (
+            (0.10, self._edit),
+            (0.04, self._kill),
+            (0.02, self._delete_something),
+            (0.02, self._set_clock_back),
+            (0.02, self._lose_result),
+            (0.02, self._change_store),
+        ):
+            if self._random.random() < chance:
+                disturbance()
+
+    def _edit(self) -> None:
+        pick = self._random.choice
+        self._broken = False
+        what = pick(["source", "source", "broken", "shards", "replicas", "replicas", "serving", "image", "refresh", "gates"])
+        if what == "source":
+            self.world.edit(source={"url": f"s3://data/v{pick([1, 2, 3])}.csv"})
+        elif what == "broken":
+            self.world.edit(source={"url": "s3://data/broken.csv"})
+        elif what in ("shards", "replicas"):
+            self.world.edit(**{what: pick([1, 2, 3])})
+        elif what == "serving":
+            self.world.edit(serving={"workers": pick([1, 2])})
+        elif what == "image":
+            self.world.edit(image=pick(["lookupdb:1", "lookupdb:2"]))
+        elif what == "gates":
+            self.world.edit(gates={"minRecords": pick([1, 2])})
+        else:
+            self.world.annotate(pick(["a", "b", "c"]))
+
+    def _kill(self) -> None:
+        pods = list(self.world.pods.values())
+        if pods:
+            pod = self._random.choice(pods)
+            self.world.stop(pod) if self._random.random() < 0.5 else self._evict(pod)
+
+    def _evict(self, pod: Process) -> None:
+        del self.world.pods[pod.name]
+
+    def _delete_something(self) -> None:
+        """By hand, whatever it is; but no server that a table names, which nothing could survive."""
+        things = [key for key in self.world.things if key[0] not in ("StatefulSet",)]
+        if things:
+            key = self._random.choice(things)
+            thing = self.world.things[key]
+            if key[1] != names.routing_table(self.world.dataset.name):
+                self.world.delete(Ref(*key, thing.uid))
+
+    def _set_clock_back(self) -> None:
+        self._clock += timedelta(seconds=self._random.choice([1, 60, 4000]))
+
+    def _lose_result(self) -> None:
+        for pod in list(self.world.pods.values()):
+            if pod.result is not None:
+                self._evict(pod)
+
+    def _change_store(self) -> None:
+        digest = self._random.choice(["d1", "d2"])
+        self.world.store = replace(self.world.store, digest=digest)
+
+    def _fails(self, built: dict[str, Any]) -> BuildResult | Trouble | None:
+        if built["source"].get("url") == "s3://data/broken.csv":
+            return BuildResult("failed", reason=reasons.BAD_SOURCE, message="no such file", exit_code=3)
+        if self._random.random() < self._flaky:
+            return self._random.choice(
+                [
+                    Trouble(reasons.OUT_OF_MEMORY, "killed"),
+                    Trouble(reasons.EVICTED, "the node had no room"),
+                    BuildResult("failed", reason=reasons.STORE_UNAVAILABLE, message="no answer", exit_code=5),
+                ]
+            )
+        return None
+
+    def _refuses(self, manifest: Manifest) -> str:
+        return "not now" if self._random.random() < self._flaky / 2 else ""
+
+    def _calm(self) -> None:
+        self._flaky = 0.0
+        if self.world.given["source"]["url"] == "s3://data/broken.csv":
+            self.world.edit(source={"url": "s3://data/v1.csv"})
+
+    def _check_settled(self) -> None:
+        world = self.world
+        assert world.status.table is not None
+        active = world.status.generation_called(world.status.generation)
+        assert active is not None
+        parsed = world.dataset.parsed
+        assert parsed is not None
+        assert active.content == parsed.content_hash(), "what serves is not what is asked for"
+        assert world.status.table.replicas == parsed.replicas
+        assert len(world.status.rollouts) == 1
+        served = {key for key in world.things if key[0] == "StatefulSet"}
+        rollout = world.status.table.rollout
+        asked = {("StatefulSet", names.shard_set(parsed.name, rollout, shard)) for shard in range(parsed.shards)}
+        assert served == asked, "servers are left, or missing"
+        assert not any(key[0] == "Job" for key in world.things), "a Job is left"
+        assert parsed.uid == UID
+        writes = world.writes
+        again = world.reconcile()
+        assert (again.apply, again.delete, again.status) == ((), (), world.status), "a second pass writes"
+        assert world.writes == writes
