@@ -52,6 +52,13 @@ def find(kind: str, namespace: str | None = None, selector: str = "") -> list[Ma
     return found
 
 
+def find_everywhere(kind: str, selector: str = "") -> list[Manifest]:
+    """All objects of a kind, in all namespaces."""
+    flags = ["--selector", selector] if selector else []
+    found: list[Manifest] = json.loads(kubectl("get", kind, "--all-namespaces", *flags, "-o", "json"))["items"]
+    return found
+
+
 def patch(kind: str, name: str, change: Manifest, namespace: str | None = None) -> None:
     """A JSON merge patch."""
     kubectl("patch", kind, name, *_in(namespace), "--type", "merge", "--patch", json.dumps(change))

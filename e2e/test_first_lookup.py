@@ -1,0 +1,59 @@
+"""A person installs lookupdb, applies the airports, and looks them up: all of them are what the file says."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.support.figures import record
+from e2e.support.story import Found, Story
+
+CSV: Final = Path(__file__).parents[1] / "server" / "lookupdb" / "data" / "airports.csv.gz"
+NUMBERS: Final = ("elevation", "lat", "lon")
+READY_SECONDS: Final = 30
+"""From kubectl apply to Ready, when the nodes have the images."""
+
+
+def test_every_airport_is_what_the_file_says(story: Story) -> None:
+    story.wait_client()  # so the image is on a node, and what is measured is the operator's part
+    dataset = story.apply_example("airports")
+    took = story.ready(dataset)
+    record("first-lookup", "kubectl apply of the airports to Ready", took, "s", at_most=READY_SECONDS)
+
+    rows = _rows()
+    assert len(rows) > 28_000
+    keys = list(rows)
+    found = story.lookup(dataset, keys, batch=500)
+    assert _differing(rows, keys, found) == []
+    few = keys[::50]
+    assert _differing(rows, few, story.lookup(dataset, few)) == []
+    assert _differing(rows, few, story.lookup(dataset, [f"  {key.lower()} " for key in few])) == []
+
+    absent = [f"NOT-{number}" for number in range(1000)]
+    for batch in (0, 100):
+        assert {answer.status for answer in story.lookup(dataset, absent, batch=batch)} == {404}
+
+    status = story.settled(dataset)
+    assert status["records"] == len(rows)
+    assert status["shards"] == "4/4"
+    assert status["endpoint"] == story.url(dataset)
+    record("first-lookup", "airports compared with the file", len(rows), "keys")
+    assert took <= READY_SECONDS
+
+
+def _rows() -> dict[str, dict[str, Any]]:
+    """What the file holds, by key: read with Python's csv, which is not what builds read with."""
+    text = io.StringIO(gzip.decompress(CSV.read_bytes()).decode(), newline="")
+    rows = {}
+    for row in csv.DictReader(text):
+        numbers = {name: float(row[name]) if row[name] else None for name in NUMBERS}
+        rows[row.pop("icao")] = row | numbers
+    return rows
+
+
+def _differing(rows: dict[str, dict[str, Any]], keys: list[str], found: list[Found]) -> list[str]:
+    pairs = zip(keys, found, strict=True)
+    return [f"{key}: {answer}" for key, answer in pairs if (answer.status, answer.value) != (200, rows[key])][:5]

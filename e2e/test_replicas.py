@@ -1,0 +1,40 @@
+"""``kubectl scale`` under load, up and down: servers come before they are asked, and go after."""
+
+from __future__ import annotations
+
+from e2e.support.figures import record
+from e2e.support.kubectl import Manifest, find, kubectl, until
+from e2e.support.story import LDS, Story
+
+
+def test_replicas_go_from_one_to_three_and_back_under_load(story: Story) -> None:
+    keys = story.source("records", version="same", records=2000)
+    story.apply(story.dataset("records", "records", shards=2))
+    rollout = story.settled("records")["rollouts"][0]["rollout"]
+
+    with story.load("records", keys) as load:
+        for replicas in (3, 1):
+            kubectl("scale", LDS, "records", "--namespace", story.namespace, f"--replicas={replicas}")
+            status = _scaled(story, replicas)
+            before = load.report().answers
+            load.wait_answers(before + 4000, seconds=60)
+            assert status["rollouts"][0]["rollout"] == rollout, "replicas scale in place"
+        report = load.stop()
+
+    record("replicas", "answers", report.answers)
+    record("replicas", "failed or mixed answers", report.failed + report.mixed + report.wrong, at_most=0)
+    assert report.faultless, report
+    assert set(report.generations) == {"g1"}
+
+
+def _scaled(story: Story, replicas: int) -> Manifest:
+    """Waits until the table names so many servers of each shard, and no other pod is left."""
+
+    def look() -> Manifest | None:
+        status = story.settled("records", seconds=1)
+        assert (status["table"]["replicas"], status["replicas"]) == (replicas, replicas), status
+        pods = find("pods", story.namespace, "app.kubernetes.io/component=shard")
+        assert len(pods) == 2 * replicas, [pod["metadata"]["name"] for pod in pods]
+        return status
+
+    return until(look, seconds=180, what=f"{replicas} servers of each shard")

@@ -1,0 +1,28 @@
+"""A dataset is split into more shards under load: no answer fails, none is of two generations."""
+
+from __future__ import annotations
+
+from e2e.support.figures import record
+from e2e.support.kubectl import find
+from e2e.support.story import Story
+
+
+def test_four_shards_become_seven_under_load(story: Story) -> None:
+    keys = story.source("records", version="same", records=2000)
+    story.apply(story.dataset("records", "records", shards=4))
+    story.settled("records")
+
+    with story.load("records", keys) as load:
+        story.change("records", shards=7)
+        status = story.settled("records", generation="g2")
+        load.wait_generation("g2", seconds=10)
+        report = load.stop()
+
+    record("reshard", "answers", report.answers)
+    record("reshard", "failed or mixed answers", report.failed + report.mixed + report.wrong, at_most=0)
+    assert report.faultless, report
+    assert status["shards"] == "7/7"
+    rollout = status["rollouts"][0]["rollout"]
+    sets = {found["metadata"]["name"] for found in find("statefulsets", story.namespace)}
+    assert sets == {f"records-{rollout}-s{shard}" for shard in range(7)}
+    assert {answer.status for answer in story.lookup("records", keys, batch=500)} == {200}
