@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from lookupdb_operator import manifests
 from lookupdb_operator.model import BuildJob, Existing, Manifest, Observed, ShardSet
@@ -25,7 +26,7 @@ def desired(status: Status, situation: Situation) -> tuple[Manifest, ...]:
     )
 
 
-def differing(wanted: tuple[Manifest, ...], observed: Observed) -> tuple[Manifest, ...]:
+def differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
     """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted comes again when it is
     gone; a Job that exists is left alone: it cannot be changed."""
     digests, deleting = _digests(observed), _deleting(observed)
@@ -64,6 +65,13 @@ def unsynced(status: Status, observed: Observed) -> tuple[Manifest, ...]:
         for pod in routers.living(observed)
         if pod.table_version != str(table.version)
     )
+
+
+def with_refusals_of(apply: Iterable[Manifest], observed: Observed) -> Observed:
+    """``observed`` with the refusals of what is still wanted. Whether the Secret is there, nobody can see."""
+    wanted = {name_of(manifest) for manifest in apply}
+    refusals = {name: why for name, why in observed.refusals.items() if name in wanted or name[0] == "Secret"}
+    return replace(observed, refusals=refusals)
 
 
 def name_of(manifest: Manifest) -> Name:

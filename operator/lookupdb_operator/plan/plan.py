@@ -62,16 +62,18 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     secret = _secret(status, situation)
     if secret:
         status = store.noted(status, situation)
-    status = conditions.told(serving.told(status, observed), situation)
     desired = applying.desired(status, situation)
+    apply = (
+        *secret,
+        *applying.differing(desired, observed),
+        *applying.unscaled(status, situation),
+        *applying.unsynced(status, observed),
+    )
+    situation = replace(situation, observed=applying.with_refusals_of(apply, observed))
+    status = conditions.told(serving.told(status, observed), situation)
     return Plan(
         status=status,
-        apply=(
-            *secret,
-            *applying.differing(desired, observed),
-            *applying.unscaled(status, situation),
-            *applying.unsynced(status, observed),
-        ),
+        apply=apply,
         delete=garbage.of(status, observed, desired),
         ask_routers=deadlines.asks_routers(status),
         again=deadlines.next_look(status, situation),
