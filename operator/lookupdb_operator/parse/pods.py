@@ -34,6 +34,8 @@ _LIMITS: Final = {
     names.ROUTER: "spec.router.resources",
 }
 
+_LOST: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""What the kubelet says of a container that is not there any more, as after a reboot."""
 _SIGKILL: Final = 137
 
 Container = Mapping[str, Any]
@@ -168,6 +170,8 @@ def _ended(
 ) -> Trouble | None:
     pod_name = body["metadata"]["name"]
     reason, message = ended.get("reason") or "", ended.get("message") or ""
+    if reason in _LOST and told is None:
+        return Trouble(reasons.EVICTED, f"container {container} of pod {pod_name} was lost by its node")
     killed = ended["exitCode"] == _SIGKILL and told is None and (component == names.BUILDER or container == FETCH)
     if reason == "OOMKilled" or killed:
         return _out_of_memory(body, component, container, certain=reason == "OOMKilled")

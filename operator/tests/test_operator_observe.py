@@ -1,0 +1,274 @@
+"""What is held of a dataset, and what is asked when something does not get on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from lookupdb_operator import names
+from lookupdb_operator.api import Unreachable
+from lookupdb_operator.cluster import Cluster, Warned
+from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.model import Observed, RouterReport
+from lookupdb_operator.observe import Held, Observer
+from lookupdb_operator.plan import reasons
+
+KEY = ("maps", "airports")
+BORN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+Json = dict[str, Any]
+
+
+def body(name: str, uid: str, *, version: int = 1, owner: tuple[str, str] | None = None, **members: Any) -> Json:
+    """``owner``: kind and uid."""
+    meta: Json = {
+        "name": name,
+        "namespace": "maps",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "generation": 1,
+        "creationTimestamp": "2026-03-01T12:00:00Z",
+        "labels": names.labels("airports", members.pop("component", None)) | members.pop("labels", {}),
+    }
+    if owner:
+        reference = {"kind": owner[0], "uid": owner[1], "name": members.pop("owner_name", "x"), "controller": True}
+        meta["ownerReferences"] = [reference]
+    return {"metadata": meta, **members}
+
+
+def dataset(uid: str = "ds-1", version: int = 1) -> Json:
+    made = body("airports", uid, version=version, spec={"source": {"url": "example://airports"}})
+    del made["metadata"]["labels"]
+    return made
+
+
+def job(uid: str = "job-1", owner: str = "ds-1", version: int = 1) -> Json:
+    return body("airports-g1-build", uid, version=version, owner=(names.KIND, owner))
+
+
+def shard_set(uid: str = "set-1", replicas: int = 2) -> Json:
+    labels = {names.ROLLOUT: "r1", names.SHARD: "0"}
+    return body("airports-r1-s0", uid, owner=(names.KIND, "ds-1"), labels=labels, spec={"replicas": replicas})
+
+
+def pod(name: str, uid: str, owner: tuple[str, str], component: str = names.SHARDS, **members: Any) -> Json:
+    return body(name, uid, owner=owner, component=component, **members)
+
+
+def held(*objects: tuple[str, Json]) -> Held:
+    everything = Held()
+    for kind, one in objects:
+        everything.put(kind, one)
+    return everything
+
+
+def of(everything: Held) -> Observed:
+    observed = everything.of(KEY)
+    assert observed is not None
+    return observed
+
+
+def test_nothing_is_held_of_what_is_not_there() -> None:
+    everything = held(("Job", job()))
+    assert everything.of(KEY) is None
+    assert everything.keys() == ()
+
+
+def test_all_that_belongs_to_a_dataset() -> None:
+    everything = held(
+        ("LookupDataset", dataset()),
+        ("Service", body("airports-r1", "svc-1", owner=(names.KIND, "ds-1"))),
+        ("Job", job()),
+        ("StatefulSet", shard_set()),
+        ("Pod", pod("airports-r1-s0-1", "pod-2", ("StatefulSet", "set-1"))),
+        ("Pod", pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"))),
+    )
+    observed = of(everything)
+    assert everything.keys() == (KEY,)
+    assert observed.dataset.uid == "ds-1"
+    assert [one.ref.uid for one in observed.jobs] == ["job-1"]
+    assert [one.ref.uid for one in observed.sets] == ["set-1"]
+    assert [one.uid for one in observed.pods] == ["pod-1", "pod-2"]
+    assert [one.ref.kind for one in observed.others] == ["Service"]
+
+
+def test_what_another_of_the_same_name_had_is_not_its() -> None:
+    everything = held(
+        ("LookupDataset", dataset("ds-2")),
+        ("Job", job(owner="ds-1")),
+        ("Pod", pod("airports-g1-build-x", "pod-1", ("Job", "job-1"))),
+        ("ConfigMap", body("airports-mine", "cm-1")),
+    )
+    observed = of(everything)
+    assert (observed.jobs, observed.pods, observed.others) == ((), (), ())
+
+
+def test_router_pods_are_known_by_their_replica_set() -> None:
+    ours = pod("airports-router-1-a", "pod-1", ("ReplicaSet", "rs-1"), names.ROUTER, owner_name="airports-router-1")
+    other = pod("other-1-a", "pod-2", ("ReplicaSet", "rs-2"), names.ROUTER, owner_name="other-1")
+    assert [one.uid for one in of(held(("LookupDataset", dataset()), ("Pod", ours), ("Pod", other))).pods] == ["pod-1"]
+
+
+def test_putting_tells_which_dataset_to_look_at() -> None:
+    everything = Held()
+    assert everything.put("LookupDataset", dataset()) == KEY
+    assert everything.put("Job", job()) == KEY
+    assert everything.put("Job", job()) is None, "nothing new"
+    assert everything.put("Job", job(version=3)) == KEY
+    assert everything.put("Job", job(version=2)) is None, "older than what is held"
+    strange = body("x", "u")
+    del strange["metadata"]["labels"]
+    assert everything.put("Job", strange) is None
+
+
+def test_another_object_of_the_same_name_replaces_it_whatever_its_version() -> None:
+    everything = held(("LookupDataset", dataset()), ("Job", job(version=9)))
+    assert everything.put("Job", job("job-2", version=2)) == KEY
+    assert [one.ref.uid for one in of(everything).jobs] == ["job-2"]
+
+
+def test_what_is_gone_stays_gone() -> None:
+    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    assert everything.drop("Job", "maps", "airports-g1-build", "job-1") == KEY
+    assert everything.put("Job", job(version=2)) is None, "an answer that came late"
+    assert of(everything).jobs == ()
+    assert everything.put("Job", job("job-2")) == KEY
+    assert everything.drop("Job", "maps", "airports-g1-build", "job-1") is None, "another one is there by now"
+    assert everything.drop("Job", "maps", "airports-g1-build") == KEY
+    assert everything.drop("Job", "maps", "airports-g1-build") is None
+
+
+def test_a_dataset_that_is_gone() -> None:
+    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    assert everything.drop("LookupDataset", "maps", "airports", "ds-1") == KEY
+    assert everything.of(KEY) is None
+    assert everything.keys() == ()
+
+
+def test_an_object_whose_label_is_taken_away_is_let_go() -> None:
+    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    moved = job(version=2)
+    moved["metadata"]["labels"] = {}
+    everything.put("Job", moved)
+    assert of(everything).jobs == ()
+
+
+def test_an_object_whose_label_is_changed_moves() -> None:
+    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    moved = job(version=2)
+    moved["metadata"]["labels"] = {names.DATASET: "other"}
+    assert everything.put("Job", moved) == ("maps", "other")
+    assert of(everything).jobs == ()
+
+
+class Asked:
+    """A cluster that answers what it is told to."""
+
+    def __init__(self, warnings: Mapping[str, Warned] | None = None) -> None:
+        self.warned = warnings
+        self.about: list[set[str]] = []
+        self.ips: list[str] = []
+
+    async def warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, Warned]:
+        assert namespace == "maps"
+        self.about.append(set(uids))
+        if self.warned is None:
+            raise Unreachable("events", "no answer")
+        return self.warned
+
+    async def ask_router(self, ip: str) -> RouterReport:
+        self.ips.append(ip)
+        return RouterReport(7)
+
+
+async def observe(everything: Held, asked: Asked, *, seconds: float = 60, ask_routers: bool = False) -> Observed:
+    observer = Observer(everything, cast(Cluster, asked), lambda: BORN + timedelta(seconds=seconds))
+    store = StoreAccess(digest="d")
+    observed = await observer.observe(KEY, ask_routers=ask_routers, refusals={("Job", "x"): "no"}, store=store)
+    assert observed is not None
+    assert observed.refusals == {("Job", "x"): "no"}
+    assert observed.store.digest == "d"
+    return observed
+
+
+QUOTA = Warned("FailedCreate", 'Error creating: pods "x" is forbidden: exceeded quota: q')
+MOUNT = Warned("FailedMount", 'MountVolume.SetUp failed for volume "source" : configmap "mine" not found')
+
+
+async def test_a_job_without_a_pod_is_explained_by_events() -> None:
+    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    asked = Asked({"job-1": QUOTA})
+    observed = await observe(everything, asked)
+    assert asked.about == [{"job-1"}]
+    assert observed.jobs[0].failure is not None
+    assert observed.jobs[0].failure.reason == reasons.QUOTA_EXCEEDED
+
+
+async def test_servers_that_are_not_made_are_explained_by_events() -> None:
+    made = pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), status={"phase": "Running"})
+    everything = held(("LookupDataset", dataset()), ("StatefulSet", shard_set()), ("Pod", made))
+    asked = Asked({"set-1": QUOTA})
+    observed = await observe(everything, asked)
+    assert asked.about == [{"set-1"}]
+    assert observed.sets[0].trouble is not None
+    assert observed.sets[0].trouble.reason == reasons.QUOTA_EXCEEDED
+
+
+async def test_a_pod_that_waits_in_silence_is_explained_by_events() -> None:
+    waiting = pod("airports-g1-build-x", "pod-1", ("Job", "job-1"), names.BUILDER, status={"phase": "Pending"})
+    asked = Asked({"pod-1": MOUNT})
+    observed = await observe(held(("LookupDataset", dataset()), ("Job", job()), ("Pod", waiting)), asked)
+    assert asked.about == [{"pod-1"}]
+    assert observed.pods[0].trouble is not None
+    assert observed.pods[0].trouble.reason == reasons.VOLUME_MISSING
+
+
+@pytest.mark.parametrize("seconds", [0, 4])
+async def test_what_is_young_is_not_asked_about(seconds: float) -> None:
+    asked = Asked({})
+    await observe(held(("LookupDataset", dataset()), ("Job", job())), asked, seconds=seconds)
+    assert asked.about == []
+
+
+async def test_what_gets_on_is_not_asked_about() -> None:
+    running = {"phase": "Running"}
+    everything = held(
+        ("LookupDataset", dataset()),
+        ("Job", job()),
+        ("Pod", pod("airports-g1-build-x", "pod-0", ("Job", "job-1"), names.BUILDER, status=running)),
+        ("StatefulSet", shard_set(replicas=1)),
+        ("Pod", pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), status=running)),
+    )
+    asked = Asked()
+    await observe(everything, asked, ask_routers=True)
+    assert (asked.about, asked.ips) == ([], [])
+
+
+async def test_events_that_cannot_be_read_stop_nothing() -> None:
+    observed = await observe(held(("LookupDataset", dataset()), ("Job", job())), Asked())
+    assert observed.jobs[0].failure is None
+
+
+async def test_routers_are_asked_when_they_are_to_be() -> None:
+    def router(number: int, status: Json, **meta: Any) -> tuple[str, Json]:
+        made = pod(f"a-{number}", f"pod-{number}", ("ReplicaSet", "r"), names.ROUTER, owner_name="airports-router-1")
+        return "Pod", made | {"status": status, "metadata": made["metadata"] | meta}
+
+    everything = held(
+        ("LookupDataset", dataset()),
+        router(1, {"phase": "Running", "podIP": "10.0.0.1"}),
+        router(2, {"phase": "Running", "podIP": "10.0.0.2"}, deletionTimestamp="2026-03-01T12:00:00Z"),
+        router(3, {"phase": "Failed", "podIP": "10.0.0.3", "reason": "Evicted"}),
+        router(4, {"phase": "Running"}),
+    )
+    asked = Asked({})
+    assert (await observe(everything, asked)).routers == {}
+    assert (await observe(everything, asked, ask_routers=True)).routers == {"pod-1": RouterReport(7)}
+    assert asked.ips == ["10.0.0.1"]
+
+
+async def test_a_dataset_that_is_not_there_is_not_observed() -> None:
+    assert await Observer(Held(), cast(Cluster, Asked())).observe(KEY) is None

@@ -1,0 +1,195 @@
+"""Datasets, Jobs, StatefulSets and others, from JSON as Kubernetes 1.34 writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lookupdb_operator import names, parse
+from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.status import Condition, Status
+
+SPEC: dict[str, Any] = {"source": {"url": "example://airports"}, "key": {"columns": ["iata"]}}
+
+
+def meta(**members: Any) -> dict[str, Any]:
+    return {
+        "name": "airports",
+        "namespace": "maps",
+        "uid": "uid-1",
+        "resourceVersion": "41",
+        "generation": 2,
+        "creationTimestamp": "2026-03-01T12:00:00Z",
+        "managedFields": [{"manager": "kubectl", "operation": "Apply"}],
+        **members,
+    }
+
+
+def dataset(**members: Any) -> dict[str, Any]:
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": meta(), "spec": SPEC, **members}
+
+
+def test_a_dataset_is_completed() -> None:
+    parsed = parse.dataset(dataset())
+    assert parsed.key == ("maps", "airports")
+    assert (parsed.uid, parsed.resource_version, parsed.generation) == ("uid-1", "41", 2)
+    assert parsed.problem is None
+    assert parsed.parsed is not None
+    assert (parsed.parsed.namespace, parsed.parsed.uid, parsed.parsed.shards) == ("maps", "uid-1", 1)
+    assert parsed.spec["build"]["resources"]["limits"] == {"memory": "1Gi"}
+    assert parsed.status == Status()
+    assert not parsed.deleting
+
+
+def test_what_its_user_says_in_annotations() -> None:
+    body = dataset(metadata=meta(annotations={names.REFRESH: "now", names.OPERATOR: "a/b"}, deletionTimestamp="x"))
+    parsed = parse.dataset(body)
+    assert (parsed.refresh, parsed.assigned, parsed.deleting) == ("now", "a/b", True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        pytest.param({**SPEC, "shards": 0}, "shards", id="out of bounds"),
+        pytest.param({"key": {"columns": ["a"]}}, "source", id="incomplete"),
+        pytest.param({**SPEC, "source": {"url": "volume://a"}}, "volume", id="a broken rule"),
+        pytest.param({**SPEC, "key": {"columns": "iata"}}, "columns", id="another type"),
+        pytest.param(None, "source", id="nothing"),
+    ],
+)
+def test_a_spec_that_cannot_be_used_is_a_sentence(spec: Any, word: str) -> None:
+    parsed = parse.dataset(dataset(spec=spec))
+    assert parsed.parsed is None
+    assert word in (parsed.problem or "")
+    assert "crds/" not in (parsed.problem or "")
+
+
+def test_a_name_that_no_pod_can_have_is_a_problem() -> None:
+    assert "name" in (parse.dataset(dataset(metadata=meta(name="a.b"))).problem or "")
+
+
+def test_fields_of_a_newer_crd_are_left_out() -> None:
+    newer = {**SPEC, "shine": True, "key": {"columns": ["iata"], "polish": [{"a": 1}]}}
+    parsed = parse.dataset(dataset(spec=newer))
+    assert parsed.problem is None
+    assert "shine" not in parsed.spec
+    assert "polish" not in parsed.spec["key"]
+
+
+def test_free_maps_are_kept() -> None:
+    selector = {"topology.kubernetes.io/zone": "a"}
+    assert parse.dataset(dataset(spec={**SPEC, "scheduling": {"nodeSelector": selector}})).spec["scheduling"] == {
+        "nodeSelector": selector
+    }
+
+
+def test_an_unchanged_spec_is_not_checked_again() -> None:
+    before = parse.dataset(dataset())
+    after = parse.dataset(dataset(metadata=meta(resourceVersion="42"), status={"lastGeneration": 3}), before)
+    assert after.parsed is before.parsed
+    assert (after.resource_version, after.status.last_generation) == ("42", 3)
+    changed = parse.dataset(dataset(metadata=meta(generation=3), spec={**SPEC, "shards": 4}), before)
+    assert changed.spec["shards"] == 4
+    other = parse.dataset(dataset(metadata=meta(uid="uid-2"), spec={**SPEC, "shards": 5}), before)
+    assert other.spec["shards"] == 5
+
+
+def test_the_status_comes_back() -> None:
+    status = Status(conditions=(Condition("Ready", "True", "Serving", "It serves."),), last_rollout=4)
+    assert parse.dataset(dataset(status=status.to_json())).status == status
+
+
+def test_a_status_that_cannot_be_read_is_a_problem_of_its_own() -> None:
+    parsed = parse.dataset(dataset(status={"lastGeneration": "three"}))
+    assert parsed.status_problem is not None
+    assert parsed.parsed is not None
+
+
+def job(conditions: list[dict[str, Any]], **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": meta(
+            name="airports-g3-build",
+            labels=names.labels("airports", names.BUILDER) | {names.GENERATION: "g3"},
+            annotations={names.DIGEST: "0123456789abcdef"},
+        ),
+        "spec": {"activeDeadlineSeconds": 21600, "backoffLimit": 0},
+        "status": {"conditions": conditions, "ready": 0, "uncountedTerminatedPods": {}, **status},
+    }
+
+
+def condition(kind: str, reason: str, status: str = "True") -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": "…", "lastProbeTime": "2026-03-01T12:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "state", "reason"),
+    [
+        pytest.param([], "Running", None, id="running"),
+        pytest.param([condition("SuccessCriteriaMet", "CompletionsReached")], "Running", None, id="about to succeed"),
+        pytest.param(
+            [condition("SuccessCriteriaMet", "CompletionsReached"), condition("Complete", "CompletionsReached")],
+            "Succeeded",
+            None,
+            id="succeeded",
+        ),
+        pytest.param([condition("FailureTarget", "BackoffLimitExceeded")], "Running", None, id="about to fail"),
+        pytest.param([condition("Failed", "BackoffLimitExceeded")], "Failed", None, id="its pod failed"),
+        pytest.param([condition("Failed", "DeadlineExceeded")], "Failed", reasons.DEADLINE_EXCEEDED, id="too long"),
+        pytest.param([condition("Failed", "DeadlineExceeded", "False")], "Running", None, id="not failed"),
+    ],
+)
+def test_jobs(conditions: list[dict[str, Any]], state: Any, reason: str | None) -> None:
+    parsed = parse.job(job(conditions))
+    assert (parsed.state, parsed.failure.reason if parsed.failure else None) == (state, reason)
+    assert parsed.ref == Ref("Job", "airports-g3-build", "uid-1")
+    assert (parsed.generation, parsed.digest) == ("g3", "0123456789abcdef")
+
+
+def test_a_job_that_nobody_has_looked_at_yet() -> None:
+    body = job([])
+    del body["status"]
+    assert parse.job(body) == BuildJob(
+        Ref("Job", "airports-g3-build", "uid-1"), "g3", "0123456789abcdef", state="Running"
+    )
+
+
+def test_a_shards_servers() -> None:
+    labels = names.labels("airports", names.SHARDS) | names.selector("airports", names.SHARDS, "r2", 13)
+    body = {
+        "metadata": meta(name="airports-r2-s13", labels=labels),
+        "spec": {"replicas": 3},
+        "status": {"observedGeneration": 2, "replicas": 3, "readyReplicas": 2, "availableReplicas": 2},
+    }
+    ref = Ref("StatefulSet", "airports-r2-s13", "uid-1")
+    assert parse.shard_set(body) == ShardSet(ref, "r2", 13, digest="", replicas=3, ready=2)
+
+
+def test_readiness_that_is_not_of_the_newest_spec_does_not_count() -> None:
+    body = {"metadata": meta(), "spec": {}, "status": {"observedGeneration": 1, "readyReplicas": 2}}
+    parsed = parse.shard_set(body)
+    assert (parsed.replicas, parsed.ready, parsed.shard) == (1, 0, -1)
+
+
+def test_others_are_their_digest() -> None:
+    body = {"metadata": meta(annotations={names.DIGEST: "d"}, labels={names.ROLLOUT: "r1"}, deletionTimestamp="now")}
+    assert parse.existing("Service", body) == Existing(Ref("Service", "airports", "uid-1"), "d", "r1", deleting=True)
+
+
+def test_a_deployment_that_may_not_make_pods() -> None:
+    message = (
+        'pods "airports-router-5d9c7b7c6f-" is forbidden: exceeded quota: compute, requested: requests.cpu=50m, '
+        "used: requests.cpu=1, limited: requests.cpu=1"
+    )
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    parsed = parse.existing("Deployment", {"metadata": meta(), "status": {"conditions": [failure]}})
+    assert parsed.trouble is not None
+    assert parsed.trouble.reason == reasons.QUOTA_EXCEEDED
+    assert "limited: requests.cpu=1" in parsed.trouble.message
+    assert "5d9c7b7c6f" not in parsed.trouble.message
+
+
+def test_a_header_without_the_usual_members() -> None:
+    head = parse.header({"metadata": {"name": "a", "uid": "u", "labels": None, "ownerReferences": None}})
+    assert (head.namespace, head.dataset, head.owner_uid, head.created.year) == ("", "", "", 1970)
