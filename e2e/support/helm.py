@@ -1,0 +1,44 @@
+"""helm as functions, for the release under test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.support import release
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "charts" / "lookupdb"
+_TOOLS: Final = ROOT / ".tools" / "bin"
+
+
+class HelmFailed(AssertionError):
+    """helm ended with something else than 0."""
+
+
+def helm(*arguments: str, stdin: str | None = None, timeout: float = 400) -> str:
+    """Standard output of ``helm ARGUMENTS``. Raises HelmFailed."""
+    own = _TOOLS / "helm"
+    command = [str(own) if own.exists() else "helm", *arguments, "--namespace", release.NAMESPACE]
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise HelmFailed(f"{' '.join(command)}: nothing within {timeout} s") from late
+    if done.returncode:
+        raise HelmFailed(f"{' '.join(command)}: exit code {done.returncode}: {done.stdout}{done.stderr.strip()}")
+    return done.stdout
+
+
+def values() -> dict[str, Any]:
+    """Those that the release was installed with, defaults left out."""
+    held: dict[str, Any] | None = json.loads(helm("get", "values", release.RELEASE, "--output", "json"))
+    return held or {}
+
+
+def upgrade(chosen: dict[str, Any]) -> None:
+    """To the chart as it stands, with these values; waits until it runs."""
+    document = json.dumps(chosen)
+    flags = ("--reset-values", "--values", "-", "--wait", "--timeout", "5m")
+    helm("upgrade", release.RELEASE, str(CHART), *flags, stdin=document)

@@ -1,0 +1,125 @@
+"""The embedded store of the installation under test: taken away and brought back, its credentials, its sweeper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from e2e.support import release
+from e2e.support.kubectl import Manifest, apply, delete, find, get, kubectl, patch, until
+
+_LIST: Final = """
+import json, sys
+from obstore.store import S3Store
+store = S3Store.from_url(sys.argv[1])
+print(json.dumps([one["path"] for page in store.list() for one in page]))
+"""
+STORE: Final = f"app.kubernetes.io/instance={release.RELEASE},app.kubernetes.io/component=store"
+
+
+def deployment() -> Manifest:
+    """Of the store."""
+    (found,) = find("deployments", release.NAMESPACE, STORE)
+    return found
+
+
+def pod() -> Manifest:
+    """The store's one ready pod; waits for it."""
+
+    def ready() -> Manifest | None:
+        (found,) = [one for one in find("pods", release.NAMESPACE, STORE) if "deletionTimestamp" not in one["metadata"]]
+        conditions = {condition["type"]: condition["status"] for condition in found["status"].get("conditions", [])}
+        return found if conditions.get("Ready") == "True" else None
+
+    return until(ready, seconds=120, what="one ready pod of the store")
+
+
+@contextmanager
+def gone() -> Iterator[None]:
+    """No store runs within; afterwards it does."""
+    name = deployment()["metadata"]["name"]
+    try:
+        _scale(name, 0)
+        until(lambda: not find("pods", release.NAMESPACE, STORE), seconds=120, what="the store's pod gone")
+        yield
+    finally:
+        _scale(name, 1)
+        pod()
+
+
+def secret() -> Manifest:
+    """With the store's credentials."""
+    return get("secret", deployment()["metadata"]["name"], release.NAMESPACE)
+
+
+@contextmanager
+def other_credentials(**data: str) -> Iterator[None]:
+    """The operator has others than the store within; afterwards the right ones. Values are base64."""
+    held = secret()
+    name = held["metadata"]["name"]
+    try:
+        patch("secret", name, {"data": data}, release.NAMESPACE)
+        release.restart_operator()
+        yield
+    finally:
+        patch("secret", name, {"data": held["data"]}, release.NAMESPACE)
+        release.restart_operator()
+
+
+def living_list() -> str:
+    """The name of the ConfigMap from which the sweeper knows what lives."""
+    volumes = _sweeper()["template"]["spec"]["volumes"]
+    return next(str(volume["configMap"]["name"]) for volume in volumes if "configMap" in volume)
+
+
+def sweep(name: str, *, grace: int) -> str:
+    """Runs the chart's sweeper now, as a Job ``name``, with this grace; its log."""
+    spec = _sweeper()
+    (container,) = spec["template"]["spec"]["containers"]
+    flag = "--grace-seconds="
+    container["args"] = [*(word for word in container["args"] if not word.startswith(flag)), f"{flag}{grace}"]
+    return _run(name, spec)
+
+
+def paths(name: str) -> list[str]:
+    """Every object in the store, listed by a Job ``name`` that looks like the sweeper."""
+    spec = _sweeper()
+    (container,) = spec["template"]["spec"]["containers"]
+    url = next(word.partition("=")[2] for word in container["args"] if word.startswith("--store="))
+    container |= {"command": ["python", "-c", _LIST], "args": [url]}
+    found: list[str] = json.loads(_run(name, spec).splitlines()[-1])
+    return found
+
+
+def _sweeper() -> Manifest:
+    """The Job that the chart's CronJob makes."""
+    selector = f"app.kubernetes.io/instance={release.RELEASE},app.kubernetes.io/component=sweep"
+    (cron,) = find("cronjobs", release.NAMESPACE, selector)
+    spec: Manifest = cron["spec"]["jobTemplate"]["spec"]
+    return spec
+
+
+def _run(name: str, spec: Manifest) -> str:
+    """The log of a Job, which must succeed and is removed."""
+    try:
+        apply(
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec},
+            namespace=release.NAMESPACE,
+        )
+        until(lambda: _ended(name), seconds=180, what=f"the end of Job {name}")
+        return kubectl("logs", f"job/{name}", "--namespace", release.NAMESPACE)
+    finally:
+        delete("job", name, release.NAMESPACE)
+
+
+def _ended(name: str) -> bool:
+    status = get("job", name, release.NAMESPACE)["status"]
+    told = kubectl("logs", f"job/{name}", "--namespace", release.NAMESPACE) if status.get("failed") else ""
+    assert not told, f"it failed: {told[-2000:]}"
+    return bool(status.get("succeeded"))
+
+
+def _scale(name: str, replicas: int) -> None:
+    kubectl("scale", "deployment", name, "--namespace", release.NAMESPACE, f"--replicas={replicas}")

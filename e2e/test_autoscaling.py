@@ -1,0 +1,31 @@
+"""Routers are scaled by their use of cpu when the dataset asks for it, and by the dataset when it does not."""
+
+from __future__ import annotations
+
+from e2e.support.kubectl import Manifest, find, get, until
+from e2e.support.story import Story
+
+CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}}
+
+
+def test_an_autoscaler_comes_and_goes_with_the_spec(story: Story) -> None:
+    keys = story.source("records", version="v1", records=300)
+    scaled = {"minReplicas": 2, "maxReplicas": 3, "targetCPUUtilizationPercentage": 60}
+    story.apply(story.dataset("records", "records", router={"autoscaling": scaled, "drainSeconds": 0}))
+    story.settled("records")
+    spec = get("horizontalpodautoscaler", "records-router", story.namespace)["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 3)
+    assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "records-router"}
+    assert spec["metrics"] == [CPU]
+    until(lambda: _routers(story) == 2, seconds=120, what="the autoscaler's least, two routers")
+
+    story.change("records", router={"autoscaling": None, "replicas": 1})
+    until(lambda: not find("horizontalpodautoscalers", story.namespace), seconds=60, what="no autoscaler")
+    until(lambda: _routers(story) == 1, seconds=120, what="the spec's one router")
+    story.settled("records")
+    assert {answer.status for answer in story.lookup("records", keys, batch=100)} == {200}
+
+
+def _routers(story: Story) -> int:
+    deployment: Manifest = get("deployment", "records-router", story.namespace)
+    return int(deployment["status"].get("readyReplicas", 0))

@@ -1,0 +1,78 @@
+"""Whatever a build fails of: it has a reason, a sentence and one Event; what served serves on, and a corrected spec is
+built at once, whatever the broken one is doing."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Final
+
+import pytest
+from e2e.support import fault as faults
+from e2e.support.fault import BAD_ROW, DATASET, Fault
+from e2e.support.figures import record
+from e2e.support.story import Story
+
+QUOTA: Final = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "memory"},
+    "spec": {"hard": {"requests.memory": "16Gi"}},
+}
+FAULTS: Final = {
+    "source-missing": Fault("BadSource", r"absent\.csv", {"source": {"url": "volume://absent.csv"}}),
+    "row-bad": Fault("BadSource", rf"bad\.csv.*\b{BAD_ROW}\b", {"source": {"url": "volume://bad.csv"}}),
+    "gate-closed": Fault("GateClosed", r"300 .*1,?000,?000|1,?000,?000.* 300", {"gates": {"minRecords": 1000000}}),
+    "builder-killed": Fault("OutOfMemory", r"24Mi", {"build": {"resources": {"limits": {"memory": "24Mi"}}}}),
+    "builder-without-room": Fault(
+        "NotEnoughRoom", r"102 MiB.*256 MiB", {"build": {"resources": {"limits": {"memory": "128Mi"}}}}
+    ),
+    "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
+    "claim-absent": Fault(
+        "VolumeMissing", r"no-claim", {"source": {"volume": {"claimName": "no-claim", "configMapName": None}}}
+    ),
+    "config-map-absent": Fault("VolumeMissing", r"no-map", {"source": {"volume": {"configMapName": "no-map"}}}),
+    "secret-absent": Fault("SecretMissing", r"no-secret", {"source": {"secretName": "no-secret"}}),
+    "quota-exceeded": Fault(
+        "QuotaExceeded", r"requests\.memory=64Gi", {"build": {"resources": {"limits": {"memory": "64Gi"}}}}
+    ),
+    "no-node": Fault("Unschedulable", r"nodes", {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_build_that_fails_says_why_and_its_correction_is_built(shared_story: Story, fault: Fault) -> None:
+    story = shared_story
+    story.apply(QUOTA)
+    before = faults.serving(story)
+    served = faults.answers(story)
+    heard = faults.warnings(story, fault.reason)
+
+    version = f"data-{secrets.token_hex(3)}"
+    story.apply(faults.data(version))
+    story.change(DATASET, **faults.merged(faults.healthy(version), fault.broken))
+    faults.shows(story, fault, heard, ("Built", "False"))
+    assert faults.answers(story) == served
+
+    corrected = time.monotonic()
+    story.change(DATASET, **faults.healthy(version))
+    after = story.settled(DATASET)
+    record("failures-build", f"{fault.reason} corrected to serving", time.monotonic() - corrected, "s")
+    assert faults.number(after["generation"]) > faults.number(before["generation"])
+    assert faults.answers(story) == (after["generation"], version)
+    assert faults.warnings(story, fault.reason) == heard + 1
+
+
+def test_a_dataset_that_begins_broken_is_served_once_it_is_corrected(story: Story) -> None:
+    story.apply(faults.data("first"))
+    manifest = story.dataset(DATASET, "first", **faults.SPEC)
+    manifest["spec"]["source"]["url"] = "volume://absent.csv"
+    story.apply(manifest)
+    story.wait_condition(DATASET, "Built", "False", reason="BadSource")
+    story.wait_condition(DATASET, "Degraded", "True", reason="BadSource")
+    story.wait_condition(DATASET, "Ready", "False", reason="NoRoutingTable")
+
+    story.change(DATASET, source={"url": "volume://records.csv"})
+    after = story.settled(DATASET)
+    assert faults.answers(story) == (after["generation"], "first")
+    assert faults.warnings(story, "BadSource") == 1

@@ -1,0 +1,63 @@
+"""Whatever keeps new servers from getting ready: it has a reason, a sentence and one Event; what served serves on, and
+a corrected spec is rolled out at once, in place of what is stuck."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import pytest
+from e2e.support import fault as faults
+from e2e.support.fault import DATASET, Fault
+from e2e.support.figures import record
+from e2e.support.kubectl import find
+from e2e.support.story import Story
+
+QUOTA: Final = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "memory"},
+    "spec": {"hard": {"requests.memory": "16Gi"}},
+}
+FAULTS: Final = {
+    "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
+    "server-killed": Fault("OutOfMemory", r"24Mi", {"serving": {"resources": {"limits": {"memory": "24Mi"}}}}),
+    "quota-exceeded": Fault(
+        "QuotaExceeded", r"requests\.memory=64Gi", {"serving": {"resources": {"requests": {"memory": "64Gi"}}}}
+    ),
+    "no-node": Fault("Unschedulable", r"nodes", {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}),
+}
+SHARDS: Final = "app.kubernetes.io/component=shard"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_rollout_that_is_stuck_says_why_and_its_correction_is_rolled_out(shared_story: Story, fault: Fault) -> None:
+    story = shared_story
+    story.apply(QUOTA)
+    before = faults.serving(story)
+    served, old = faults.answers(story), before["rollouts"][0]["rollout"]
+    heard = faults.warnings(story, fault.reason)
+
+    story.change(DATASET, **fault.broken)
+    faults.shows(story, fault, heard, ("RolledOut", "False"))
+    assert faults.answers(story) == served
+    assert story.status(DATASET)["table"]["rollout"] == old
+
+    corrected = time.monotonic()
+    memory = 256 + faults.number(old)  # another template than all before
+    story.change(
+        DATASET,
+        image=None,
+        scheduling=None,
+        serving={"resources": {"requests": None, "limits": {"memory": f"{memory}Mi"}}},
+    )
+    after = story.settled(DATASET)
+    record("failures-rollout", f"{fault.reason} corrected to serving", time.monotonic() - corrected, "s")
+    new = after["rollouts"][0]["rollout"]
+    assert faults.number(new) > faults.number(old) + 1, "the stuck rollout has had a number too"
+    assert after["generation"] == before["generation"], "nothing is built for a change of servers"
+    assert faults.answers(story) == served
+    assert {item["metadata"]["name"] for item in find("statefulsets", story.namespace, SHARDS)} == {
+        f"{DATASET}-{new}-s0"
+    }
+    assert faults.warnings(story, fault.reason) == heard + 1

@@ -1,0 +1,59 @@
+"""The store goes, or refuses the credentials: lookups do not notice, builds and new servers say so, and go on when it
+is back."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import Final
+
+from e2e.support import fault as faults
+from e2e.support import store
+from e2e.support.fault import DATASET, Fault
+from e2e.support.story import Story
+
+AWAY: Final = Fault("StoreUnavailable", r"store", {})
+DENIED: Final = Fault("StoreDenied", r"store", {})
+
+
+def test_nothing_is_built_or_fetched_while_the_store_is_away(shared_story: Story) -> None:
+    story = shared_story
+    faults.serving(story)
+    served = faults.answers(story)
+    heard = faults.warnings(story, AWAY.reason)
+
+    with store.gone():
+        story.change(DATASET, serving={"workers": 2})
+        faults.shows(story, AWAY, heard, ("RolledOut", "False"))
+        assert faults.answers(story) == served
+        version = _newer(story)
+        faults.shows(story, AWAY, heard, ("Built", "False"))
+        assert faults.answers(story) == served
+
+    story.change(DATASET, gates={"minRecords": 2})
+    after = story.settled(DATASET)
+    assert faults.answers(story) == (after["generation"], version)
+
+
+def test_a_build_whose_credentials_the_store_refuses_says_so(shared_story: Story) -> None:
+    story = shared_story
+    faults.serving(story)
+    served = faults.answers(story)
+    heard = faults.warnings(story, DENIED.reason)
+
+    with store.other_credentials(AWS_SECRET_ACCESS_KEY=base64.b64encode(b"wrong").decode()):
+        version = _newer(story)
+        faults.shows(story, DENIED, heard, ("Built", "False"))
+        assert faults.answers(story) == served
+
+    # The right credentials are handed on, and what failed of the wrong ones is tried again, unasked.
+    after = story.settled(DATASET)
+    assert faults.answers(story) == (after["generation"], version)
+    assert faults.warnings(story, DENIED.reason) == heard + 1
+
+
+def _newer(story: Story) -> str:
+    version = f"data-{secrets.token_hex(3)}"
+    story.apply(faults.data(version))
+    story.change(DATASET, source=faults.source(version))
+    return version

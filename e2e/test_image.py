@@ -1,0 +1,53 @@
+"""The image as pods have it: small, nobody's root, nothing to write to, nothing to build with."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from e2e.support import pods
+from e2e.support.figures import record
+from e2e.support.kubectl import find
+from e2e.support.story import Story
+
+MOST_BYTES: Final = 400_000_000
+LOOK: Final = """
+import json, os, shutil
+def written(path):
+    try:
+        open(path, "w").close()
+    except OSError as error:
+        return type(error).__name__
+tools = ("gcc", "cc", "c++", "ld", "as", "make", "pip", "pip3", "uv", "apt-get", "curl", "git")
+maps = open("/proc/self/maps").read()
+print(json.dumps({
+    "uid": os.getuid(), "gid": os.getgid(), "written": written("/opt/lookupdb/x"), "tmp": written("/tmp/x"),
+    "tools": [tool for tool in tools if shutil.which(tool)], "jemalloc": "libjemalloc" in maps,
+}))
+"""
+PACKAGES: Final = "import importlib.util as u; print([n for n in ('pip', 'setuptools', 'hatchling') if u.find_spec(n)])"
+
+
+def test_the_image_holds_what_runs_and_nothing_else(story: Story) -> None:
+    seen = json.loads(story.client_run("python", "-c", LOOK))
+    assert seen == {
+        "uid": 10001,
+        "gid": 10001,
+        "written": "OSError",
+        "tmp": "OSError",
+        "tools": [],
+        "jemalloc": True,
+    }
+    assert story.client_run("python", "-c", PACKAGES).strip() == "[]"
+    assert "lookupdb" in story.client_run("lookupdb", "--version")
+
+    size = _size()
+    record("image", "size on a node", round(size / 1_000_000), "MB", at_most=MOST_BYTES / 1_000_000)
+    assert size < MOST_BYTES
+
+
+def _size() -> int:
+    """Bytes, as the node that runs it says; the image has several names there."""
+    images = (image for node in find("nodes") for image in node["status"].get("images", []))
+    name = pods.IMAGE.partition("@")[0]
+    return max(image["sizeBytes"] for image in images if any(known.endswith(name) for known in image["names"] or ()))

@@ -1,0 +1,52 @@
+"""A node is drained under load: with two servers of each shard and two routers, no answer is lost."""
+
+from __future__ import annotations
+
+from e2e.support import store
+from e2e.support.figures import record
+from e2e.support.kubectl import Manifest, find, kubectl, until
+from e2e.support.story import Story
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+OURS = "!lookupdb.dev/e2e"
+"""Who asks is no part of the story: it stays where it is."""
+
+
+def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
+    keys = story.source("records", version="same", records=2000)
+    story.apply(story.dataset("records", "records", shards=2, replicas=2, router={"replicas": 2}))
+    story.settled("records")
+    node = _node()
+    assert _pods_on(story, node), f"nothing of the dataset runs on {node}"
+
+    with story.load("records", keys, per_second=500) as load:
+        try:
+            kubectl(
+                *("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={OURS}"),
+                *("--timeout=240s",),
+                timeout=250,
+            )
+            until(lambda: not _pods_on(story, node), seconds=60, what=f"nothing left on {node}")
+            story.settled("records")
+            before = load.report().answers
+            load.wait_answers(before + 2000, seconds=60)
+        finally:
+            kubectl("uncordon", node)
+        report = load.stop()
+
+    record("node-drained", "answers", report.answers)
+    record("node-drained", "failed or mixed answers", report.failed + report.mixed + report.wrong, at_most=0)
+    record("node-drained", "slowest answer", report.longest, "s")
+    assert report.faultless, report
+
+
+def _node() -> str:
+    """A worker that may be drained: the embedded store's volume is not on it."""
+    workers = [node for node in find("nodes") if CONTROL_PLANE not in node["metadata"]["labels"]]
+    home = store.pod()["spec"]["nodeName"]
+    return next(str(node["metadata"]["name"]) for node in workers if node["metadata"]["name"] != home)
+
+
+def _pods_on(story: Story, node: str) -> list[Manifest]:
+    pods = find("pods", story.namespace, "lookupdb.dev/dataset=records")
+    return [pod for pod in pods if pod["spec"].get("nodeName") == node and pod["status"]["phase"] == "Running"]
