@@ -6,6 +6,9 @@ LookupdbError (1)
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
 ├── GateClosed (4)           the generation was built and must not be rolled out
 ├── StoreError (5)           the store cannot be read or written
+│   ├── StoreDenied (5)      it does not let us in
+│   ├── GenerationMissing (5)  it holds no such whole generation
+│   ├── GenerationExists (5) a generation never changes: it is there, of another spec
 │   └── CorruptFile (5)      a shard file or manifest.json is not what its checksum or format says
 ├── NotEnoughRoom (6)        memory or disk
 └── LookupFailed (1)         a client's request could not be answered
@@ -68,6 +71,24 @@ class StoreError(LookupdbError):
 
     exit_code = 5
     reason = "StoreUnavailable"
+
+
+class StoreDenied(StoreError):
+    """Credentials or rights do not suffice: trying again does not help."""
+
+    reason = "StoreDenied"
+
+
+class GenerationMissing(StoreError):
+    """The store holds no such whole generation."""
+
+    reason = "GenerationMissing"
+
+
+class GenerationExists(StoreError):
+    """The generation to be built is whole already, and not of the spec it is to be built to."""
+
+    reason = "GenerationExists"
 
 
 class CorruptFile(StoreError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,19 @@ from lookupdb import store
 from lookupdb.build import display
 from lookupdb.build.report import Result
 from lookupdb.cli.build import command
-from lookupdb.errors import BadSource, GateClosed, InvalidManifest, LookupdbError, NotEnoughRoom, StoreError
+from lookupdb.errors import (
+    BadSource,
+    GateClosed,
+    GenerationExists,
+    InvalidManifest,
+    LookupdbError,
+    NotEnoughRoom,
+    StoreDenied,
+    StoreError,
+)
 from lookupdb.spec import read_manifest
 from lookupdb.store import Dataset
+from lookupdb.store.directory import DirectoryDataset
 
 
 class Project:
@@ -82,6 +94,8 @@ class TestResult:
         assert result["fileBytes"] == manifest.totals.file_bytes
         assert result["recordBytes"] == manifest.totals.key_bytes + manifest.totals.value_bytes
         assert result["peakMemoryBytes"] > 1 << 20
+        assert result["largestShardBytes"] == max(shard.bytes for shard in manifest.shards)
+        assert result["builtAt"] == manifest.built_at
         assert (result["exitCode"], result["reason"]) == (0, "Built")
         assert "built g1: 1,000 records in 2 shards" in result["message"]
 
@@ -95,6 +109,28 @@ class TestResult:
         result = project.built("--unless-fingerprint", fingerprint)
         assert (result["outcome"], result["generation"], result["reason"]) == ("unchanged", None, "Unchanged")
         assert project.dataset.generations() == ("g1",)
+
+    def test_a_source_written_again_as_it_was_is_unchanged(self, project: Project) -> None:
+        """As a ConfigMap is that the kubelet mounts anew."""
+        fingerprint = project.built()["fingerprint"]
+        project.rows(1000)
+        os.utime(project.folder / "people.csv", (1, 1))
+        assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "unchanged"
+
+    def test_a_build_that_nobody_heard_of_is_adopted_by_the_next(self, project: Project) -> None:
+        first = project.built("--generation", "g1")
+        (project.folder / "people.csv").unlink()  # even when its source has gone meanwhile
+        again = project.built("--generation", "g1", "--unless-fingerprint", first["fingerprint"])
+        assert (again["outcome"], again["reason"], again["exitCode"]) == ("adopted", "Adopted", 0)
+        same = ("generation", "fingerprint", "records", "fileBytes", "largestShardBytes", "builtAt", "recordBytes")
+        assert {name: again[name] for name in same} == {name: first[name] for name in same}
+
+    def test_a_generation_published_while_its_claim_was_waited_for_is_adopted(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project.built("--generation", "g1")
+        monkeypatch.setattr(DirectoryDataset, "generations", lambda _: ())
+        assert project.built("--generation", "g1")["outcome"] == "adopted"
 
     def test_a_changed_source_is(self, project: Project) -> None:
         fingerprint = project.built()["fingerprint"]
@@ -185,9 +221,38 @@ class TestRefusals:
         project.describe(gates={"requiredKeys": ["P17", " "]})
         assert "requiredKeys: not found: 'P17', ' '" in project.refused().message
 
-    def test_a_generation_that_is_there(self, project: Project) -> None:
+    def test_a_generation_that_is_there_of_another_spec(self, project: Project) -> None:
         project.built()
-        assert isinstance(project.refused("--generation", "g1"), StoreError)
+        project.describe(shards=3)
+        error = project.refused("--generation", "g1")
+        assert isinstance(error, GenerationExists)
+        assert (error.exit_code, error.reason) == (5, "GenerationExists")
+        assert len(project.dataset.manifest("g1").shards) == 2
+
+    @pytest.mark.parametrize("url", ["people.csv", "/etc/passwd", "file:///etc/passwd"])
+    def test_files_of_the_machine_when_they_are_not_to_be_read(self, project: Project, url: str) -> None:
+        project.describe(source={"url": url, "format": "csv"})
+        error = project.refused("--no-local-files")
+        assert isinstance(error, BadSource)
+        assert url in error.message
+        assert "volume:// with source.volume" in str(error)
+
+    def test_a_volume_and_an_example_are_not_such_files(self, project: Project) -> None:
+        project.describe(source={"url": "volume://people.csv", "volume": {"claimName": "people"}})
+        assert project.built("--no-local-files", "--volume", str(project.folder))["records"] == 1000
+        project.describe(source={"url": "example://airports.csv.gz"}, key={"columns": ["icao"]})
+        assert project.built("--no-local-files")["records"] > 20_000
+
+    def test_a_store_that_cannot_be_written_for_want_of_rights(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def denied(*_: object, **__: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied", "the store")
+
+        monkeypatch.setattr(Path, "mkdir", denied)
+        with pytest.raises(StoreDenied) as caught:
+            project.dataset.claim("g1", project.folder / "scratch")
+        assert (caught.value.exit_code, caught.value.reason) == (5, "StoreDenied")
 
     def test_an_active_generation_that_is_not_there(self, project: Project) -> None:
         assert isinstance(project.refused("--active", "g9"), StoreError)

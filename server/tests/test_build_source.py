@@ -17,6 +17,7 @@ import zstandard
 from moto.server import ThreadedMotoServer
 from support.sources import dataset, read
 
+from lookupdb.build import location
 from lookupdb.build.fetch import fetch
 from lookupdb.build.location import pattern_expression
 from lookupdb.build.progress import Silent
@@ -119,6 +120,19 @@ def test_a_relative_path_needs_the_manifests_folder() -> None:
         urls(None, "a.csv")
 
 
+def test_of_files_too_large_to_be_read_for_it_the_fingerprint_changes_with_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "IDENTIFIED_BYTES", 2 * len(CSV) - 1)
+    prints = []
+    for moment in (1, 1, 2):
+        for name in ("a.csv", "b.csv"):
+            (tmp_path / name).write_bytes(CSV)
+            os.utime(tmp_path / name, ns=(moment, moment))
+        prints.append(fingerprint(resolve(dataset(tmp_path, "*.csv"), volume=None)))
+    assert prints[0] == prints[1] != prints[2]
+
+
 def test_the_fingerprint_changes_when_a_file_does(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(CSV)
     (tmp_path / "b.csv").write_bytes(CSV)
@@ -129,8 +143,10 @@ def test_the_fingerprint_changes_when_a_file_does(tmp_path: Path) -> None:
     first = now()
     assert first == now()
     assert first != now("a.csv")
-    os.utime(tmp_path / "a.csv", ns=(1, 1))
+    (tmp_path / "a.csv").write_bytes(CSV.swapcase())
     assert now() != first
+    (tmp_path / "a.csv").write_bytes(CSV)
+    assert now() == first
 
 
 def packed(kind: str, content: bytes) -> bytes:

@@ -15,6 +15,7 @@ from support.routing import LIMITS, Core, entry, table_file
 from support.shards import write_generation
 from support.waiting import soon
 
+from lookupdb.route import cutover
 from lookupdb.route.watch import Watcher
 
 KEYS = [f"k{i}" for i in range(60)]
@@ -73,6 +74,37 @@ async def started(router: Router, *given: dict[str, Any], version: int = 1) -> R
     router.watcher.start()
     await soon(lambda: router.core.cutover.complete, "the first table is in effect")
     return router
+
+
+async def test_without_a_table_it_waits_and_is_not_complete(router: Router) -> None:
+    router.watcher.start()
+    assert (router.status["error"], router.status["tableVersion"]) == (cutover.WAITING, None)
+    assert not router.core.cutover.complete
+
+
+async def test_a_shard_that_is_down_keeps_a_new_router_out_for_a_while_only(
+    router: Router, entries: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutover, "READY_SECONDS", 0.3)
+    nowhere = ["127.0.0.1:1"]
+    told: list[bool] = []
+    router.core.cutover._on_change = lambda: told.append(router.core.cutover.complete)
+    router.write(table_file({**entries["g1"], "shards": [entries["g1"]["shards"][0], nowhere]}))
+    router.watcher.start()
+    await soon(lambda: router.status["unreachedShards"] == [1], "one of two shards is reached")
+    assert not router.core.cutover.complete
+    await soon(lambda: told[-1], "it is told to be complete")
+
+
+async def test_a_router_that_reaches_no_shard_is_never_complete(
+    router: Router, entries: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutover, "READY_SECONDS", 0.05)
+    nowhere = ["127.0.0.1:1"]
+    router.write(table_file({**entries["g1"], "shards": [nowhere, nowhere]}))
+    router.watcher.start()
+    await soon(lambda: router.core.cutover._waited_enough, "it has waited long enough")
+    assert not router.core.cutover.complete
 
 
 class Load:

@@ -188,11 +188,14 @@ async def test_a_half_written_file_is_told_once_and_the_whole_one_is_seen(path: 
     assert str(path) in seen.invalid[0]
 
 
-async def test_a_file_that_is_missing_is_told_and_seen_when_it_comes(path: Path) -> None:
+async def test_a_file_that_is_not_there_yet_is_waited_for_and_told_when_it_goes_away(path: Path) -> None:
     content = path.read_bytes()
     path.unlink()
     seen = Seen(path)
-    assert seen.invalid == [f"{path} cannot be read: No such file or directory"]
+    seen.watcher.look()
+    assert seen.invalid == []
     path.write_bytes(content)
     await soon(lambda: seen.versions == [1], "version 1 is seen", 1)
+    path.unlink()
+    await soon(lambda: seen.invalid == [f"{path} cannot be read: No such file or directory"], "it is told", 1)
     seen.watcher.stop()

@@ -129,8 +129,13 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
     path = tmp_path / "table.json"
     with contextlib.ExitStack() as stack:
         router = stack.enter_context(starting(path))
-        assert router.get("/readyz", admin=True)[0] == 503
+        waiting = b"not ready: worker 0: no routing table yet\n"
+        until(lambda: router.get("/readyz", admin=True) == (503, waiting), "it says what it waits for")
+        assert (router.reports("tableVersion"), router.reports("error")) == ([None], ["no routing table yet"])
         until(lambda: router.get("/v1/lookup/k1")[0] == 503, "without a table all is unavailable")
+        assert b"the router has no valid routing table yet" in router.get("/v1/lookup/k1")[1]
+        assert router.get("/v1/dataset")[0] == 503
+        assert b"lookupdb_router_reloads_refused_total 0.0" in router.get("/metrics", admin=True)[1]
         rewrite(path, table_file(without))
         until(lambda: router.reports("unreachedShards") == [[1]], "one shard is reached")
         assert router.get("/readyz", admin=True)[0] == 503

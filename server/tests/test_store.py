@@ -20,8 +20,9 @@ from lookupdb import store
 from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.store import Address, Dataset
 from lookupdb.store import open as open_store
+from lookupdb.store.bucket import Bucket
 from lookupdb.store.dataset import verify
-from lookupdb.store.objects import Bucket, ObjectDataset
+from lookupdb.store.objects import ObjectDataset
 
 ADDRESS = Address("local", "default", "things", "local")
 CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}

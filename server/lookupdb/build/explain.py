@@ -19,7 +19,7 @@ _SHOWN_FILES = 20
 def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
     """Several lines. Reads the source's listing and the store, writes nothing. Raises what ``build`` would."""
     run.check_memory(options.memory_limit)
-    objects = resolve(spec, volume=options.volume)
+    objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     dataset = store.dataset(spec)
     active = run.active_manifest(dataset, options.active)
     generation = options.generation or dataset.next_generation()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -120,7 +120,7 @@ def _check_unchanged(described: SourceFile, path: Path) -> None:
         now = describe_local(described.url, path.stat())
     except OSError as error:
         raise BadSource(f"{described.url} went away while it was read: {error.strerror}") from error
-    if described.modified is not None and now != described:
+    if described.modified is not None and replace(now, etag=described.etag) != described:
         raise BadSource(f"{described.url} changed while it was read", hint="build again once it is complete")
 
 

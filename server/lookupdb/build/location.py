@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -148,6 +148,33 @@ def _local(path: Path, url: str) -> Found:
     except OSError as error:
         raise BadSource(f"{url} cannot be read: {error.strerror}") from error
     return Found(describe_local(url, status), path)
+
+
+IDENTIFIED_BYTES: Final = 64 << 20
+"""Up to so much in local files, their content is their ETag: it costs a fraction of a second to read."""
+
+
+def identified(found: list[Found]) -> list[Found]:
+    """``found``, its local files with a checksum as ETag unless they are large together: a ConfigMap that is mounted
+    anew, or a file written again as it was, is no change. Raises BadSource."""
+    if sum(one.described.bytes for one in found if _is_local(one)) > IDENTIFIED_BYTES:
+        return found
+    return [_with_checksum(one) if _is_local(one) else one for one in found]
+
+
+def _is_local(one: Found) -> bool:
+    """An example, which never changes, has its checksum already."""
+    return isinstance(one.place, Path) and one.described.etag is None
+
+
+def _with_checksum(one: Found) -> Found:
+    assert isinstance(one.place, Path)
+    try:
+        with one.place.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadSource(f"{one.described.url} cannot be read: {error.strerror}") from error
+    return replace(one, described=replace(one.described, etag=checksum))
 
 
 def describe_local(url: str, status: os.stat_result) -> SourceFile:

@@ -24,7 +24,8 @@ class Result:
     """How a build ended. Record bytes are of keys and values; peak memory is of all processes when it was built, of the
     first one else."""
 
-    outcome: Literal["built", "unchanged", "failed"]
+    outcome: Literal["built", "adopted", "unchanged", "failed"]
+    """Adopted: the generation was whole already, built to this very spec by a builder that could not tell."""
     dataset: str
     """``namespace/name``."""
     generation: str | None = None
@@ -34,11 +35,14 @@ class Result:
     duplicates: int = 0
     record_bytes: int = 0
     file_bytes: int = 0
+    largest_shard_bytes: int = 0
+    built_at: str | None = None
+    """ISO 8601, UTC."""
     seconds: float = 0.0
     peak_memory_bytes: int = 0
     exit_code: int = 0
     reason: str = ""
-    """CamelCase; the error's when the build failed, else Built or Unchanged."""
+    """CamelCase; the error's when the build failed, else Built, Adopted or Unchanged."""
     message: str = ""
 
     def to_json(self, limit: int | None = None) -> bytes:

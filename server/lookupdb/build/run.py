@@ -6,7 +6,7 @@ import datetime
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lookupdb import __version__, keys, shardfile
@@ -22,6 +22,7 @@ from lookupdb.build.report import Result
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source import SourceObject, fingerprint, resolve
 from lookupdb.build.write import GenerationWriter
+from lookupdb.errors import GenerationExists
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.shardfile import ShardMeta
@@ -45,28 +46,40 @@ class Options:
     """The generation that gates compare with; None: the newest whole one."""
     unless_fingerprint: str | None = None
     """Build nothing when the source has this fingerprint."""
+    local_files: bool = True
+    """Whether files of this machine may be read, other than those of the volume."""
 
 
 def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress) -> Result:
     """Build one generation of ``spec`` in ``store``.
 
-    Raises BadSource, GateClosed, StoreError, NotEnoughRoom. Whatever happens, earlier generations are untouched,
-    and the new one is there whole or not at all.
+    When ``options.generation`` is whole already and was built to this very spec, it is adopted: the builder before
+    this one could publish it and not tell. Raises BadSource, GateClosed, StoreError (GenerationExists when it was built
+    to another spec), NotEnoughRoom. Whatever happens, earlier generations are untouched, and the new one is there
+    whole or not at all.
     """
     began = time.monotonic()
     check_memory(options.memory_limit)
-    objects = resolve(spec, volume=options.volume)
+    dataset = store.dataset(spec)
+    if options.generation is not None and options.generation in dataset.generations():
+        return _adopted(spec, dataset, options.generation, began)
+    objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     print_of = fingerprint(objects)
     if options.unless_fingerprint == print_of:
         return _unchanged(spec, print_of, began)
-    dataset = store.dataset(spec)
     active = active_manifest(dataset, options.active)
-    with (
-        scratch_folder(options.scratch) as scratch,
-        dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
-    ):
-        one = _Build(spec, options, progress, scratch, claim, active)
-        manifest = one.run(objects, print_of, began)
+    try:
+        with (
+            scratch_folder(options.scratch) as scratch,
+            dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
+        ):
+            one = _Build(spec, options, progress, scratch, claim, active)
+            manifest = one.run(objects, print_of, began)
+    except GenerationExists:
+        if options.generation is None:
+            raise
+        # Published while we waited for the claim of its builder.
+        return _adopted(spec, dataset, options.generation, began)
     return _built(manifest, one.reading_peak)
 
 
@@ -205,6 +218,23 @@ def _unchanged(spec: DatasetSpec, print_of: str, began: float) -> Result:
     )
 
 
+def _adopted(spec: DatasetSpec, dataset: Dataset, generation: str, began: float) -> Result:
+    """``generation``, which is whole already. Raises GenerationExists when it was built to another spec."""
+    manifest = dataset.manifest(generation)
+    if manifest.content != spec.content_hash():
+        raise GenerationExists(
+            f"generation {generation} of {dataset.address} exists already in {dataset.url}, built to another spec",
+            hint="a generation never changes: leave --generation away to build the next one",
+        )
+    return replace(
+        _built(manifest, 0),
+        outcome="adopted",
+        seconds=round(time.monotonic() - began, 3),
+        reason="Adopted",
+        message=f"{generation} is whole already, built to this very spec at {manifest.built_at}: nothing was built",
+    )
+
+
 def _built(manifest: Manifest, reading_peak: int) -> Result:
     totals = manifest.totals
     return Result(
@@ -217,6 +247,8 @@ def _built(manifest: Manifest, reading_peak: int) -> Result:
         duplicates=manifest.duplicates.count,
         record_bytes=totals.key_bytes + totals.value_bytes,
         file_bytes=totals.file_bytes,
+        largest_shard_bytes=max(shard.bytes for shard in manifest.shards),
+        built_at=manifest.built_at,
         seconds=manifest.seconds,
         peak_memory_bytes=max(reading_peak, peak_resident()),
         reason="Built",

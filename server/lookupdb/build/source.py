@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import orjson
 
-from lookupdb.build.location import Found, Remote, find
+from lookupdb.build.location import Found, Remote, find, identified
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec, Source
@@ -41,16 +41,26 @@ class SourceObject:
     place: Path | Remote
 
 
-def resolve(spec: DatasetSpec, *, volume: Path | None) -> tuple[SourceObject, ...]:
+def resolve(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> tuple[SourceObject, ...]:
     """The files that the source's urls name, in the order of the urls and, within one, of their paths.
 
-    ``volume`` is the folder behind volume:// urls. Raises BadSource for anything that is not there or not readable.
+    ``volume`` is the folder behind volume:// urls; without ``local_files``, no other file of this machine is read.
+    Raises BadSource for anything that is not there, not readable or not allowed.
     """
-    return tuple(
-        _source_object(found, spec.source)
-        for url in spec.source.urls
-        for found in find(url, base=spec.base, volume=volume)
-    )
+    if not local_files:
+        _refuse_local_files(spec.source.urls)
+    found = [one for url in spec.source.urls for one in find(url, base=spec.base, volume=volume)]
+    return tuple(_source_object(one, spec.source) for one in identified(found))
+
+
+def _refuse_local_files(urls: Iterable[str]) -> None:
+    for url in urls:
+        scheme, separator, _ = url.partition("://")
+        if not separator or scheme == "file":
+            raise BadSource(
+                f"{url} is a file of the machine that builds, and such files are not read here",
+                hint="use https://, s3://, gs:// or az://, or volume:// with source.volume",
+            )
 
 
 def fingerprint(objects: Iterable[SourceObject]) -> str:

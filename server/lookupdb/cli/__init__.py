@@ -7,6 +7,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import click
@@ -17,22 +19,39 @@ from lookupdb.errors import LookupdbError
 VERBS: Final = {
     "up": "Build, serve and route a dataset on this machine.",
     "build": "Build one generation of a dataset into a store.",
+    "fetch": "Fetch one shard of a generation from a store into a folder.",
     "serve": "Serve one shard over RESP, the Redis protocol.",
     "route": "Answer lookups over HTTP from the shards of a routing table.",
     "get": "Look keys up, through a router.",
     "inspect": "Show what a shard file or a generation holds.",
     "diff": "Compare the records of two generations.",
+    "sweep": "Remove from a store what belongs to no living dataset.",
 }
 """Verb → the sentence in ``lookupdb --help``. Each is ``command`` in ``lookupdb.cli.<verb>``."""
+
+GROUP: Final = "lookupdb.verbs"
+"""Entry points of other packages: verb → its command. What is not installed is no verb."""
+
+SENTENCES: Final = {"operator": "Run the Kubernetes operator."}
+"""Of verbs of other packages, so that --help loads none of them."""
+
+
+@cache
+def other_verbs() -> dict[str, EntryPoint]:
+    """The verbs that other packages bring. None of them displaces one of ours."""
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in VERBS}
 
 
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *other_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in other_verbs():
+            loaded: click.Command = other_verbs()[cmd_name].load()
+            return loaded
         if cmd_name not in VERBS:
-            near = difflib.get_close_matches(cmd_name, VERBS, n=1)
+            near = difflib.get_close_matches(cmd_name, self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
         command: click.Command = importlib.import_module(f"lookupdb.cli.{cmd_name}").command
@@ -40,7 +59,8 @@ class _Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            others = {verb: SENTENCES.get(verb, f"Of {point.module}.") for verb, point in other_verbs().items()}
+            formatter.write_dl(list({**VERBS, **others}.items()))
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
 from lookupdb import store
 from lookupdb.cli.options import option
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION
 from lookupdb.spec import LOCAL
 from lookupdb.store import Address, Dataset
-from lookupdb.store.generation import Generation, in_folder, in_store
+from lookupdb.store import generation as generations
+from lookupdb.store.generation import in_folder, in_store
 
 DEFAULT_STORE: Final = ".lookupdb/store"
 
@@ -33,6 +36,18 @@ dataset_option = option(
 )
 
 
+class Generation(click.ParamType[str]):
+    """g1, g2, …"""
+
+    name = "gN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Fails with a usage error for anything else."""
+        if not GENERATION.fullmatch(str(value)):
+            self.fail(f"a generation is called g1, g2, …, found {value!r}", param, ctx)
+        return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where ``gN`` is looked for."""
@@ -41,7 +56,7 @@ class Place:
     cluster_id: str
     dataset: str | None
 
-    def find(self, target: str) -> Generation:
+    def find(self, target: str) -> generations.Generation:
         """The generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
         if GENERATION.fullmatch(target):
             return in_store(self._dataset(), target)

@@ -16,23 +16,11 @@ import click
 
 from lookupdb import store
 from lookupdb.build import display, explain, report, run
+from lookupdb.cli.addressing import Generation
 from lookupdb.cli.options import Size, log_format, option
-from lookupdb.manifest import GENERATION
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 
 DEFAULT_STORE: Final = ".lookupdb/store"
-
-
-class Generation(click.ParamType[str]):
-    """g1, g2, …"""
-
-    name = "gN"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Fails with a usage error for anything else."""
-        if not GENERATION.fullmatch(str(value)):
-            self.fail(f"a generation is called g1, g2, …, found {value!r}", param, ctx)
-        return str(value)
 
 
 @click.command()
@@ -83,6 +71,13 @@ class Generation(click.ParamType[str]):
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="The folder that volume:// urls name files in.",
 )
+@option(
+    "--no-local-files",
+    "no_local_files",
+    is_flag=True,
+    show_default=False,
+    help="Refuse urls of files of this machine (paths, file://); volume:// is not one.",
+)
 @option("--unless-fingerprint", metavar="F", help="Build nothing when the source's fingerprint is F.")
 @option("--explain", "explains", is_flag=True, help="Say what would be done, and do nothing.")
 @option(
@@ -105,6 +100,7 @@ def command(
     explains: bool,
     termination_log: Path | None,
     style: str,
+    no_local_files: bool,
     **options: Any,
 ) -> None:
     """Build one generation of the dataset that MANIFEST describes.
@@ -119,11 +115,12 @@ def command(
         lookupdb build -f people.yaml --store s3://lookups/eu --memory-limit 4GiB
 
     A generation never changes once it is published; old ones stay until something removes them (`lookupdb up` and a
-    cluster keep spec.keepGenerations). When a build fails or is interrupted, nothing of it is left and
-    earlier generations are as they were: run it again.
+    cluster keep spec.keepGenerations). A --generation that is there already is adopted when it was built to this very
+    spec, so that a build can be repeated when nobody heard how it ended. When a build fails or is interrupted, nothing
+    of it is left and earlier generations are as they were: run it again.
     """
     began = time.monotonic()
-    chosen = run.Options(**options)
+    chosen = run.Options(**options, local_files=not no_local_files)
     with _reported(termination_log, began) as told:
         spec = told.spec = read_manifest(file)
         place = store.open(store_url, cluster_id)

@@ -16,6 +16,10 @@ from lookupdb.route.table import RoutingTable
 
 log = logging.getLogger(__name__)
 
+READY_SECONDS: Final = 10.0
+"""After a table has been in effect for so long, one shard that was reached is enough to be ready: others' keys are
+better answered than none, and a shard that is down must not keep every new router out of service."""
+WAITING: Final = "no routing table yet"
 _NAMED: Final = 20
 """Reports to the supervisor name at most so many endpoints."""
 _RELOADS: Final = INDEX["reloads"]
@@ -39,6 +43,8 @@ class Cutover:
         self._seen: int | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
+        self._waited: asyncio.TimerHandle | None = None
+        self._waited_enough = False
 
     def offer(self, table: RoutingTable) -> None:
         """Put ``table`` into effect as soon as it can be; the newest table offered wins."""
@@ -78,19 +84,25 @@ class Cutover:
 
     @property
     def complete(self) -> bool:
-        """Whether a table is in effect of which every shard has been reached at least once."""
+        """Whether a table is in effect of which every shard has been reached at least once, or of which one has been
+        while the table was in effect for READY_SECONDS."""
         live = self._lookups.live
-        return live is not None and not live.unreached
+        if live is None:
+            return False
+        unreached = live.unreached
+        return not unreached or (self._waited_enough and len(unreached) < len(live.active.shards))
 
     def close(self) -> None:
         """Close all connections."""
+        if self._waited:
+            self._waited.cancel()
         self._abandon()
         self._lookups.live = None
         self._pool.close_unused(())
 
     def _waiting(self) -> str | None:
         if not self._next:
-            return None
+            return None if self._lookups.live else WAITING
         missing = [str(shard) for shard, proven in enumerate(self._next.proven) if not proven]
         version = self._next.table.version
         return f"version {version} waits for an endpoint to prove itself of shard {', '.join(missing[:_NAMED])}"
@@ -131,10 +143,16 @@ class Cutover:
         counters[_RELOADS] += 1
         counters[_VERSION] = new.table.version
         log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
+        if not self._waited:
+            self._waited = self._loop.call_later(READY_SECONDS, self._wait_no_longer)
         if old:
             # Whatever was asked of the old table has been answered, or given up, by then.
             self._retiring.append(old)
             self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
+
+    def _wait_no_longer(self) -> None:
+        self._waited_enough = True
+        self._on_change()
 
     def _retire(self, old: LiveTable) -> None:
         self._retiring.remove(old)

@@ -27,7 +27,7 @@ __all__ = ["UNAVAILABLE", "BatchWaiter", "DatasetInfo", "Generation", "Lookups",
 
 _MISSING: Final = INDEX["keys_missing"]
 _UNAVAILABLE: Final = INDEX["keys_unavailable"]
-NO_TABLE: Final = Problem("NoTable", "the router has not read a valid routing table yet")
+NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ _SETTLED_SECONDS: Final = 1.0
 
 
 class Watcher:
-    """Calls ``changed`` with each valid content of the file at ``path``, ``invalid`` with why another is not."""
+    """Calls ``changed`` with each valid content of the file at ``path``, ``invalid`` with why another is not.
+
+    A file that has never been there is neither: it is waited for.
+    """
 
     def __init__(self, path: Path, changed: Callable[[RoutingTable], None], invalid: Callable[[str], None]) -> None:
         self._path = path
@@ -26,6 +29,7 @@ class Watcher:
         self._invalid = invalid
         self._signature: tuple[int, int, int, int] | None = None
         self._content: bytes | None = None
+        self._found = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -49,8 +53,11 @@ class Watcher:
             content = self._read()
         except OSError as error:
             self._signature = self._content = None
+            if isinstance(error, FileNotFoundError) and not self._found:
+                return
             self._invalid(f"{self._path} cannot be read: {error.strerror or error}")
             return
+        self._found = True
         settled = abs(time.time() - about.st_mtime) > _SETTLED_SECONDS
         self._signature = signature if settled else None
         if content != self._content:

@@ -62,7 +62,7 @@ class _Reports:
             self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._tell, cutover)
 
     def _tell(self, cutover: Cutover) -> None:
-        """Ready is when a routing table is in effect and each of its shards has been reached once."""
+        """Ready is when the cutover is complete: a routing table is in effect and its shards have been reached."""
         self._timer = None
         status = cutover.status()
         if not self._ready and cutover.complete:
@@ -94,6 +94,7 @@ async def route(boot: Boot) -> None:
     cutover = Cutover(lookups, settings(limits, slot, boot.config["password"]), changed)
     watcher = Watcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
+    reports.changed(cutover)  # that there is no routing table yet, if so
     front = HttpFront(lookups, limits, slot)
     # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
     await _first_of(complete, stop, limits.deadline_seconds)

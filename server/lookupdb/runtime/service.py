@@ -110,8 +110,9 @@ def _unready(supervisor: Supervisor, preparing: asyncio.Future[None]) -> str | N
         case _ if not preparing.done():
             return "preparing"
         case _:
-            waiting = [str(worker.index) for worker in supervisor.workers if worker.state is not State.READY]
-            return f"not ready: worker {', '.join(waiting)}"
+            waiting = [worker for worker in supervisor.workers if worker.state is not State.READY]
+            why = next((f": {error}" for worker in waiting if (error := worker.report.get("error"))), "")
+            return f"not ready: worker {', '.join(str(worker.index) for worker in waiting)}{why}"
 
 
 def _status(service: Service, supervisor: Supervisor) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from urllib.parse import unquote, urlsplit
 
 from lookupdb.errors import UsageError
 from lookupdb.spec import LOCAL, DatasetSpec
+from lookupdb.store.bucket import Bucket
 from lookupdb.store.dataset import Claim, Dataset
 from lookupdb.store.directory import DirectoryDataset, directory_addresses
 from lookupdb.store.layout import Address, checked_cluster
-from lookupdb.store.objects import Bucket, ObjectDataset
+from lookupdb.store.objects import ObjectDataset
 
 __all__ = ["Address", "Claim", "Dataset", "Store", "open"]
 
@@ -57,8 +58,8 @@ class Store:
 def open(url: str, cluster: str = LOCAL) -> Store:
     """The store at ``url``: a directory's path, or a file://, s3://, gs:// or az:// URL.
 
-    Nothing is read or created yet. Buckets take credentials and endpoints from the environment (AWS_…, GOOGLE_…,
-    AZURE_…). Raises UsageError for a URL that cannot be used.
+    Nothing is read or created yet. Buckets take credentials and endpoints from the environment: LOOKUPDB_STORE_AWS_…
+    and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). Raises UsageError for a URL that cannot be used.
     """
     checked_cluster(cluster)
     scheme = urlsplit(url).scheme if "://" in url else ""

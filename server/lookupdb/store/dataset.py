@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.manifest import Manifest, ShardFile, generation_number
 from lookupdb.store.layout import Address, checked_generation
 
@@ -57,7 +57,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def manifest(self, generation: str) -> Manifest:
-        """Raises StoreError when there is no such whole generation, CorruptFile when its manifest is not one."""
+        """Raises GenerationMissing when there is no such whole generation, CorruptFile when its manifest is not one."""
 
     @abstractmethod
     def next_generation(self) -> str:
@@ -72,12 +72,35 @@ class Dataset(ABC):
         """The file of one shard on this machine: itself, or a verified copy in ``scratch``, removed after."""
 
     @abstractmethod
+    def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
+        """The bytes of a shard's file from ``start`` on, in chunks, as they come: nothing is verified.
+
+        Raises StoreError, also in the midst: read on from what has come.
+        """
+
+    @abstractmethod
     def claim(self, generation: str, scratch: Path) -> Claim:
-        """Claim ``generation`` for building. Raises StoreError when it exists or is being built by somebody else."""
+        """Claim ``generation`` for building; a dead builder's claim is taken over once it is known to be dead.
+
+        Raises GenerationExists when it is whole, StoreError when somebody else is building it.
+        """
 
     @abstractmethod
     def remove(self, generation: str) -> None:
         """Remove a generation, its manifest first; one that is not there is no error. Raises StoreError."""
+
+    @abstractmethod
+    def unfinished(self) -> dict[str, float]:
+        """Generations that are not whole, and when anything of them last changed (UNIX time): builds under way, and
+        what dead ones and interrupted removals left. Raises StoreError."""
+
+    @abstractmethod
+    def note(self, name: str) -> bytes | None:
+        """The content of the dataset's small file ``name``, which is of no generation. Raises StoreError."""
+
+    @abstractmethod
+    def write_note(self, name: str, content: bytes | None) -> None:
+        """Write, or with None remove, such a file; a folder that is empty then goes too. Raises StoreError."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:
@@ -95,9 +118,11 @@ class Dataset(ABC):
             self.remove(name)
         return removed
 
-    def _missing(self, generation: str) -> StoreError:
+    def _missing(self, generation: str) -> GenerationMissing:
         there = ", ".join(self.generations()) or "none"
-        return StoreError(f"{self.url} has no generation {checked_generation(generation)}", hint=f"it has: {there}")
+        return GenerationMissing(
+            f"{self.url} has no generation {checked_generation(generation)}", hint=f"it has: {there}"
+        )
 
 
 def in_order(names: Collection[str]) -> tuple[str, ...]:

@@ -15,14 +15,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Final
 
-from lookupdb.errors import NotEnoughRoom, StoreError
+from lookupdb.errors import GenerationExists, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.dataset import Claim, Dataset, in_order
 from lookupdb.store.layout import Address, checked_generation, is_generation, parse_manifest
 from lookupdb.store.locks import try_lock, unlock
 
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
+_CHUNK: Final = 1 << 20
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
@@ -36,6 +38,8 @@ def store_errors(doing: str) -> Iterator[None]:
                 f"{doing}: {error.strerror}: {error.filename or ''}".rstrip(": "),
                 hint="make room there, or give another directory",
             ) from error
+        if error.errno in _DENIED:
+            raise StoreDenied(f"{doing}: {error}", hint="give this user the right, or another directory") from error
         raise StoreError(f"{doing}: {error}") from error
 
 
@@ -84,6 +88,14 @@ class DirectoryDataset(Dataset):
         """The file itself."""
         return nullcontext(self.folder / checked_generation(generation) / shard.file)
 
+    def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
+        """Of the file itself."""
+        path = self.folder / checked_generation(generation) / shard.file
+        with store_errors(f"cannot read {path}"), path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
     def claim(self, generation: str, scratch: Path) -> Claim:
         """Takes the lock, then clears what dead builders left."""
         checked_generation(generation)
@@ -114,6 +126,39 @@ class DirectoryDataset(Dataset):
             with suppress(FileNotFoundError):
                 shutil.rmtree(folder)
 
+    def unfinished(self) -> dict[str, float]:
+        """Partial folders, locks, and folders without manifest.json."""
+        found: dict[str, float] = {}
+        for name in self._names():
+            hidden = _HIDDEN.fullmatch(name)
+            generation = hidden[1] if hidden else name
+            if not is_generation(generation) or self._manifest_path(generation).is_file():
+                continue
+            with suppress(FileNotFoundError):
+                changed = (self.folder / name).stat().st_mtime
+                found[generation] = max(changed, found.get(generation, 0.0))
+        return found
+
+    def note(self, name: str) -> bytes | None:
+        """Beside the generations."""
+        with store_errors(f"cannot read {self.folder / name}"), suppress(FileNotFoundError, NotADirectoryError):
+            return (self.folder / name).read_bytes()
+        return None
+
+    def write_note(self, name: str, content: bytes | None) -> None:
+        """By a rename, so that it is never read in half."""
+        path = self.folder / name
+        with store_errors(f"cannot write {path}"):
+            if content is not None:
+                unfinished = self.folder / f".{name}.new"
+                unfinished.write_bytes(content)
+                unfinished.rename(path)
+                return
+            path.unlink(missing_ok=True)
+            for folder in (self.folder, self.folder.parent):
+                with suppress(OSError):  # not empty, or not ours to remove
+                    folder.rmdir()
+
     def free_bytes(self) -> int | None:
         """Of the file system that the folder is, or will be, on."""
         return free_bytes(self.folder)
@@ -128,7 +173,7 @@ class DirectoryDataset(Dataset):
     def _clear(self, generation: str) -> None:
         """Remove what is left of builds and removals that were interrupted. ``generation`` is locked by us."""
         if self._manifest_path(generation).is_file():
-            raise StoreError(
+            raise GenerationExists(
                 f"generation {generation} of {self.address} exists already in {self.folder}",
                 hint="a generation never changes: leave --generation away to build the next one",
             )

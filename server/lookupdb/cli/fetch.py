@@ -1,0 +1,65 @@
+"""`lookupdb fetch`: one shard of a generation, from a store into a folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lookupdb import store
+from lookupdb.cli.addressing import Generation, cluster_option, store_option
+from lookupdb.cli.ending import termination_log, told
+from lookupdb.cli.options import Size, log_format, option
+from lookupdb.spec import LOCAL
+from lookupdb.store import Address
+from lookupdb.store.fetching import PATIENCE_SECONDS, Fetch
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@store_option
+@cluster_option
+@option("--namespace", default="default", help="Of the dataset.")
+@option("--dataset", metavar="NAME", required=True, help="Whose generation it is.")
+@option("--uid", default=LOCAL, help="Of the dataset; its first eight characters count.")
+@option("--generation", type=Generation(), required=True, help="Of which generation.")
+@option("--shard", type=click.IntRange(min=0), required=True, help="Which of its shards.")
+@option("--rate", type=Size(), default="256MiB", help="Bytes a second, at most: others need the disk too.")
+@option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=PATIENCE_SECONDS,
+    help="Seconds for which the store may fail, nothing coming from it, before that is given up.",
+)
+@termination_log
+@log_format
+def command(
+    folder: Path,
+    store_url: str,
+    cluster_id: str,
+    namespace: str,
+    dataset: str,
+    uid: str,
+    generation: str,
+    shard: int,
+    rate: int,
+    patience: float,
+    termination_log: Path | None,
+) -> None:
+    """Fetch one shard of a generation into FOLDER, from which `lookupdb serve FOLDER --shard N` serves it.
+
+    \b
+        lookupdb fetch --dataset airports --generation g1 --shard 0 /data
+        lookupdb fetch --store s3://lookups/eu --cluster-id c1 --namespace team --dataset people --uid 3f2b9c1e \\
+            --generation g12 --shard 3 /data
+
+    The file is verified (size, SHA-256) before it gets its name, and manifest.json comes last. What is there whole is
+    not fetched again; what an interrupted fetch left is removed. Nothing that is written stays in the page cache: it
+    belongs to those who serve. Standard output gets the result, failures too, as one line of JSON.
+    """
+    with told(termination_log, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard) as result:
+        place = store.open(store_url, cluster_id).at(Address(cluster_id, namespace, dataset, uid))
+        fetched = Fetch(place, folder, rate=rate, patience=patience).run(generation, shard)
+        verb = "fetched" if fetched.outcome == "fetched" else "found whole, and not fetched again"
+        result.update(asdict(fetched), reason=fetched.outcome.capitalize(), message=f"{fetched.file}: {verb}")

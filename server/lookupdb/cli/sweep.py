@@ -1,0 +1,86 @@
+"""`lookupdb sweep`: a store is rid of what belongs to no living dataset."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+
+from lookupdb import store
+from lookupdb.cli.addressing import store_option
+from lookupdb.cli.options import log_format, option
+from lookupdb.errors import StoreError
+from lookupdb.store import living
+from lookupdb.store.sweeping import Sweep
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, as people write them: 24h, 30m, 7d, 90s."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Fails with a usage error for anything else."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value).strip())
+        if not match:
+            self.fail(f"{value!r} is not a duration; write it as 24h, 30m, 7d or 90s", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+@click.command()
+@store_option
+@option("--cluster-id", required=True, help="Whose part of the store is swept; no other is touched.")
+@option(
+    "--living",
+    "living_list",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The JSON file that names the cluster's datasets, as its operator writes it.",
+)
+@option(
+    "--grace",
+    type=Duration(),
+    default="24h",
+    help="How long a dataset must not have been living, and an unfinished generation not have changed.",
+)
+@option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@log_format
+def command(store_url: str, cluster_id: str, living_list: Path, grace: float, dry_run: bool) -> None:
+    """Remove from a store what belongs to no living dataset of a cluster.
+
+    \b
+        lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living living.json --dry-run
+
+    Of a living dataset the newest generations stay, as many as it keeps, and those that the list protects. A dataset
+    that the list does not name is marked by the first sweep that finds it so; a later one removes it, once the mark
+    has stood for the grace period. A generation whose builder is alive stays, and so does whatever is not known.
+
+    The list has the members formatVersion (1), cluster, and datasets: [{namespace, name, uid, keep, protect}]. Of
+    another cluster or another format it is refused. Standard output gets a line for each thing removed, and then the
+    sums as one line of JSON.
+    """
+    place = store.open(store_url, cluster_id)
+    sweep = Sweep(living.read(living_list, cluster_id), grace=grace, now=time.time(), dry=dry_run)
+    for sentence in sweep.run(place.at(address) for address in place.addresses()):
+        click.echo(f"would have: {sentence}" if dry_run else sentence)
+    summary = sweep.summary
+    members = {_camel(name): value for name, value in asdict(summary).items()}
+    click.echo(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))
+    if summary.problems:
+        more = f" (and {len(summary.problems) - 1} more)" if len(summary.problems) > 1 else ""
+        raise StoreError(f"not everything could be swept: {summary.problems[0]}{more}", hint="it can be run again")
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,210 @@
+"""One shard of a generation, from a store into a folder from which it can be served.
+
+It arrives beside what serves: slowly enough to leave the disk to others, and without taking the page cache from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError, UsageError
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.store.dataset import Dataset
+from lookupdb.store.directory import store_errors
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 20.0
+"""So long a store may fail, without a byte coming from it, before a fetch is given up."""
+_BACKOFF_SECONDS: Final = 0.25
+_MAX_BACKOFF_SECONDS: Final = 4.0
+_DROPPED_BYTES: Final = 32 << 20
+"""After so many bytes, what was written is put on the disk and its pages are let go."""
+_CHUNK: Final = 1 << 20
+_FINAL: Final = (CorruptFile, GenerationMissing, StoreDenied)
+"""Trying again does not help."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch did. Present: the file was there already, whole."""
+
+    outcome: Literal["fetched", "present"]
+    file: str
+    bytes: int
+    seconds: float
+
+
+class Fetch:
+    """Fetches one shard into ``folder``, at most ``rate`` bytes a second."""
+
+    def __init__(self, dataset: Dataset, folder: Path, *, rate: int, patience: float = PATIENCE_SECONDS) -> None:
+        self._dataset = dataset
+        self._folder = folder
+        self._rate = rate
+        self._patience = patience
+        self._began = time.monotonic()
+        self._moved = 0
+
+    def run(self, generation: str, number: int) -> Fetched:
+        """The shard's file, verified, and then manifest.json: together they can be served.
+
+        A file that is there, whole, is not fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, and UsageError
+        when the generation has no such shard.
+        """
+        manifest = self._patiently(lambda: self._dataset.manifest(generation))
+        shards = manifest.shards
+        if number >= len(shards):
+            raise UsageError(f"there is no shard {number} in {generation}: it has 0 to {len(shards) - 1}")
+        entry = shards[number]
+        path = self._folder / entry.file
+        with store_errors(f"cannot write to {self._folder}"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._clear(manifest)
+        present = self._is_whole(path, entry)
+        if not present:
+            self._check_room(entry)
+            self._fetch(generation, entry, path)
+        self._write(manifest)
+        seconds = round(time.monotonic() - self._began, 3)
+        return Fetched("present" if present else "fetched", entry.file, entry.bytes, seconds)
+
+    def _clear(self, manifest: Manifest) -> None:
+        """What another fetch left; and first of all another generation's manifest, which would tell lies."""
+        path = self._folder / FILE_NAME
+        if path.exists() and path.read_bytes() != manifest.to_json():
+            path.unlink()
+        for left in self._folder.glob(".*.partial"):
+            left.unlink(missing_ok=True)
+
+    def _check_room(self, entry: ShardFile) -> None:
+        free = shutil.disk_usage(self._folder).free
+        if free < entry.bytes:
+            raise NotEnoughRoom(
+                f"{self._folder} has {free} bytes free, {entry.file} needs {entry.bytes}",
+                hint="make room there, or give another folder",
+            )
+
+    def _is_whole(self, path: Path, entry: ShardFile) -> bool:
+        """Whether an earlier fetch completed ``path``."""
+        if not path.is_file() or path.stat().st_size != entry.bytes:
+            return False
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                self._throttle(len(chunk))
+                os.posix_fadvise(file.fileno(), 0, file.tell(), os.POSIX_FADV_DONTNEED)
+        return digest.hexdigest() == entry.sha256
+
+    def _fetch(self, generation: str, entry: ShardFile, path: Path) -> None:
+        partial = path.with_name(f".{path.name}.partial")
+        digest = hashlib.sha256()
+        try:
+            with store_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
+                written = dropped = 0
+                for chunk in self._chunks(generation, entry):
+                    _write_all(file.fileno(), chunk)
+                    digest.update(chunk)
+                    written += len(chunk)
+                    self._throttle(len(chunk))
+                    if written - dropped >= _DROPPED_BYTES:
+                        dropped = written
+                        _drop(file.fileno())
+                os.fchmod(file.fileno(), 0o444)
+                _drop(file.fileno())
+            _check(entry, generation, written, digest.hexdigest())
+            with store_errors(f"cannot write {path}"):
+                partial.rename(path)
+                _sync(self._folder)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _chunks(self, generation: str, entry: ShardFile) -> Iterator[bytes]:
+        """The whole file; where the store breaks off, read on from there."""
+        came = 0
+        source = self._dataset.read(generation, entry)
+
+        def chunk() -> bytes | None:
+            nonlocal source
+            try:
+                return next(source, None)
+            except StoreError:
+                source = self._dataset.read(generation, entry, came)
+                raise
+
+        while came < entry.bytes and (data := self._patiently(chunk)) is not None:
+            came += len(data)
+            yield data
+
+    def _write(self, manifest: Manifest) -> None:
+        """Last: its presence says that the shard can be served."""
+        unfinished = self._folder / f".{FILE_NAME}.partial"
+        with store_errors(f"cannot write {self._folder / FILE_NAME}"):
+            with unfinished.open("wb", buffering=0) as file:
+                _write_all(file.fileno(), manifest.to_json())
+                os.fsync(file.fileno())
+            unfinished.rename(self._folder / FILE_NAME)
+            _sync(self._folder)
+
+    def _throttle(self, moved: int) -> None:
+        self._moved += moved
+        ahead = self._moved / self._rate - (time.monotonic() - self._began)
+        if ahead > 0:
+            time.sleep(ahead)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """What ``ask`` returns, asked again while the store may come back."""
+        deadline = time.monotonic() + self._patience
+        delay = _BACKOFF_SECONDS
+        while True:
+            try:
+                return ask()
+            except _FINAL:
+                raise
+            except StoreError as error:
+                if time.monotonic() + delay > deadline:
+                    raise
+                log.warning("the store is asked again", extra={"reason": error.message, "delay": delay})
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_BACKOFF_SECONDS)
+
+
+def _check(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
+    """Raises CorruptFile when what came is not what the manifest says."""
+    for what, expected, found in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
+        if expected != found:
+            raise CorruptFile(
+                f"{entry.file} of {generation} has {what} {found} in the store, its manifest says {expected}",
+                hint="the generation is damaged: build another",
+            )
+
+
+def _write_all(descriptor: int, data: Any) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _drop(descriptor: int) -> None:
+    """Only what is on the disk can be let go of."""
+    os.fdatasync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,66 @@
+"""The living list: which datasets a cluster has, written by its operator, read by the sweep. Refused unless it is whole
+and of the very cluster that is swept: what it does not name is removed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.errors import UsageError
+from lookupdb.store.layout import Address, checked_generation
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """One dataset that lives, and what of it stays in the store."""
+
+    address: Address
+    keep: int
+    """So many of the newest generations."""
+    protect: frozenset[str]
+    """And these: what serves, what is rolled out."""
+
+
+def read(path: Path, cluster: str) -> dict[Address, Living]:
+    """The list in the file at ``path``. Raises UsageError for any other than a whole one of ``cluster``."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the living list {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
+        ) from error
+    try:
+        return _parse(orjson.loads(text), cluster)
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        reason = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path} is not the living list of cluster {cluster}: {reason}") from error
+
+
+def _parse(members: dict[str, Any], cluster: str) -> dict[Address, Living]:
+    if members["formatVersion"] != FORMAT_VERSION:
+        raise ValueError(f"format version {members['formatVersion']!r}; this lookupdb reads {FORMAT_VERSION}")
+    if members["cluster"] != cluster:
+        raise ValueError(f"it is of cluster {members['cluster']!r}")
+    datasets = _typed(members["datasets"], list, "datasets")
+    found = (_living(entry, cluster) for entry in datasets)
+    return {living.address: living for living in found}
+
+
+def _living(entry: dict[str, Any], cluster: str) -> Living:
+    address = Address(cluster, *(_typed(entry[name], str, name) for name in ("namespace", "name", "uid")))
+    keep = _typed(entry["keep"], int, "keep")
+    if keep < 1:
+        raise ValueError(f"keep is {keep}, expected 1 or more")
+    protect = _typed(entry.get("protect", []), list, "protect")
+    return Living(address, keep, frozenset(checked_generation(_typed(name, str, "protect")) for name in protect))
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{what} is {value!r}, expected {kind.__name__}")
+    return value

@@ -1,0 +1,151 @@
+"""The sweep: removes from a store what belongs to no living dataset of a cluster, and living datasets' old generations.
+
+A dataset that does not live is marked first, by a note in its folder, and removed when the mark has stood for the grace
+period: a dataset that comes back meanwhile loses its mark and nothing else. Generations whose builder is alive stay.
+What is not known to be ours is never touched, nor is anything of another cluster.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.errors import GenerationExists, StoreError
+from lookupdb.store.dataset import Dataset
+from lookupdb.store.layout import Address
+from lookupdb.store.living import Living
+
+log = logging.getLogger(__name__)
+
+MARK: Final = "swept.json"
+"""The note that says since when a dataset has not been living."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a sweep did or, dry, would have done."""
+
+    datasets: int = 0
+    """Looked at."""
+    marked: int = 0
+    unmarked: int = 0
+    removed_generations: int = 0
+    removed_remains: int = 0
+    """Of builds that died and removals that were interrupted."""
+    removed_datasets: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Sweep:
+    """One pass over the datasets of one cluster; ``run`` yields a sentence for each thing that it does."""
+
+    def __init__(self, living: Mapping[Address, Living], *, grace: float, now: float, dry: bool) -> None:
+        self._living = living
+        self._grace = grace
+        self._now = now
+        self._dry = dry
+        self.summary = Summary()
+
+    def run(self, datasets: Iterator[Dataset]) -> Iterator[str]:
+        """A dataset that cannot be swept is a problem in the summary, and the others are swept all the same."""
+        for dataset in datasets:
+            self.summary.datasets += 1
+            try:
+                living = self._living.get(dataset.address)
+                yield from self._trim(dataset, living) if living else self._bury(dataset)
+            except StoreError as error:
+                self.summary.problems.append(f"{dataset.address}: {error.message}")
+
+    def _trim(self, dataset: Dataset, living: Living) -> Iterator[str]:
+        if dataset.note(MARK) is not None:
+            yield f"{_called(dataset)}: unmarked: it lives"
+            self.summary.unmarked += 1
+            self._note(dataset, None)
+        whole = dataset.generations()
+        for generation in whole[: max(0, len(whole) - living.keep)]:
+            if generation not in living.protect:
+                yield from self._remove(dataset, generation)
+        yield from self._remove_remains(dataset)
+
+    def _bury(self, dataset: Dataset) -> Iterator[str]:
+        whole, unfinished, mark = dataset.generations(), dataset.unfinished(), dataset.note(MARK)
+        if not (whole or unfinished or mark is not None):
+            return  # nothing of ours
+        since = None if mark is None else _marked_at(mark)
+        if since is None:
+            yield f"{_called(dataset)}: marked: no such dataset lives"
+            self.summary.marked += 1
+            self._note(dataset, _mark(self._now))
+        elif self._now - since >= self._grace:
+            for generation in whole:
+                yield from self._remove(dataset, generation)
+            yield from self._remove_remains(dataset)
+            if self._dry or not (dataset.generations() or dataset.unfinished()):
+                yield f"{_called(dataset)}: removed: it has not lived since {_iso(since)}"
+                self.summary.removed_datasets += 1
+                self._note(dataset, None)
+
+    def _remove(self, dataset: Dataset, generation: str) -> Iterator[str]:
+        yield f"{_called(dataset)}: removed {generation}"
+        self.summary.removed_generations += 1
+        if not self._dry:
+            dataset.remove(generation)
+
+    def _remove_remains(self, dataset: Dataset) -> Iterator[str]:
+        """To claim a generation and let it go removes what is left of it, unless its builder is alive."""
+        for generation, changed in dataset.unfinished().items():
+            if self._now - changed < self._grace:
+                continue
+            if not self._dry and not _reclaim(dataset, generation):
+                continue
+            yield f"{_called(dataset)}: removed what was left of {generation}"
+            self.summary.removed_remains += 1
+
+    def _note(self, dataset: Dataset, content: bytes | None) -> None:
+        if not self._dry:
+            dataset.write_note(MARK, content)
+
+
+def _reclaim(dataset: Dataset, generation: str) -> bool:
+    """Whether there was nobody to build ``generation``."""
+    with tempfile.TemporaryDirectory(prefix="lookupdb-sweep-") as scratch:
+        try:
+            dataset.claim(generation, Path(scratch)).release()
+        except GenerationExists:
+            return False
+        except StoreError as error:
+            log.info("left alone", extra={"generation": generation, "reason": error.message})
+            return False
+    return True
+
+
+def _called(dataset: Dataset) -> str:
+    return f"{dataset.address} ({dataset.address.uid})"
+
+
+def _mark(now: float) -> bytes:
+    members: dict[str, Any] = {"formatVersion": 1, "notLivingSince": _iso(now)}
+    return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _marked_at(mark: bytes) -> float | None:
+    """None for what is no mark: it is written again."""
+    try:
+        members = orjson.loads(mark)
+        if members["formatVersion"] != 1:
+            return None
+        return datetime.datetime.fromisoformat(members["notLivingSince"]).timestamp()
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _iso(moment: float) -> str:
+    text = datetime.datetime.fromtimestamp(moment, datetime.UTC).isoformat(timespec="seconds")
+    return text.replace("+00:00", "Z")
