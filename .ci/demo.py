@@ -1,10 +1,11 @@
-"""Runs `make demo` as a person would: wait for its lookup, try it, press Ctrl-C, see everything gone."""
+"""Runs `make demo` as a person would, on a free port: wait for its lookup, try it, press Ctrl-C, see all gone."""
 
 import json
 import os
 import signal
+import socket
 import subprocess
-import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -13,10 +14,20 @@ DEADLINE_SECONDS = 300
 
 
 def main() -> None:
-    """Raises when a step does not hold; the demo's output goes to the file named first."""
+    """Raises when a step does not hold, after the demo's output was printed."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would make
-    log = Path(sys.argv[1])
-    url = f"http://127.0.0.1:{os.environ['LOOKUPDB_PORT']}/v1/lookup/KJFK"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ["LOOKUPDB_PORT"] = str(free.getsockname()[1])
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "demo.log")
+        try:
+            _demo(f"http://127.0.0.1:{os.environ['LOOKUPDB_PORT']}/v1/lookup/KJFK", log)
+        finally:
+            print(*log.read_text().splitlines()[-40:], sep="\n")
+
+
+def _demo(url: str, log: Path) -> None:
     with log.open("wb") as output:
         demo = subprocess.Popen(["make", "demo"], stdout=output, stderr=output, start_new_session=True)  # noqa: S607
     try:
