@@ -1,0 +1,362 @@
+"""Requests to the API server and to routers, as they go over the wire, and what is made of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+
+from lookupdb_operator import kinds, names, parse
+from lookupdb_operator.api import Api, ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster import Cluster, Warned
+from lookupdb_operator.model import Ref, RouterReport
+from lookupdb_operator.status import Status
+
+Json = dict[str, Any]
+
+DATASET = parse.dataset(
+    {
+        "metadata": {"name": "airports", "namespace": "maps", "uid": "ds-1", "resourceVersion": "7", "generation": 1},
+        "spec": {"source": {"url": "example://airports"}, "key": {"columns": ["iata"]}},
+    }
+)
+CONFIG_MAP: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "maps", "name": "c"}, "data": {}}
+
+
+@dataclass
+class Asked:
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Server:
+    """Answers the next of ``answers``, or an empty object."""
+
+    port: int = 0
+    asked: list[Asked] = field(default_factory=list)
+    answers: list[web.Response] = field(default_factory=list)
+
+    def then(self, body: Any, status: int = 200, **headers: str) -> None:
+        self.answers.append(web.json_response(body, status=status, headers=headers))
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else None
+        query, headers = dict(request.query), {name.lower(): value for name, value in request.headers.items()}
+        self.asked.append(Asked(request.method, request.path, query, headers, body))
+        return self.answers.pop(0) if self.answers else web.json_response({})
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[Server]:
+    server = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.port = runner.addresses[0][1]
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Server, Cluster]]:
+    async with serving() as server:
+        api = Api(Configuration(host=f"http://127.0.0.1:{server.port}", api_key={"BearerToken": "Bearer t"}))
+        cluster = Cluster(api, admin_port=server.port)
+        try:
+            yield server, cluster
+        finally:
+            await cluster.close()
+
+
+async def test_apply() -> None:
+    async with connected() as (server, cluster):
+        server.then(CONFIG_MAP | {"metadata": {"uid": "u"}})
+        assert (await cluster.apply(CONFIG_MAP))["metadata"] == {"uid": "u"}
+        await cluster.apply(CONFIG_MAP, force=False)
+    forced, asking = server.asked
+    assert (forced.method, forced.path) == ("PATCH", "/api/v1/namespaces/maps/configmaps/c")
+    assert forced.query == {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+    assert forced.headers["content-type"] == "application/apply-patch+yaml"
+    assert forced.headers["authorization"] == "Bearer t"
+    assert forced.headers["user-agent"].startswith("lookupdb-operator/")
+    assert forced.body == CONFIG_MAP
+    assert asking.query["force"] == "false"
+
+
+async def test_delete_is_of_one_object_and_happy_when_it_is_gone() -> None:
+    async with connected() as (server, cluster):
+        for status in (200, 404, 409):
+            server.then({"message": "m"}, status)
+            await cluster.delete(Ref("StatefulSet", "airports-r1-s0", "set-1"), "maps")
+        server.then({"message": "m"}, 403)
+        with pytest.raises(Refused):
+            await cluster.delete(Ref("StatefulSet", "airports-r1-s0", "set-1"), "maps")
+    request = server.asked[0]
+    assert (request.method, request.path) == ("DELETE", "/apis/apps/v1/namespaces/maps/statefulsets/airports-r1-s0")
+    assert request.body["preconditions"] == {"uid": "set-1"}
+    assert request.body["propagationPolicy"] == "Background"
+
+
+async def test_a_status_is_replaced_under_the_version_that_was_observed() -> None:
+    async with connected() as (server, cluster):
+        await cluster.write_status(DATASET, Status(last_generation=3))
+    (request,) = server.asked
+    path = f"/apis/{names.API_VERSION}/namespaces/maps/lookupdatasets/airports/status"
+    assert (request.method, request.path) == ("PUT", path)
+    assert request.body["metadata"] == {
+        "namespace": "maps",
+        "name": "airports",
+        "uid": "ds-1",
+        "resourceVersion": "7",
+    }
+    assert request.body["status"] == Status(last_generation=3).to_json()
+
+
+async def test_an_event() -> None:
+    async with connected() as (server, cluster):
+        await cluster.post_event(DATASET, "Warning", "BuildFailed", "ü" * 2000)
+    (request,) = server.asked
+    assert (request.method, request.path) == ("POST", "/api/v1/namespaces/maps/events")
+    assert request.body["metadata"] == {"namespace": "maps", "generateName": "airports."}
+    assert request.body["involvedObject"]["uid"] == "ds-1"
+    assert (request.body["type"], request.body["reason"]) == ("Warning", "BuildFailed")
+    assert 1000 < len(request.body["message"].encode()) <= 1024
+
+
+def event(uid: str, message: str, **times: Any) -> Json:
+    return {"involvedObject": {"uid": uid}, "reason": "FailedCreate", "message": message, "metadata": {}, **times}
+
+
+async def test_the_latest_warning_of_each() -> None:
+    async with connected() as (server, cluster):
+        first = [
+            event("a", "new", lastTimestamp="2026-03-01T12:00:09Z"),
+            event("a", "old", lastTimestamp="2026-03-01T12:00:01Z"),
+            event("z", "of no interest"),
+        ]
+        second = [event("b", "series", eventTime="2026-03-01T12:00:00.000000Z", series={"lastObservedTime": "2027"})]
+        server.then({"items": first, "metadata": {"continue": "more"}})
+        server.then({"items": second, "metadata": {}})
+        warnings = await cluster.warnings("maps", {"a", "b"})
+    assert warnings == {"a": Warned("FailedCreate", "new"), "b": Warned("FailedCreate", "series")}
+    assert [request.query.get("continue") for request in server.asked] == [None, "more"]
+    assert {request.query["fieldSelector"] for request in server.asked} == {"type=Warning"}
+
+
+async def test_events_are_read_to_a_bound() -> None:
+    async with connected() as (server, cluster):
+        for _ in range(10):
+            server.then({"items": None, "metadata": {"continue": "more"}})
+        assert await cluster.warnings("maps", {"a"}) == {}
+    assert len(server.asked) < 10
+
+
+async def test_secrets() -> None:
+    secret: Json = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "own", "name": "s"}}
+    async with connected() as (server, cluster):
+        server.then(secret, 201)
+        assert await cluster.create_secret(secret)
+        server.then({"reason": "AlreadyExists", "message": "m"}, 409)
+        assert not await cluster.create_secret(secret)
+        server.then(secret)
+        assert await cluster.get_secret("own", "s") == secret
+        server.then({"message": "m"}, 404)
+        assert await cluster.get_secret("own", "s") is None
+    assert [(request.method, request.path) for request in server.asked[1:3]] == [
+        ("POST", "/api/v1/namespaces/own/secrets"),
+        ("GET", "/api/v1/namespaces/own/secrets/s"),
+    ]
+
+
+async def test_a_namespaces_uid() -> None:
+    async with connected() as (server, cluster):
+        server.then({"metadata": {"uid": "u"}})
+        assert await cluster.namespace_uid("kube-system") == "u"
+    assert server.asked[0].path == "/api/v1/namespaces/kube-system"
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error"),
+    [
+        (400, {"message": "bad"}, Refused),
+        (401, {"message": "Unauthorized"}, Unreachable),
+        (403, {"message": "exceeded quota: q"}, Refused),
+        (404, {"message": "not found"}, NotFound),
+        (409, {"message": "the object has been modified", "reason": "Conflict"}, Conflict),
+        (422, {"message": "invalid"}, Refused),
+        (429, {"message": "too many requests"}, Unreachable),
+        (500, {"message": "failed calling webhook"}, Unreachable),
+        (500, {"message": "failed to create typed patch object (maps/c; /v1, Kind=ConfigMap): .data.a"}, Refused),
+        (503, {}, Unreachable),
+        (504, ["what?"], Unreachable),
+    ],
+)
+async def test_errors_are_told_apart(status: int, answer: Any, error: type[ApiError]) -> None:
+    async with connected() as (server, cluster):
+        server.then(answer, status)
+        with pytest.raises(ApiError) as caught:
+            await cluster.apply(CONFIG_MAP)
+    assert type(caught.value) is error
+    assert caught.value.what == "ConfigMap c"
+    assert str(caught.value).startswith("ConfigMap c: ")
+    if isinstance(answer, dict) and answer:
+        assert answer["message"] in caught.value.message
+
+
+async def test_how_long_to_wait_is_told() -> None:
+    async with connected() as (server, cluster):
+        for header, expected in (("7", 7.0), ("86400", 60.0), ("soon", None)):
+            server.then({"message": "m"}, 429, **{"Retry-After": header})
+            with pytest.raises(Unreachable) as caught:
+                await cluster.apply(CONFIG_MAP)
+            assert caught.value.retry_after == expected
+
+
+async def test_an_answer_that_is_not_json() -> None:
+    async with connected() as (server, cluster):
+        server.answers.append(web.Response(status=502, text="<html>Bad gateway</html>"))
+        with pytest.raises(Unreachable, match="Bad gateway"):
+            await cluster.apply(CONFIG_MAP)
+        server.answers.append(web.Response(text="<html>"))
+        with pytest.raises(Unreachable, match="not JSON"):
+            await cluster.apply(CONFIG_MAP)
+
+
+async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
+    cluster = Cluster(Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}")), admin_port=unused_tcp_port)
+    try:
+        with pytest.raises(Unreachable, match="does not answer"):
+            await cluster.apply(CONFIG_MAP)
+        report = await cluster.ask_router("127.0.0.1")
+        assert report.table_version is None
+        assert "does not answer" in report.problem
+    finally:
+        await cluster.close()
+
+
+def worker(version: int | None, error: str | None = None) -> Json:
+    return {"index": 0, "state": "ready", "report": {"tableVersion": version, "tableSeen": 5, "error": error}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param({"workers": [worker(4), worker(3, "s0: no answer")]}, RouterReport(3, "s0: no answer"), id="min"),
+        pytest.param({"workers": [worker(4), worker(4)]}, RouterReport(4), id="all"),
+        pytest.param(
+            {"workers": [worker(4), worker(None)]}, RouterReport(None, "a worker has no routing table yet"), id="none"
+        ),
+        pytest.param(
+            {"workers": [{"index": 0, "report": None}]},
+            RouterReport(None, "a worker has no routing table yet"),
+            id="new",
+        ),
+        pytest.param({"workers": []}, RouterReport(None, "a worker has no routing table yet"), id="no workers"),
+    ],
+)
+async def test_what_a_router_answers_from(answer: Json, expected: RouterReport) -> None:
+    async with connected() as (server, cluster):
+        server.then(answer)
+        assert await cluster.ask_router("127.0.0.1") == expected
+    assert server.asked[0].path == "/status"
+    assert "authorization" not in server.asked[0].headers
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda: web.json_response({"pid": 1}), "not answer as a router does"),
+        (lambda: web.Response(text="hello"), "not answer as a router does"),
+        (lambda: web.Response(status=503), "answers 503"),
+        (lambda: web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), "answers 302"),
+    ],
+)
+async def test_what_is_no_router(answer: Callable[[], web.Response], told: str) -> None:
+    async with connected() as (server, cluster):
+        server.answers.append(answer())
+        report = await cluster.ask_router("127.0.0.1")
+    assert report.table_version is None
+    assert told in report.problem
+
+
+async def test_a_token_that_was_rotated_is_read_again(tmp_path: Path) -> None:
+    token, certificate = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("first")
+    certificate.write_text("unused")
+    environment = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    loader: Any = InClusterConfigLoader(str(token), str(certificate), environ=environment)  # type: ignore[no-untyped-call]
+    configuration = Configuration()
+    loader.load_and_set(configuration)
+    configuration.ssl_ca_cert = None
+    async with serving() as server:
+        api = Api(configuration)
+        loader.host = configuration.host = f"http://127.0.0.1:{server.port}"
+        try:
+            await api.request("GET", "/one", what="x")
+            token.write_text("second")
+            loader.token_expires_at -= loader._token_refresh_period
+            await api.request("GET", "/two", what="x")
+        finally:
+            await api.close()
+    assert [request.headers["authorization"] for request in server.asked] == ["bearer first", "bearer second"]
+
+
+async def test_a_kubeconfig_is_used_where_there_is_no_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with serving() as server:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
+            "users": [{"name": "u", "user": {"token": "mine"}}],
+        }
+        await asyncio.to_thread((tmp_path / "kubeconfig").write_text, yaml.safe_dump(config))
+        api = await Api.connect(str(tmp_path / "kubeconfig"))
+        await api.request("GET", "/x", what="x")
+        await api.close()
+    assert server.asked[0].headers["authorization"] == "Bearer mine"
+
+
+async def test_no_credentials_are_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="KUBECONFIG"):
+        await Api.connect(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (kinds.POD, "/api/v1/namespaces/maps/pods/x"),
+        (kinds.DATASET, "/apis/lookupdb.dev/v1alpha1/namespaces/maps/lookupdatasets/x"),
+        (kinds.AUTOSCALER, "/apis/autoscaling/v2/namespaces/maps/horizontalpodautoscalers/x"),
+    ],
+)
+def test_paths(kind: kinds.Kind, path: str) -> None:
+    assert kind.path("maps", "x") == path
+    assert kinds.named(kind.name) is kind
+
+
+def test_what_is_watched() -> None:
+    assert kinds.SECRET not in kinds.WATCHED, "Secrets are never read in the namespaces of datasets"
+    assert kinds.EVENT not in kinds.WATCHED
+    assert set(kinds.OTHERS) < set(kinds.WATCHED)
