@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +63,13 @@ def from_config_map() -> Dataset:
 
 def dataset(resource: dict[str, Any]) -> Dataset:
     """What the operator makes of ``resource``."""
+    return _dataset(json.dumps(resource))
+
+
+@functools.cache
+def _dataset(text: str) -> Dataset:
+    # Cached, because the CRD's rules take longer than all that is tested with it; nobody changes a dataset.
+    resource = json.loads(text)
     metadata, completed = resource["metadata"], schema.complete(resource)
     return Dataset(
         namespace=metadata["namespace"],
