@@ -1,0 +1,58 @@
+"""What pods are told is what the verbs understand: flags, the dataset's file, the store's variables."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from manifest_samples import BUILD, CONFIG, FULL_CONFIG, airports, everything, from_config_map, rendered
+
+from lookupdb.spec import read_manifest
+from lookupdb.store import credentials
+from lookupdb_operator import manifests, names
+from lookupdb_operator.manifests import secret
+from lookupdb_operator.model import Dataset
+
+
+def _commands(of: Dataset) -> list[list[str]]:
+    pods = [
+        manifest["spec"]["template"]["spec"]
+        for objects in rendered(of, FULL_CONFIG).values()
+        for manifest in objects
+        if "template" in manifest.get("spec", {})
+    ]
+    return [one["args"] for pod in pods for one in (*pod.get("initContainers", ()), *pod["containers"])]
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    """Of a verb's command line. Raises click's errors for what the verb does not know."""
+    command: click.Command = importlib.import_module(f"lookupdb.cli.{words[0]}").command
+    options, rest, _ = command.make_parser(click.Context(command)).parse_args(words[1:])
+    assert rest == []
+    return dict(options)
+
+
+@pytest.mark.parametrize("of", [airports(), everything(), from_config_map()], ids=lambda of: of.name)
+def test_every_verb_understands_its_flags(of: Dataset) -> None:
+    told = {words[0]: _options(words) for words in _commands(of)}
+    assert told["build"]["generation"] == told["fetch"]["generation"] == "g12"
+    assert told["fetch"]["folder"] == told["serve"]["path"] == names.DATA_PATH
+    assert told["route"]["deadline_ms"] == str(of.spec["router"]["deadlineMilliseconds"])
+
+
+@pytest.mark.parametrize("of", [airports(), everything(), from_config_map()], ids=lambda of: of.name)
+def test_a_builder_reads_the_dataset_that_the_operator_parsed(of: Dataset, tmp_path: Path) -> None:
+    config_map, _ = manifests.builder(of, BUILD, CONFIG)
+    path = tmp_path / names.DATASET_FILE
+    path.write_text(config_map["data"][names.DATASET_FILE], encoding="utf-8")
+    read = read_manifest(path)
+    assert of.parsed is not None
+    assert read.content_hash() == of.parsed.content_hash()
+    assert (read.namespace, read.name, read.uid, read.gates) == (of.namespace, of.name, of.uid, of.parsed.gates)
+
+
+def test_the_stores_variables_are_called_as_the_data_plane_looks_for_them() -> None:
+    assert secret.PREFIX == credentials.PREFIX
