@@ -14,6 +14,11 @@ IMAGE: Final = os.environ.get("E2E_IMAGE", "lookupdb:0.1.0")
 """Has Python: the very image under test, which every node has. ``e2e/run`` sets the variable."""
 CODE: Final = "e2e-inside"
 CLIENT: Final = "e2e-client"
+CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
+PREFERENCE: Final = {
+    "weight": 100,
+    "preference": {"matchExpressions": [{"key": CONTROL_PLANE, "operator": "Exists"}]},
+}
 LABELS: Final = {"lookupdb.dev/e2e": "true"}
 
 
@@ -75,8 +80,9 @@ def _pod(name: str, command: list[str], *, volumes: dict[str, str], settings: di
                 "runAsGroup": 10001,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            # Asks while nodes are drained: it stays where it is not disturbed.
-            "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
+            # Asks while workers are drained and are short of room: it stays where it is not disturbed, if it may.
+            "tolerations": [{"key": CONTROL_PLANE, "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [PREFERENCE]}},
             "containers": [container],
             "volumes": [{"name": volume, "configMap": {"name": volume}} for volume in volumes],
         },
