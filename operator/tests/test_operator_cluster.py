@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,12 @@ DATASET = parse.dataset(
     }
 )
 CONFIG_MAP: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "maps", "name": "c"}, "data": {}}
+
+
+@pytest.fixture(autouse=True)
+def _no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's certificate authorities take half a second to load, and nothing here speaks TLS."""
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self, purpose=None: None)
 
 
 @dataclass

@@ -47,8 +47,9 @@ def conditions(**changed: Any) -> list[Json]:
     ]
 
 
-def container(state: Json, last: Json | None = None, name: str = "main", ready: bool = False) -> Json:
-    return {"name": name, "state": state, "lastState": last or {}, "ready": ready, "image": IMAGE, "imageID": ""}
+def container(state: Json, *last: Json, name: str = "main", ready: bool = False) -> Json:
+    before = last[0] if last else {}
+    return {"name": name, "state": state, "lastState": before, "ready": ready, "image": IMAGE, "imageID": ""}
 
 
 def waiting(reason: str, message: str = "") -> Json:
