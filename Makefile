@@ -17,11 +17,20 @@ demo: $(VENV)/.run ## build 28,000 airports into 4 shards, serve them on http://
 test: $(VENV)/.test ## every test that needs no cluster
 	$(BIN)/pytest -n 2 --dist worksteal
 
-check: $(VENV)/.test ## lint, types, layers
+check: $(VENV)/.test ## lint, types, layers, the chart
 	$(BIN)/ruff format --check --diff .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
+	@$(MAKE) --no-print-directory chart
+
+chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm and kubeconform into .tools)
+	PYTHON=$(BIN)/python charts/tools/install
+	.tools/bin/helm lint --strict --quiet charts/lookupdb
+	$(BIN)/pytest -q -n 2 --dist worksteal charts/tests
+
+crd: ## copy the CRD from crds/ into the chart
+	cp crds/lookupdatasets.lookupdb.dev.yaml charts/lookupdb/files/crd.yaml
 
 format: $(VENV)/.test ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
@@ -48,7 +57,7 @@ lock: ## resolve the dependencies anew (needs uv)
 LOCK := pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 clean: ## remove what was installed and built here
-	rm -rf $(VENV) .lookupdb .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .tools .lookupdb .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # One stamp for each set of requirements; each installs the project itself, editable, fetching nothing unlocked.
 # --no-deps: the lock is complete, and holds a version that one package refuses on paper only ([tool.uv]).
@@ -62,4 +71,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test check format bench image e2e lock clean
+.PHONY: help demo test check chart crd format bench image e2e lock clean

@@ -1,0 +1,167 @@
+{{/* Names, labels, and what pods have in common. */}}
+
+{{- define "lookupdb.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "lookupdb.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Of objects without a namespace: two releases in two namespaces may have one name. */}}
+{{- define "lookupdb.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "lookupdb.fullname" .) }}
+{{- end }}
+
+{{- define "lookupdb.store" -}}
+{{- printf "%s-store" (include "lookupdb.fullname" .) }}
+{{- end }}
+
+{{- define "lookupdb.livingList" -}}
+{{- printf "%s-living" (include "lookupdb.fullname" .) }}
+{{- end }}
+
+{{- define "lookupdb.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "lookupdb.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* Arguments: root, component. Never with a version: selectors cannot change. */}}
+{{- define "lookupdb.selector" -}}
+app.kubernetes.io/name: {{ include "lookupdb.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Arguments: root, component. */}}
+{{- define "lookupdb.labels" -}}
+{{ include "lookupdb.selector" . }}
+app.kubernetes.io/part-of: lookupdb
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Arguments: image (repository, tag, digest), tag (when it has none). */}}
+{{- define "lookupdb.imageOf" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ default .tag .image.tag }}
+{{- end }}
+{{- end }}
+
+{{- define "lookupdb.image" -}}
+{{- include "lookupdb.imageOf" (dict "image" .Values.image "tag" .Chart.AppVersion) }}
+{{- end }}
+
+{{- define "lookupdb.storeUrl" -}}
+{{- if .Values.store.embedded.enabled -}}
+s3://lookupdb
+{{- else -}}
+{{ .Values.store.url }}
+{{- end }}
+{{- end }}
+
+{{- define "lookupdb.storeSecret" -}}
+{{- if .Values.store.embedded.enabled -}}
+{{ include "lookupdb.store" . }}
+{{- else -}}
+{{ .Values.store.secretName }}
+{{- end }}
+{{- end }}
+
+{{/* The store's environment that is no secret, as a map. */}}
+{{- define "lookupdb.storeEnv" -}}
+{{- $env := dict }}
+{{- if .Values.store.embedded.enabled }}
+{{- $url := printf "http://%s.%s.svc:7070" (include "lookupdb.store" .) .Release.Namespace }}
+{{- $env = dict "AWS_ENDPOINT_URL" $url "AWS_REGION" "us-east-1" "AWS_ALLOW_HTTP" "true" }}
+{{- end }}
+{{- range $name, $value := merge (deepCopy .Values.store.env) $env }}
+{{ $name }}: {{ $value | toString | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "lookupdb.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "lookupdb.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Arguments: root, component, values (podAnnotations, podLabels): a pod template's metadata. */}}
+{{- define "lookupdb.podMetadata" -}}
+labels:
+  {{- mergeOverwrite (deepCopy .values.podLabels) (include "lookupdb.labels" . | fromYaml) | toYaml | nindent 2 }}
+{{- with .values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Arguments: root, values (nodeSelector, tolerations, …): where a pod runs and what it is pulled with. */}}
+{{- define "lookupdb.podPlace" -}}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* What the schema cannot say: values that exclude each other. */}}
+{{- define "lookupdb.validate" -}}
+{{- $store := .Values.store }}
+{{- if and $store.url $store.embedded.enabled }}
+{{- fail (printf "store.url is %q, but the embedded store is enabled too: generations can stand in one of them only. Set store.embedded.enabled=false to use the bucket, or take store.url away." $store.url) }}
+{{- end }}
+{{- if not (or $store.url $store.embedded.enabled) }}
+{{- fail "there is no store: set store.url (and store.secretName, a Secret with its credentials) to a bucket of yours, or store.embedded.enabled=true." }}
+{{- end }}
+{{- if and $store.secretName $store.embedded.enabled }}
+{{- fail (printf "store.secretName is %q, but the embedded store makes its own credentials. Set store.url and store.embedded.enabled=false to use a bucket of yours, or take store.secretName away." $store.secretName) }}
+{{- end }}
+{{- if and .Values.grafanaDashboard.enabled (not (.Files.Glob "dashboards/*.json")) }}
+{{- fail "grafanaDashboard.enabled is true, but this version of the chart holds no dashboards yet: set it to false." }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,107 @@
+"""Renders the chart with the helm and checks it with the kubeconform of .tools, as `make chart` provides them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "charts" / "lookupdb"
+CRD: Final = ROOT / "crds" / "lookupdatasets.lookupdb.dev.yaml"
+NAMESPACE: Final = "somewhere"
+RELEASE: Final = "lookupdb"
+
+_TOOLS: Final = ROOT / ".tools"
+_OTHERS: Final = "PodMonitor,PrometheusRule"
+"""Kinds of the Prometheus operator: Kubernetes has no schema of them."""
+
+Json = Any
+Values = Mapping[str, Json]
+
+EXTERNAL: Final[Values] = {
+    "store": {"url": "s3://bucket/prefix", "secretName": "bucket-credentials", "embedded": {"enabled": False}}
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The objects of one rendering."""
+
+    objects: tuple[Json, ...]
+    text: str
+
+    def of(self, kind: str) -> list[Json]:
+        """All of a kind."""
+        return [item for item in self.objects if item["kind"] == kind]
+
+    def one(self, kind: str, name: str) -> Json:
+        """The one that there must be."""
+        (found,) = [item for item in self.of(kind) if item["metadata"]["name"] == name]
+        return found
+
+    def names(self, kind: str) -> set[str]:
+        """Of all of a kind."""
+        return {item["metadata"]["name"] for item in self.of(kind)}
+
+    def args(self) -> list[str]:
+        """The operator's."""
+        arguments: list[str] = self.one("Deployment", "lookupdb")["spec"]["template"]["spec"]["containers"][0]["args"]
+        return arguments
+
+    def pods(self) -> Iterator[tuple[str, Json]]:
+        """Every pod template, by the name of what it is in."""
+        for item in self.objects:
+            spec = item.get("spec", {})
+            if item["kind"] == "Pod":
+                yield item["metadata"]["name"], item
+            elif item["kind"] == "CronJob":
+                yield item["metadata"]["name"], spec["jobTemplate"]["spec"]["template"]
+            elif item["kind"] == "Deployment":
+                yield item["metadata"]["name"], spec["template"]
+
+
+def render(values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> Rendered:
+    """The chart with ``values`` over its defaults. Fails as helm does, with its message."""
+    done = template(values, release=release, namespace=namespace)
+    assert done.returncode == 0, done.stderr
+    objects = tuple(item for item in yaml.safe_load_all(done.stdout) if item)
+    return Rendered(objects, done.stdout)
+
+
+def refusal(values: Values) -> str:
+    """What helm says about values that the chart does not take."""
+    done = template(values)
+    assert done.returncode != 0, f"{values} were taken"
+    return done.stderr
+
+
+def template(
+    values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
+) -> subprocess.CompletedProcess[str]:
+    """`helm template`, or what came of it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(dict(values or {}), file)
+        file.flush()
+        command = [_tool("helm"), "template", release, CHART, "--namespace", namespace, "--values", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def complaints(rendered: Rendered) -> str:
+    """What Kubernetes' own schemas have against it; empty when nothing."""
+    location = _TOOLS / "schemas" / "{{ .ResourceKind }}{{ .KindSuffix }}.json"
+    command = [_tool("kubeconform"), "-strict", "-skip", _OTHERS, "-schema-location", str(location)]
+    done = subprocess.run(command, input=rendered.text, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def _tool(name: str) -> str:
+    path = _TOOLS / "bin" / name
+    assert path.exists(), f"{path} is missing: run charts/tools/install, or `make chart`"
+    return str(path)

@@ -1,0 +1,97 @@
+"""The script that `helm test` runs, against a router that is not one; and the notes after an installation."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType
+
+import pytest
+from chart_support import CHART, NAMESPACE, Values, installed, render
+
+
+class _Router(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:  # noqa: N802
+        status, body = {
+            "/v1/lookup/KJFK": (200, b'{"name": "John F Kennedy"}'),
+            "/v1/lookup/a%2Fb": (200, b"{}"),
+            "/v1/lookup/down": (503, b"unavailable"),
+        }.get(self.path, (404, b"missing"))
+        self.send_response(status)
+        self.send_header("Lookupdb-Generation", "g1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def router() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Router) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chart_lookup", CHART / "files" / "lookup.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_key_that_is_there(script: ModuleType, router: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main("airports", "default", "KJFK", router) is None
+    assert "g1" in capsys.readouterr().out
+
+
+def test_a_key_is_quoted(script: ModuleType, router: str) -> None:
+    assert script.main("airports", "default", "a/b", router) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"), [("nowhere", "has no key 'nowhere': set test.key"), ("down", "answered 503: unavailable")]
+)
+def test_an_answer_that_is_not_the_value(script: ModuleType, router: str, key: str, sentence: str) -> None:
+    assert sentence in script.main("airports", "default", key, router)
+
+
+def test_no_such_dataset(script: ModuleType) -> None:
+    said = script.main("airports", "default", "KJFK", "127.0.0.1:1")
+    assert said.startswith("No dataset airports in the namespace default answers")
+    assert "kubectl apply -f examples/airports.yaml" in said
+
+
+def test_the_pod_runs_that_script() -> None:
+    (container,) = dict(render({"test": {"dataset": "people"}}).pods())["lookupdb-test-lookup"]["spec"]["containers"]
+    text, *arguments = container["args"]
+    assert text == (CHART / "files" / "lookup.py").read_text(encoding="utf-8")
+    assert arguments == ["people", NAMESPACE, "KJFK"]
+    done = subprocess.run(["python3", "-c", text, "x", "y", "z"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("No dataset x in the namespace y")
+
+
+@pytest.mark.parametrize(
+    ("values", "there", "absent"),
+    [
+        ({}, ["airports-router.somewhere.svc", "delete crd", "pvc/lookupdb-store"], ["kubectl apply --server-side"]),
+        ({"crds": {"enabled": False}}, ["kubectl apply --server-side -f crds/"], ["delete crd"]),
+        ({"watchNamespaces": ["one"]}, ["for datasets in one."], []),
+    ],
+    ids=["defaults", "no CRD", "listed namespaces"],
+)
+def test_notes(values: Values, there: list[str], absent: list[str]) -> None:
+    notes = installed(values)
+    assert all(text in notes for text in there)
+    assert not any(text in notes for text in absent)

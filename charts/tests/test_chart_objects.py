@@ -1,0 +1,255 @@
+"""What the chart's objects must hold, whatever else changes: contracts, rights, safety, what is kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import pytest
+import yaml
+from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, Rendered, Values, render
+
+from lookupdb.cli import main as verbs
+from lookupdb_operator import names
+from lookupdb_operator.command import command as operator
+
+ALL = ["get", "list", "watch", "create", "patch", "delete"]
+RIGHTS = {
+    "lookupdb.dev/lookupdatasets": ["get", "list", "watch"],
+    "lookupdb.dev/lookupdatasets/status": ["get", "patch", "update"],
+    "lookupdb.dev/lookupdatasets/finalizers": ["update"],
+    "batch/jobs": ALL,
+    "apps/statefulsets": ALL,
+    "apps/deployments": ALL,
+    "/services": ALL,
+    "/configmaps": ALL,
+    "policy/poddisruptionbudgets": ALL,
+    "autoscaling/horizontalpodautoscalers": ALL,
+    "networking.k8s.io/networkpolicies": ALL,
+    "/pods": ["get", "list", "watch", "patch", "delete"],
+    "/secrets": ["create", "patch"],
+    "/events": ["get", "list", "create", "patch"],
+}
+
+
+@pytest.fixture(scope="module")
+def defaults() -> Rendered:
+    return render()
+
+
+def rights(role: Any) -> dict[str, list[str]]:
+    return {
+        f"{group}/{resource}": rule["verbs"]
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_the_crd_is_the_repositorys() -> None:
+    copied = (CHART / "files" / "crd.yaml").read_text(encoding="utf-8")
+    assert copied == CRD.read_text(encoding="utf-8"), "run `make crd`"
+
+
+def test_the_crd_is_rendered_whole(defaults: Rendered) -> None:
+    (crd,) = defaults.of("CustomResourceDefinition")
+    source = yaml.safe_load(CRD.read_text(encoding="utf-8"))
+    assert crd["spec"] == source["spec"]
+    assert crd["metadata"]["name"] == source["metadata"]["name"]
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    (goes,) = render({"crds": {"keep": False}}).of("CustomResourceDefinition")
+    assert "annotations" not in goes["metadata"]
+    assert render({"crds": {"enabled": False}}).of("CustomResourceDefinition") == []
+
+
+def test_data_are_kept(defaults: Rendered) -> None:
+    claim = defaults.one("PersistentVolumeClaim", "lookupdb-store")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert not defaults.of("Secret"), "the operator makes the credentials, so that an upgrade cannot change them"
+
+
+def test_an_upgrade_changes_nothing_by_itself(defaults: Rendered) -> None:
+    assert render() == defaults
+    for path in (CHART / "templates").rglob("*"):
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        assert not any(word in text for word in ("lookup \"", "rand", "genCA", "pre-install", "post-install")), path
+
+
+@pytest.mark.parametrize("values", [{}, EXTERNAL], ids=["embedded", "external"])
+def test_every_pod_is_restricted(values: Values) -> None:
+    for name, template in render(values).pods():
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"], name
+        assert spec["securityContext"]["runAsUser"] >= 10000, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert spec["automountServiceAccountToken"] is (name == "lookupdb"), name
+        assert not any("hostPath" in volume for volume in spec.get("volumes", ())), name
+        for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["readOnlyRootFilesystem"], name
+            assert security["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
+            assert "memory" in container["resources"]["limits"], name
+
+
+def test_rights_in_the_whole_cluster(defaults: Rendered) -> None:
+    assert rights(defaults.one("ClusterRole", f"{NAMESPACE}-lookupdb")) == RIGHTS
+    assert "*" not in json.dumps([role["rules"] for kind in ("Role", "ClusterRole") for role in defaults.of(kind)])
+
+
+def test_rights_in_listed_namespaces() -> None:
+    rendered = render({"watchNamespaces": ["one", "two"]})
+    roles = [role for role in rendered.of("Role") if role["metadata"]["namespace"] in ("one", "two")]
+    assert [rights(role) for role in roles] == [RIGHTS, RIGHTS]
+    assert rendered.names("ClusterRole") == {f"{NAMESPACE}-lookupdb-view", f"{NAMESPACE}-lookupdb-edit"}
+    assert rendered.of("ClusterRoleBinding") == []
+    assert "--namespaces=one,two" in rendered.args()
+
+
+def test_rights_in_its_own_namespace(defaults: Rendered) -> None:
+    own = defaults.one("Role", "lookupdb")
+    assert own["metadata"]["namespace"] == NAMESPACE
+    reads = [rule for rule in own["rules"] if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
+    assert [rule["resourceNames"] for rule in reads] == [["lookupdb-store"]]
+    external = render(EXTERNAL).one("Role", "lookupdb")
+    secrets = [rule for rule in external["rules"] if rule["resources"] == ["secrets"]]
+    assert secrets == [
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["bucket-credentials"], "verbs": ["get"]}
+    ]
+
+
+def test_the_clusters_id_is_read_only_when_it_is_not_given(defaults: Rendered) -> None:
+    def there(rendered: Rendered) -> list[str]:
+        return [role["metadata"]["name"] for role in rendered.of("Role") if role["metadata"]["namespace"] == "kube-system"]
+
+    assert there(defaults) == [f"{NAMESPACE}-lookupdb-cluster-id"]
+    given = render({"clusterId": "c1"})
+    assert there(given) == []
+    assert "--cluster-id=c1" in given.args()
+
+
+def test_two_releases_share_no_name_in_the_cluster(defaults: Rendered) -> None:
+    other = render({"crds": {"enabled": False}}, namespace="elsewhere")
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        assert not defaults.names(kind) & other.names(kind)
+
+
+def test_the_operator_takes_its_arguments(defaults: Rendered) -> None:
+    parsed = taken(operator, defaults.args()[1:])
+    assert parsed["namespace"] == NAMESPACE
+    assert parsed["store"] == "s3://lookupdb"
+    assert parsed["create_store_secret"] is True
+    assert f"AWS_ENDPOINT_URL=http://lookupdb-store.{NAMESPACE}.svc:7070" in parsed["store_env"]
+    (peer,) = parsed["admin_clients"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+    pod = dict(defaults.pods())["lookupdb"]["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= pod.items()
+
+
+def test_the_operator_takes_all_of_its_arguments() -> None:
+    client = {"namespaceSelector": {"matchLabels": {"team": "web"}}}
+    values = {
+        **EXTERNAL,
+        "watchNamespaces": ["one"],
+        "clusterId": "c1",
+        "imagePullSecrets": [{"name": "a"}, {"name": "b"}],
+        "datasetPodLabels": {"owner": "data"},
+        "networkPolicies": {"routerClients": [client], "monitoring": [client]},
+    }
+    parsed = taken(operator, render(values).args()[1:])
+    assert parsed["store_secret"] == "bucket-credentials"
+    assert parsed["create_store_secret"] is False
+    assert parsed["image_pull_secrets"] == ("a", "b")
+    assert parsed["pod_labels"] == {"owner": "data"}
+    assert parsed["router_clients"] == [client]
+    assert parsed["admin_clients"][1:] == [client]
+    off = taken(operator, render({"networkPolicies": {"enabled": False}}).args()[1:])
+    assert off["network_policies"] is False
+
+
+def test_the_sweep_takes_its_arguments() -> None:
+    (container,) = dict(render({"clusterId": "c1"}).pods())["lookupdb-sweep"]["spec"]["containers"]
+    verb = verbs.get_command(click.Context(verbs), "sweep")
+    assert verb is not None
+    parsed = taken(verb, container["args"][1:])
+    assert str(parsed["living_list"]) == "/etc/lookupdb/living/living.json"
+    assert container["envFrom"] == [{"secretRef": {"name": "lookupdb-store"}}]
+
+
+def taken(verb: click.Command, arguments: list[str]) -> dict[str, Any]:
+    return verb.make_context("verb", list(arguments)).params
+
+
+def test_the_store_waits_for_its_credentials(defaults: Rendered) -> None:
+    (container,) = dict(defaults.pods())["lookupdb-store"]["spec"]["containers"]
+    references = [variable["valueFrom"]["secretKeyRef"] for variable in container["env"]]
+    assert references == [
+        {"name": "lookupdb-store", "key": "AWS_ACCESS_KEY_ID"},
+        {"name": "lookupdb-store", "key": "AWS_SECRET_ACCESS_KEY"},
+    ]
+
+
+def test_an_external_store_brings_nothing_along() -> None:
+    rendered = render(EXTERNAL)
+    assert "store" not in {item["metadata"]["labels"]["app.kubernetes.io/component"] for item in rendered.objects}
+    assert "--store=s3://bucket/prefix" in rendered.args()
+    assert "--create-store-secret" not in rendered.args()
+
+
+def test_selectors_never_change_with_the_version(defaults: Rendered) -> None:
+    pods = dict(defaults.pods())
+    for deployment in defaults.of("Deployment"):
+        selector = deployment["spec"]["selector"]["matchLabels"]
+        assert selector.keys() == {f"app.kubernetes.io/{name}" for name in ("name", "instance", "component")}
+        assert selector.items() <= pods[deployment["metadata"]["name"]]["metadata"]["labels"].items()
+        assert deployment["spec"]["replicas"] == 1
+        assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_a_users_label_cannot_break_a_selector() -> None:
+    pods = dict(render({"operator": {"podLabels": {"app.kubernetes.io/component": "x", "team": "a"}}}).pods())
+    labels = pods["lookupdb"]["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/component"], labels["team"]) == ("operator", "a")
+
+
+def test_who_may_reach_the_store(defaults: Rendered) -> None:
+    (rule,) = defaults.one("NetworkPolicy", "lookupdb-store")["spec"]["ingress"]
+    sweep, datasets = rule["from"]
+    pods = dict(defaults.pods())
+    assert sweep["podSelector"]["matchLabels"].items() <= pods["lookupdb-sweep"]["metadata"]["labels"].items()
+    (components,) = datasets["podSelector"]["matchExpressions"]
+    for component in (names.BUILDER, names.SHARDS):
+        labels = names.labels("airports", component)
+        assert datasets["podSelector"]["matchLabels"].items() <= labels.items()
+        assert labels[components["key"]] in components["values"]
+
+
+def test_monitoring_finds_the_pods() -> None:
+    rendered = render({"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}})
+    datasets = rendered.one("PodMonitor", "lookupdb-datasets")["spec"]
+    assert datasets["selector"]["matchLabels"] == {names.MANAGED_BY: names.FIELD_MANAGER}
+    assert datasets["selector"]["matchExpressions"][0]["values"] == [names.SHARDS, names.ROUTER]
+    assert set(datasets["podTargetLabels"]) == {names.DATASET, names.ROLLOUT, names.SHARD}
+    (operator_endpoint,) = rendered.one("PodMonitor", "lookupdb")["spec"]["podMetricsEndpoints"]
+    ports = dict(rendered.pods())["lookupdb"]["spec"]["containers"][0]["ports"]
+    assert operator_endpoint["port"] in {port["name"] for port in ports}
+    assert rendered.of("PrometheusRule")
+
+
+def test_nothing_of_the_prometheus_operator_by_default(defaults: Rendered) -> None:
+    assert not defaults.of("PodMonitor")
+    assert not defaults.of("PrometheusRule")
+
+
+def test_every_alert_names_a_metric_that_exists() -> None:
+    from lookupdb_operator.metrics import Metrics
+
+    known = Metrics().text().decode() + (CHART.parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    known += "lookupdb_operator_dataset_condition"  # there is none without a dataset
+    (rule,) = render({"prometheusRule": {"enabled": True}}).of("PrometheusRule")
+    for alert in rule["spec"]["groups"][0]["rules"]:
+        (metric,) = [word for word in alert["expr"].replace("(", " ").replace("{", " ").replace("[", " ").split()
+                     if word.startswith("lookupdb_")]
+        assert metric in known, alert["alert"]

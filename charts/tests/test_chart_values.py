@@ -1,0 +1,161 @@
+"""What values lead to: every toggle, what is refused and how, and that each is described."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from chart_support import CHART, EXTERNAL, Values, complaints, refusal, render
+
+from lookupdb import __version__, schema
+
+DIGEST = "sha256:" + "0" * 64
+POD: Values = {
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "data"},
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "priorityClassName": "high",
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+}
+
+VARIANTS: dict[str, Values] = {
+    "defaults": {},
+    "external store": EXTERNAL,
+    "bucket without credentials": {"store": {"url": "gs://bucket", "embedded": {"enabled": False}}},
+    "listed namespaces": {"watchNamespaces": ["one", "two"], "clusterId": "c1"},
+    "one namespace": {"watchNamespaces": ["one"]},
+    "no CRD": {"crds": {"enabled": False}},
+    "CRD goes": {"crds": {"keep": False}},
+    "no RBAC": {"rbac": {"create": False}, "serviceAccount": {"create": False, "name": "mine"}},
+    "no network policies": {"networkPolicies": {"enabled": False}},
+    "named peers": {
+        "networkPolicies": {
+            "routerClients": [{"namespaceSelector": {"matchLabels": {"team": "web"}}}],
+            "monitoring": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        }
+    },
+    "monitoring": {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "no sweep": {"sweep": {"enabled": False}},
+    "claim of ours": {"store": {"embedded": {"persistence": {"existingClaim": "mine"}}}},
+    "sidecar": {"store": {"embedded": {"metadata": "sidecar", "persistence": {"storageClass": "nfs"}}}},
+    "pods": {
+        "operator": {**POD, "extraArgs": ["--workers=8"], "extraEnvFrom": [{"secretRef": {"name": "proxy"}}]},
+        "sweep": {**POD, "extraArgs": ["--dry-run"]},
+        "store": {"embedded": POD, "env": {"AWS_REGION": "eu-central-1"}},
+        "imagePullSecrets": [{"name": "registry"}, {"name": "other"}],
+        "commonLabels": {"owner": "data"},
+        "datasetPodLabels": {"owner": "data"},
+        "image": {"repository": "registry.example/lookupdb", "digest": DIGEST},
+    },
+}
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_is_valid_kubernetes(values: Values) -> None:
+    assert complaints(render(values)) == ""
+
+
+def test_a_typo_in_an_object_is_noticed() -> None:
+    found = complaints(render({"operator": {"affinity": {"podAffinty": {}}}}))
+    assert "podAffinty" in found
+
+
+REFUSED: dict[str, tuple[Values, str]] = {
+    "neither store": ({"store": {"embedded": {"enabled": False}}}, "there is no store: set store.url"),
+    "both stores": ({"store": {"url": "s3://b"}}, "generations can stand in one of them only"),
+    "secret of no bucket": ({"store": {"secretName": "s"}}, "the embedded store makes its own credentials"),
+    "no dashboards yet": ({"grafanaDashboard": {"enabled": True}}, "holds no dashboards yet"),
+    "unknown value": ({"oprator": {}}, "oprator"),
+    "unknown value below": ({"store": {"embedded": {"persistence": {"sise": "1Gi"}}}}, "sise"),
+    "store of another kind": ({"store": {"url": "http://b", "embedded": {"enabled": False}}}, "store"),
+    "name too long": ({"fullnameOverride": "x" * 41}, "fullnameOverride"),
+    "no quantity": ({"operator": {"resources": {"limits": {"memory": "much"}}}}, "memory"),
+}
+
+
+@pytest.mark.parametrize(("values", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_is_wrong_is_refused_with_a_reason(values: Values, sentence: str) -> None:
+    assert sentence in refusal(values)
+
+
+def test_every_value_is_described() -> None:
+    undescribed = []
+    lines = (CHART / "values.yaml").read_text(encoding="utf-8").splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        name = line.split(":")[0].strip()
+        if line.strip().startswith("#") or ":" not in line or name in _SAYS_ITSELF or before.lstrip().startswith("#"):
+            continue
+        undescribed.append(line)
+    assert undescribed == []
+
+
+_SAYS_ITSELF = {
+    # Of Kubernetes, by its names.
+    *("resources", "requests", "limits", "annotations", "labels", "interval", "accessModes", "key"),
+    *("podAnnotations", "podLabels", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"),
+    *("priorityClassName", "repository", "tag", "pullPolicy", "image", "enabled"),
+    # Headings.
+    *("crds", "rbac", "serviceAccount", "operator", "embedded", "persistence", "podMonitor", "prometheusRule"),
+    *("networkPolicies", "grafanaDashboard"),
+}
+
+
+def test_schema_and_values_name_the_same() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    document = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    described = {path for path in _properties(document, document) if path != ("global",)}
+    optional = {path for path in described if path[-1] == "claims"}
+    assert described - optional == set(_leaves(values, described))
+
+
+def _properties(node: Any, document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if "$ref" in node:
+        node = document["$defs"][node["$ref"].removeprefix("#/$defs/")]
+    closed = node.get("properties", {})
+    if path and not closed:
+        yield path
+    for name, child in closed.items():
+        yield from _properties(child, document, (*path, name))
+
+
+def _leaves(node: Any, described: set[tuple[str, ...]], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if path in described or not isinstance(node, dict):
+        yield path
+        return
+    for name, child in node.items():
+        yield from _leaves(child, described, (*path, name))
+
+
+def test_every_object_of_the_schema_is_closed() -> None:
+    document = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    pending, opened = [document], []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if "properties" in node and node.get("additionalProperties") is not False:
+                opened.append(node)
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)
+    assert opened == []
+
+
+def test_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    (container,) = render().one("Deployment", "lookupdb")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"lookupdb:{__version__}"
+
+
+def test_the_example_of_the_chart_is_a_dataset() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    for example in yaml.safe_load(chart["annotations"]["artifacthub.io/crdsExamples"]):
+        schema.complete(example)
