@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
-from operator_support.kube import Kube, Object, serving
+from operator_support.kube import Kube, Object, Refusal, Write, serving
 from operator_support.kubelet import Kubelet, kubelet_of
-from operator_support.running import operating, options, until
+from operator_support.running import Running, operating, options, until
 
 pytestmark = pytest.mark.timeout(240)  # a story has many steps, each of which may take its patience
 
@@ -84,22 +86,192 @@ async def all_steps(kube: Kube, kubelet: Kubelet) -> None:
 
 
 async def quiet(kube: Kube) -> None:
-    """Nothing is written for a while."""
+    """Return when nothing is written for a second."""
     writes = -1
     while writes != len(kube.writes):
         writes = len(kube.writes)
-        for _ in range(15):
+        for _ in range(10):
             await asyncio.sleep(0.1)
+
+
+async def looked(operator: Running, times: int = 1) -> None:
+    """``operator`` has looked at its datasets, and has nothing left to look at."""
+
+    async def done() -> bool:
+        _, text = await operator.ask("/metrics")
+        return sample(text, 'reconciles_total{outcome="done"}') >= times and sample(text, "queue_depth") == 0
+
+    await until(done, "the operator to have looked")
+
+
+def sample(text: str, name: str) -> float:
+    """One of the operator's metrics."""
+    found = re.search(rf"^lookupdb_operator_{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 async def test_from_applied_to_ready_and_then_nothing_more_is_written(kube: Kube, kubelet: Kubelet) -> None:
     kube.put(dataset())
-    chosen = options(admin_port=kubelet.admin_port)
-    async with operating(chosen):
+    chosen = options(
+        admin_port=kubelet.admin_port, store_secret="store", create_store_secret=True, living_list="living"
+    )
+    async with operating(chosen) as operator:
         await all_steps(kube, kubelet)
+        await until(lambda: condition(kube, "RolledOut")["reason"] == "UpToDate", "the end", lambda: seen(kube))
         await quiet(kube)
+        text = (await operator.ask("/metrics"))[1]
+        assert await operator.ask("/healthz") == (200, "ok\n")
+        living = await until(lambda: kube.get("ConfigMap", "lookupdb", "living"), "the living list")
+
+    assert {condition["type"]: condition["status"] for condition in status_of(kube)["conditions"]} == {
+        "Ready": "True",
+        "Built": "True",
+        "RolledOut": "True",
+        "Degraded": "False",
+    }
+    reasons = [(event["type"], event["reason"]) for event in kube.all("Event")]
+    assert ("Normal", "Serving") in reasons
+    assert len(reasons) == len(set(reasons)), "one event a transition"
+    assert "Warning" not in dict(reasons)
+
+    credentials = (kube.get("Secret", "lookupdb", "store") or {})["data"]
+    handed_on = (kube.get("Secret", "shop", "airports-store") or {})["data"]
+    assert handed_on["LOOKUPDB_STORE_AWS_SECRET_ACCESS_KEY"] == credentials["AWS_SECRET_ACCESS_KEY"]
+    secrets_read = {path for _, path in kube.reads if "secrets" in path}
+    assert secrets_read == {"/api/v1/namespaces/lookupdb/secrets/store"}, "and no other Secret"
+    assert [one["name"] for one in orjson.loads(living["data"]["living.json"])["datasets"]] == ["airports"]
+
+    labels = ['namespace="shop"', 'dataset="airports"']
+    ready = ",".join(sorted([*labels, 'condition="Ready"', 'status="True"'], key=_order))
+    assert sample(text, f"dataset_condition{{{ready}}}") == 1
+    told = sum(float(value) for value in re.findall(r"^lookupdb_operator_api_writes_total\{.*\} (\S+)$", text, re.M))
+    assert told >= len(kube.writes) - 2, "every write is counted; two came after the scrape at most"
+
     settled = len(kube.writes)
     async with operating(chosen) as operator:
-        await until(lambda: ("WATCH", "/api/v1/pods") in kube.reads[-60:], "watches", lambda: seen(kube))
+        await looked(operator)
         await quiet(kube)
+        assert not re.search("^lookupdb_operator_api_writes_total", (await operator.ask("/metrics"))[1], re.M)
     assert kube.writes[settled:] == []
+
+
+def _order(label: str) -> int:
+    return ("namespace", "dataset", "condition", "status").index(label.partition("=")[0])
+
+
+async def test_an_operator_that_is_started_anew_at_every_step_goes_on(kube: Kube, kubelet: Kubelet) -> None:
+    kube.put(dataset())
+    chosen = options(admin_port=kubelet.admin_port)
+    async with operating(chosen):
+        await step_to_build(kube)
+    async with operating(chosen):
+        await step_to_servers(kube, kubelet)
+    async with operating(chosen):
+        await step_to_table(kube, kubelet)
+    async with operating(chosen):
+        await step_to_ready(kube)
+    status = status_of(kube)
+    assert (status["lastGeneration"], status["lastRollout"], status["table"]["version"]) == (1, 1, 1)
+
+
+async def test_nothing_is_looked_at_before_everything_was_listed(kube: Kube) -> None:
+    kube.put(dataset())
+    gate = kube.closed["/apis/networking.k8s.io/v1/networkpolicies"] = asyncio.Event()
+    async with operating(options()):
+        watched = {("WATCH", "/api/v1/pods"), ("WATCH", "/apis/lookupdb.dev/v1alpha1/lookupdatasets")}
+        await until(lambda: watched <= set(kube.reads), "the other watches", lambda: kube.reads)
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+        assert kube.writes == []
+        gate.set()
+        await step_to_build(kube)
+
+
+async def test_what_is_refused_shows_in_a_condition_until_it_is_taken(kube: Kube, kubelet: Kubelet) -> None:
+    def refuse(write: Write) -> None:
+        if write.kind == "StatefulSet":
+            raise Refusal(403, "forbidden by somebody's policy", "Forbidden")
+
+    kube.before_write = refuse
+    kube.put(dataset())
+    async with operating(options(admin_port=kubelet.admin_port)):
+        await step_to_build(kube)
+        kubelet.end_builds()
+        message = "forbidden by somebody's policy"
+        await until(lambda: message in condition(kube, "Degraded")["message"], "the refusal", lambda: seen(kube))
+        assert condition(kube, "Degraded")["status"] == "True"
+        assert kube.get("Service", "shop", "airports-r1"), "what was not refused is there"
+        kube.before_write = lambda write: None
+        await until(lambda: condition(kube, "Degraded")["status"] == "False", "recovery", lambda: seen(kube))
+        assert len(kube.all("StatefulSet")) == 2
+    warnings = [event for event in kube.all("Event") if event["type"] == "Warning"]
+    assert len(warnings) == 1
+    assert message in warnings[0]["message"]
+
+
+async def test_a_write_that_fails_or_comes_second_is_done_again(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
+    failures = [Refusal(409, "modified", "Conflict"), Refusal(500, "etcd is away"), Refusal(429, "too many requests")]
+
+    def fail(write: Write) -> None:
+        if failures and write.kind != "Event":
+            raise failures.pop(0)
+
+    kube.before_write = fail
+    kube.put(dataset())
+    async with operating(options()) as operator:
+        await step_to_build(kube)
+        text = (await operator.ask("/metrics"))[1]
+    assert failures == []
+    assert sample(text, 'reconciles_total{outcome="conflict"}') == 1
+    assert sample(text, "reconcile_errors_total") == 2
+    assert status_of(kube)["lastGeneration"] == 1
+    assert "etcd is away" in caplog.text
+
+
+async def test_of_two_operators_one_acts(kube: Kube) -> None:
+    one, two = (options(config={"identity": f"{name}/lookupdb"}) for name in ("one", "two"))
+    async with operating(one) as first, operating(two) as second:
+        kube.put(dataset())
+        await step_to_build(kube)
+        await asyncio.gather(looked(first), looked(second))
+        await quiet(kube)
+        kube.put({**(kube.get("LookupDataset", "shop", "airports") or {}), "spec": dataset(shards=3)["spec"]})
+        await until(lambda: kube.get("Job", "shop", "airports-g2-build"), "the next build", lambda: seen(kube))
+        await quiet(kube)
+        texts = [(await operator.ask("/metrics"))[1] for operator in (first, second)]
+    owner = status_of(kube)["operator"]
+    acted = ["one/lookupdb", "two/lookupdb"].index(owner)
+    assert sample(texts[acted], 'api_writes_total{kind="Job",verb="apply"}') == 2
+    assert sample(texts[1 - acted], 'api_writes_total{kind="Job",verb="apply"}') == 0
+    assert "lookupdb_operator_dataset_info{" in texts[acted]
+    assert "lookupdb_operator_dataset_info{" not in texts[1 - acted]
+
+
+async def test_what_is_deleted_while_no_watch_sees_it_comes_back(kube: Kube) -> None:
+    kube.put(dataset())
+    async with operating(options(resync_seconds=1.0)):
+        await step_to_build(kube)
+        await until(lambda: kube.get("Service", "shop", "airports-router"), "the routers' Service", lambda: seen(kube))
+        await quiet(kube)
+        kube.lose("Service", "shop", "airports-router")
+        await until(lambda: kube.get("Service", "shop", "airports-router"), "it to be back", lambda: seen(kube))
+        kube.interrupt(forget=False)
+        kube.put(dataset("rivers"))
+        await until(lambda: kube.get("Job", "shop", "rivers-g1-build"), "news after it", lambda: seen(kube))
+
+
+async def test_only_the_namespaces_given_are_acted_on(kube: Kube) -> None:
+    kube.put(dataset(namespace="elsewhere"))
+    kube.put(dataset())
+    async with operating(options(namespaces=("shop",))) as operator:
+        await step_to_build(kube)
+        await looked(operator)
+        kube.remove("LookupDataset", "shop", "airports")
+        await until(lambda: not kube.all("Job"), "the end of it", lambda: seen(kube))
+
+        async def forgotten() -> bool:
+            return "lookupdb_operator_dataset_info{" not in (await operator.ask("/metrics"))[1]
+
+        await until(forgotten, "no metrics of it")
+    assert {write.namespace for write in kube.writes} == {"shop"}
+    assert all("/namespaces/" in path for method, path in kube.reads if method == "WATCH")

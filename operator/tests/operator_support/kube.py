@@ -7,10 +7,10 @@ does not do: defaulting, validation, and removing fields that an apply leaves ou
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import copy
 import itertools
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +62,8 @@ class Kube:
     """Method and path of every request that does not write."""
     before_write: Callable[[Write], None] = lambda write: None
     """May raise Refusal."""
+    closed: dict[str, asyncio.Event] = field(default_factory=dict)
+    """By path: requests that read wait for the event."""
     url: str = ""
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -87,6 +89,9 @@ class Kube:
         key = (new["kind"], meta.get("namespace", ""), meta["name"])
         old = self.objects.get(key)
         meta.setdefault("labels", {})
+        if texts := new.pop("stringData", None):
+            coded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+            new["data"] = {**new.get("data", {}), **coded}
         meta["uid"] = old["metadata"]["uid"] if old else meta.get("uid", f"uid-{next(self._uids)}")
         meta["creationTimestamp"] = "2030-01-01T00:00:00Z"
         generation = old["metadata"]["generation"] if old else 0
@@ -116,6 +121,11 @@ class Kube:
             owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
             if gone["metadata"]["uid"] in owners and key in self.objects:
                 self.remove(*key)
+
+    def lose(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object so that no watch tells of it: while all are cut, and history is lost."""
+        del self.objects[kind, namespace, name]
+        self.interrupt(forget=True)
 
     def interrupt(self, *, forget: bool) -> None:
         """Cut every watch; with ``forget``, history is lost, as after a compaction: watchers must list again."""
@@ -148,6 +158,8 @@ class Kube:
         if kind is None:
             raise Refusal(404, f"no resource {rest[0]}")
         if request.method == "GET":
+            if gate := self.closed.get(request.path):
+                await gate.wait()
             self.reads.append(("WATCH" if "watch" in request.query else "GET", request.path))
             if len(rest) > 1:
                 return web.json_response(self._found(kind, namespace, rest[1]))
@@ -305,8 +317,3 @@ async def serving(folder: Path) -> AsyncIterator[Kube]:
     finally:
         kube.interrupt(forget=False)
         await runner.cleanup()
-
-
-def loads(text: str) -> Any:
-    """JSON in an annotation or a ConfigMap."""
-    return json.loads(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import socket
 import threading
 import time
@@ -82,8 +83,12 @@ class Running:
     async def ask(self, path: str) -> tuple[int, str]:
         """What its own port answers."""
         url = f"http://127.0.0.1:{self._options.port}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            return response.status, await response.text()
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with session.get(url) as response:
+                    return response.status, await response.text()
+            except aiohttp.ClientError:
+                return 0, ""  # it has not opened it yet
 
 
 @contextlib.asynccontextmanager
@@ -102,12 +107,16 @@ async def operating(
 
 
 async def until(condition: Callable[[], Any], what: str, show: Callable[[], Any] = lambda: "") -> Any:
-    """The first truth that ``condition`` gives."""
+    """The first truth that ``condition``, which may be a coroutine function, gives."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
         if error := next((operator.error for operator in _started if operator.error), None):
             raise AssertionError(f"waited for {what} in vain: the operator has ended\n{show()}") from error
         if time.monotonic() > deadline:
             raise AssertionError(f"waited for {what} in vain\n{show()}")
         await asyncio.sleep(0.02)
-    return found
