@@ -4,13 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from lookupdb.cli import VERBS, cli
+import lookupdb.cli as lookupdb_cli
+from lookupdb.cli import GROUP, VERBS, cli
 
 
 def lookupdb(*words: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +45,27 @@ def test_help_lists_every_verb_without_loading_any() -> None:
     run = CliRunner().invoke(cli, ["--help"])
     assert run.exit_code == 0
     assert all(f"  {verb} " in run.output for verb in VERBS)
+
+
+def test_a_verb_of_another_package_is_found_by_its_entry_point_and_loaded_only_when_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = {
+        "operator": EntryPoint("operator", "lookupdb_operator.command:command", GROUP),
+        "louder": EntryPoint("louder", "click:echo", GROUP),
+    }
+    monkeypatch.setattr(lookupdb_cli, "other_verbs", lambda: points)
+    run = CliRunner().invoke(cli, ["--help"])
+    assert "  operator  Run the Kubernetes operator." in run.output
+    assert "  louder    Of click." in run.output
+    assert cli.get_command(click.Context(cli), "louder") is click.echo
+    with pytest.raises(click.UsageError, match="Did you mean 'operator'"):
+        cli.get_command(click.Context(cli), "opertor")
+
+
+def test_no_other_package_displaces_a_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookupdb_cli, "entry_points", lambda group: [EntryPoint("build", "click:echo", group)])
+    assert lookupdb_cli.other_verbs.__wrapped__() == {}
 
 
 def test_a_mistyped_verb_is_told_the_near_one() -> None:

@@ -1,0 +1,304 @@
+"""`lookupdb sweep`: nothing that serves, lives, is being built or is unknown ever goes; all else does, in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from click.testing import CliRunner, Result
+from support.buckets import new_bucket, s3_server
+from support.generations import publish
+
+from lookupdb import store
+from lookupdb.cli import sweep as verb
+from lookupdb.errors import StoreError, UsageError
+from lookupdb.store import Address, Dataset, Store
+from lookupdb.store.bucket import Bucket
+from lookupdb.store.sweeping import MARK
+
+HOUR = 3600.0
+
+
+class Place:
+    """A store with datasets, a living list, and a clock."""
+
+    def __init__(self, folder: Path, url: str, bucket: Bucket | None) -> None:
+        self.folder = folder
+        self.url = url
+        self.bucket = bucket
+        self.list = folder / "living.json"
+        self.number = 0
+
+    def open(self, cluster: str = "c1") -> Store:
+        return Store(self.url, cluster, self.bucket) if self.bucket else store.open(self.url, cluster)
+
+    def dataset(self, name: str, uid: str = "3f2b9c1e", cluster: str = "c1") -> Dataset:
+        return self.open(cluster).at(Address(cluster, "team", name, uid))
+
+    def publish(self, dataset: Dataset, *generations: str) -> Dataset:
+        for generation in generations:
+            publish(dataset, generation, {"a": b"1"}, self.scratch(), shards=1)
+        return dataset
+
+    def scratch(self) -> Path:
+        self.number += 1
+        path = self.folder / f"scratch-{self.number}"
+        path.mkdir()
+        return path
+
+    def put(self, path: str, content: bytes = b"{}") -> None:
+        if self.bucket:
+            obstore.put(self.bucket.store, path, content)
+        else:
+            (Path(self.url) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(self.url) / path).write_bytes(content)
+
+    def living(self, *datasets: Dataset, keep: int = 3, protect: tuple[str, ...] = (), **changes: Any) -> None:
+        entries = [
+            {
+                "namespace": one.address.namespace,
+                "name": one.address.name,
+                "uid": f"{one.address.uid}-77aa-4bcd",
+                "keep": keep,
+                "protect": list(protect),
+            }
+            for one in datasets
+        ]
+        self.list.write_text(json.dumps({"formatVersion": 1, "cluster": "c1", "datasets": entries, **changes}))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    if request.param == "directory":
+        return Place(tmp_path, str(tmp_path / "store"), None)
+    bucket = new_bucket(request.getfixturevalue("server"), monkeypatch)
+    made = Place(tmp_path, bucket.url, bucket)
+    monkeypatch.setattr(store, "open", lambda _url, cluster: made.open(cluster))  # with a short lease
+    return made
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import time
+
+        self.ahead = 0.0
+        real = time.time
+
+        class Moved:
+            @staticmethod
+            def time() -> float:
+                return real() + self.ahead
+
+        monkeypatch.setattr(verb, "time", Moved)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def run(place: Place, *more: str, cluster: str = "c1") -> Result:
+    words = ["--store", place.url, "--cluster-id", cluster, "--living", str(place.list), "--grace", "24h", *more]
+    return CliRunner().invoke(verb.command, words, standalone_mode=False)
+
+
+def swept(place: Place, *more: str) -> tuple[list[str], dict[str, Any]]:
+    """The sentences and the sums."""
+    result = run(place, *more)
+    assert result.exception is None, result.exception
+    *sentences, sums = result.stdout.splitlines()
+    return sentences, json.loads(sums)
+
+
+class TestLiving:
+    def test_the_newest_and_the_protected_stay(self, place: Place) -> None:
+        people = place.publish(place.dataset("people"), "g1", "g2", "g3", "g4", "g10")
+        place.living(people, keep=2, protect=("g1", "g7"))
+        sentences, sums = swept(place)
+        assert people.generations() == ("g1", "g4", "g10")
+        assert sentences == ["team/people (3f2b9c1e): removed g2", "team/people (3f2b9c1e): removed g3"]
+        assert (sums["outcome"], sums["removedGenerations"], sums["datasets"]) == ("swept", 2, 1)
+        assert swept(place)[0] == []
+
+    def test_a_build_under_way_stays_and_what_a_dead_one_left_goes(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        place.living(people)
+        with people.claim("g2", place.scratch()):
+            if place.bucket:
+                place.put(f"{people.address.path}/g3/claim.json")
+            place.put(f"{people.address.path}/g3/shard-00000-of-00001.lmdb", b"left")
+            assert swept(place)[0] == []
+            clock.ahead = 25 * HOUR
+            assert swept(place)[0] == ["team/people (3f2b9c1e): removed what was left of g3"]
+            assert list(people.unfinished()) == ["g2"]
+        assert people.generations() == ("g1",)
+        assert people.next_generation() == "g2"
+
+
+class TestDead:
+    def test_a_dataset_is_marked_and_goes_after_the_grace_period(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        gone = place.publish(place.dataset("gone"), "g1", "g2")
+        place.living(people)
+        assert swept(place)[0] == ["team/gone (3f2b9c1e): marked: no such dataset lives"]
+        assert gone.generations() == ("g1", "g2")
+        clock.ahead = 23 * HOUR
+        assert swept(place)[0] == []
+        clock.ahead = 25 * HOUR
+        sentences, sums = swept(place)
+        assert sentences[:2] == ["team/gone (3f2b9c1e): removed g1", "team/gone (3f2b9c1e): removed g2"]
+        assert "removed: it has not lived since" in sentences[2]
+        assert (sums["removedDatasets"], sums["removedGenerations"]) == (1, 2)
+        assert place.open().addresses() == (people.address,)
+        assert people.generations() == ("g1",)
+
+    def test_one_of_the_same_name_and_another_uid_lives_on(self, place: Place, clock: Clock) -> None:
+        new, old = (place.publish(place.dataset("people", uid), "g1") for uid in ("aaaaaaaa", "bbbbbbbb"))
+        place.living(new)
+        swept(place)
+        clock.ahead = 25 * HOUR
+        swept(place)
+        assert (new.generations(), old.generations()) == (("g1",), ())
+
+    def test_one_that_lives_again_loses_its_mark(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        place.living()
+        assert swept(place)[1]["marked"] == 1
+        place.living(people)
+        assert swept(place)[1]["unmarked"] == 1
+        place.living()
+        clock.ahead = 25 * HOUR
+        assert swept(place)[1]["marked"] == 1, "the grace period begins anew"
+        assert people.generations() == ("g1",)
+
+    def test_a_build_under_way_keeps_it(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        place.living()
+        swept(place)
+        with people.claim("g2", place.scratch()):
+            clock.ahead = 25 * HOUR
+            assert swept(place)[1]["removedDatasets"] == 0
+            assert list(people.unfinished()) == ["g2"]
+        assert swept(place)[1]["removedDatasets"] == 1
+        assert place.open().addresses() == ()
+
+    def test_a_mark_that_cannot_be_read_is_written_again(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        people.write_note(MARK, b"{")
+        place.living()
+        assert swept(place)[1]["marked"] == 1
+        assert people.generations() == ("g1",)
+
+
+class TestNeverTouched:
+    def test_what_is_not_known(self, place: Place, clock: Clock) -> None:
+        place.publish(place.dataset("gone"), "g1")
+        unknown = (
+            "c1/team/gone-3f2b9c1e/notes.txt",
+            "c1/team/README",
+            "c1/Not A Namespace/x/y",
+            "c1/team/other-u/gX/z",
+        )
+        for path in unknown:
+            place.put(path, b"somebody's")
+        place.living()
+        for clock.ahead in (0.0, 25 * HOUR, 50 * HOUR):
+            swept(place)
+        assert place.dataset("gone").generations() == ()
+        assert all(_content(place, path) == b"somebody's" for path in unknown)
+
+    def test_another_cluster(self, place: Place, clock: Clock) -> None:
+        other = place.publish(place.dataset("people", cluster="c2"), "g1")
+        place.living()
+        for clock.ahead in (0.0, 25 * HOUR):
+            assert swept(place)[1]["datasets"] == 0
+        assert other.generations() == ("g1",)
+
+    def test_anything_in_a_dry_run(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1", "g2")
+        gone = place.publish(place.dataset("gone"), "g1")
+        place.living(people, keep=1)
+        sentences, sums = swept(place, "--dry-run")
+        assert sentences == [
+            "would have: team/gone (3f2b9c1e): marked: no such dataset lives",
+            "would have: team/people (3f2b9c1e): removed g1",
+        ]
+        assert sums["dryRun"] is True
+        assert gone.note(MARK) is None
+        swept(place)
+        clock.ahead = 25 * HOUR
+        assert swept(place, "--dry-run")[1]["removedDatasets"] == 1
+        assert (people.generations(), gone.generations()) == (("g2",), ("g1",))
+
+
+def _content(place: Place, path: str) -> bytes:
+    if place.bucket:
+        return bytes(obstore.get(place.bucket.store, path).bytes())
+    return (Path(place.url) / path).read_bytes()
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"cluster": "c2"}, "it is of cluster 'c2'"),
+            ({"formatVersion": 2}, "format version 2; this lookupdb reads 1"),
+            ({"datasets": None}, "datasets is None, expected list"),
+            ({"datasets": [{"namespace": "team", "name": "people", "uid": "1", "keep": 0}]}, "keep is 0"),
+            ({"datasets": [{"namespace": "team", "name": "people", "uid": "1"}]}, "'keep'"),
+            ({"datasets": [{"namespace": "..", "name": "people", "uid": "1", "keep": 1}]}, "cannot be part of"),
+            (
+                {"datasets": [{"namespace": "t", "name": "p", "uid": "1", "keep": 1, "protect": ["newest"]}]},
+                "g1, g2",
+            ),
+        ],
+    )
+    def test_a_living_list_that_is_not_one(self, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+        place = Place(tmp_path, str(tmp_path / "store"), None)
+        people = place.publish(place.dataset("people"), "g1")
+        place.living(people, **changes)
+        error = run(place).exception
+        assert isinstance(error, UsageError)
+        assert "is not the living list of cluster c1" in error.message
+        assert said in error.message
+        assert people.note(MARK) is None
+
+    def test_a_living_list_that_is_not_there_or_cut_short(self, tmp_path: Path) -> None:
+        place = Place(tmp_path, str(tmp_path / "store"), None)
+        assert "cannot be read: No such file" in str(run(place).exception)
+        place.list.write_text('{"formatVersion": 1, "clus')
+        assert isinstance(run(place).exception, UsageError)
+
+    @pytest.mark.parametrize("grace", ["24", "1y", "-1h", ""])
+    def test_a_grace_period_that_is_none(self, tmp_path: Path, grace: str) -> None:
+        place = Place(tmp_path, str(tmp_path / "store"), None)
+        assert "is not a duration" in str(run(place, "--grace", grace).exception)
+
+
+def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path, str(tmp_path / "store"), None)
+    one, other = (place.publish(place.dataset(name), "g1", "g2") for name in ("one", "other"))
+    place.living(one, other, keep=1)
+    remove = type(one).remove
+
+    def failing(self: Any, generation: str) -> None:
+        if self.address == one.address:
+            raise StoreError("the disk is broken")
+        remove(self, generation)
+
+    monkeypatch.setattr(type(one), "remove", failing)
+    result = run(place)
+    assert isinstance(result.exception, StoreError)
+    assert "team/one: the disk is broken" in str(result.exception)
+    assert json.loads(result.stdout.splitlines()[-1])["outcome"] == "failed"
+    assert (one.generations(), other.generations()) == (("g1", "g2"), ("g2",))
