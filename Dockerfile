@@ -33,6 +33,10 @@ RUN apt-get update \
  && groupadd --gid 10001 lookupdb \
  && useradd --uid 10001 --gid 10001 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin lookupdb \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /tmp/* /root/.cache
+# Nothing can be installed any more: what installs goes, the packages' records stay for scanners.
+RUN rm -f /usr/bin/apt* /usr/bin/pip* /usr/local/bin/pip* \
+ && find /usr/lib/python3 /usr/local/lib -maxdepth 3 \( -name 'pip' -o -name 'pip-*' -o -name 'setuptools*' -o -name 'wheel*' \) \
+      -prune -exec rm -rf {} +
 COPY --from=build /opt/lookupdb /opt/lookupdb
 
 # One layer, so that what a base has installed, cached and deleted is not shipped.
