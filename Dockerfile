@@ -35,7 +35,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /tmp/* /root/.cache
 # Nothing can be installed any more: what installs goes, the packages' records stay for scanners.
 RUN rm -f /usr/bin/apt* /usr/bin/pip* /usr/local/bin/pip* \
- && find /usr/lib/python3 /usr/local/lib -maxdepth 3 \( -name 'pip' -o -name 'pip-*' -o -name 'setuptools*' -o -name 'wheel*' \) \
+ && find /usr/lib /usr/local/lib -maxdepth 3 -path '*-packages/*' \( -name 'pip*' -o -name 'setuptools*' -o -name 'wheel*' \) \
       -prune -exec rm -rf {} +
 COPY --from=build /opt/lookupdb /opt/lookupdb
 
