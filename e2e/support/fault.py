@@ -21,7 +21,7 @@ SPEC: Final[Mapping[str, Any]] = {
 }
 """Of datasets that only have to show that they serve: nothing waits for long."""
 BAD_ROW: Final = 17
-"""The line of bad.csv with a row that cannot be stored."""
+"""The line of bad.csv with a row of more fields than there are columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def data(version: str) -> Manifest:
     """The ConfigMap ``version``: ``records.csv`` with that version in all rows, and ``bad.csv`` with a bad row."""
     rows = [f"{key},{version},{version} of {key}" for key in KEYS]
     good = ["id,version,text", *rows]
-    bad = [*good[: BAD_ROW - 1], f",{version},a row without a key", *good[BAD_ROW:]]
+    bad = [*good[: BAD_ROW - 1], f"{KEYS[BAD_ROW - 2]},{version},one field,too many", *good[BAD_ROW:]]
     return pods.config_map(version, {"records.csv": "\n".join(good) + "\n", "bad.csv": "\n".join(bad) + "\n"})
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lookupdb_operator import status
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Condition, Status
 
 
@@ -22,13 +23,15 @@ class Report:
 def transitions(old: Status, new: Status) -> tuple[Report, ...]:
     """One report for each reason that a condition changed to. What tells of a failure is a warning.
 
-    A failure shows in several conditions at once; people are told of it once, and of how long ago in the status.
+    A failure shows in several conditions, at once or one after the other (an image that cannot be pulled: of a router,
+    then of a builder); people are told of it once, and of how long ago in the status.
     """
-    degraded = new.condition(status.DEGRADED)
-    failure = degraded.reason if degraded and degraded.status == "True" else None
+    known = {condition.reason for condition in old.conditions} - reasons.WELL
     told: dict[str, Report] = {}
     for before, after in _changed(old, new):
-        warns = after.reason == failure or _went_down(before, after)
+        if after.reason in known and not _went_down(before, after):
+            continue
+        warns = after.reason not in reasons.WELL or _went_down(before, after)
         report = Report("Warning" if warns else "Normal", after.reason, after.message)
         if after.reason not in told or after.type == status.DEGRADED:
             told[after.reason] = report

@@ -64,6 +64,24 @@ SERVING = status_of(
             [("Warning", "GateClosed")],
             id="another failure",
         ),
+        pytest.param(
+            status_of(built=("False", "Building"), degraded=("True", "ImagePullFailed")),
+            status_of(built=("False", "ImagePullFailed"), degraded=("True", "ImagePullFailed")),
+            [],
+            id="a failure that comes to show in a second condition is not told again",
+        ),
+        pytest.param(
+            status_of(built=("False", "Building"), degraded=("True", "ShardsUnavailable")),
+            status_of(built=("False", "BadSource"), degraded=("True", "ShardsUnavailable")),
+            [("Warning", "BadSource")],
+            id="a failure beside a graver one is a warning too",
+        ),
+        pytest.param(
+            status_of(ready=("True", "Serving"), degraded=("True", "ShardsUnavailable")),
+            status_of(ready=("False", "ShardsUnavailable"), degraded=("True", "ShardsUnavailable")),
+            [("Warning", "ShardsUnavailable")],
+            id="what was told of as a shortage is told again when lookups fail for it",
+        ),
     ],
 )
 def test_transitions(old: Status, new: Status, expected: list[tuple[str, str]]) -> None:

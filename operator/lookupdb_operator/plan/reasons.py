@@ -112,3 +112,19 @@ OF_BUILDERS: Final = frozenset(
     }
 )
 """What a builder's result may give as its reason; any other is a BuildFailed."""
+
+WELL: Final = frozenset(
+    {
+        SERVING,
+        NO_ROUTING_TABLE,
+        BUILDING,
+        GENERATION_BUILT,
+        UP_TO_DATE,
+        WAITING_FOR_BUILD,
+        STARTING_SERVERS,
+        CONFIRMING,
+        DRAINING,
+        HEALTHY,
+    }
+)
+"""What tells of no failure: as it should be, or on the way there."""
