@@ -22,7 +22,9 @@ def test_a_deleted_dataset_leaves_the_store_and_a_living_one_stays(story: Story)
 
     story.delete(LDS, "dead")
     until(lambda: folders["dead"] not in _living(), seconds=60, what="the list of the living without the dead")
-    store.sweep(f"sweep-{story.namespace}", grace=0)
+    store.sweep(f"mark-{story.namespace}", grace="24h")
+    assert set(folders.values()) <= _folders(story), "a dataset that has just died may come back"
+    store.sweep(f"sweep-{story.namespace}", grace="0s")
     assert _folders(story) == {folders["living"]}
 
     pod = f"living-{story.settled('living')['rollouts'][0]['rollout']}-s0-0"

@@ -74,11 +74,11 @@ def living_list() -> str:
     return next(str(volume["configMap"]["name"]) for volume in volumes if "configMap" in volume)
 
 
-def sweep(name: str, *, grace: int) -> str:
-    """Runs the chart's sweeper now, as a Job ``name``, with this grace; its log."""
+def sweep(name: str, *, grace: str) -> str:
+    """Runs the chart's sweeper now, as a Job ``name``, with this grace (``24h``, ``0s``); its log."""
     spec = _sweeper()
     (container,) = spec["template"]["spec"]["containers"]
-    flag = "--grace-seconds="
+    flag = "--grace="
     container["args"] = [*(word for word in container["args"] if not word.startswith(flag)), f"{flag}{grace}"]
     return _run(name, spec)
 
