@@ -1,0 +1,101 @@
+"""The list of living datasets: what the store's sweeper must not remove."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import orjson
+
+from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.kinds import Kind
+from lookupdb_operator.living import Living, document, protected
+from lookupdb_operator.model import Dataset, Manifest, Observed
+from lookupdb_operator.observe import Held
+from lookupdb_operator.status import Build, Generation, Rollout, Status, Table
+
+GENERATION = Generation("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
+STATUS = Status(
+    generation="g9",
+    generations=(GENERATION,),
+    rollouts=(Rollout("r1", "g10", "template", "2030-01-01T00:00:00Z"),),
+    table=Table(1, "r1", "g11", 1, 1, "2030-01-01T00:00:00Z"),
+    build=Build("g12", "content", "", "digest", "2030-01-01T00:00:00Z", active="g9"),
+)
+
+
+def dataset(name: str, **spec: int) -> Dataset:
+    return Dataset("shop", name, f"uid-of-{name}", "7", 1, spec, None, status=STATUS)
+
+
+class FakeHeld:
+    def __init__(self, *datasets: Dataset) -> None:
+        self.datasets = {one.key: one for one in datasets}
+
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self.datasets)
+
+    def of(self, key: tuple[str, str]) -> Observed | None:
+        return Observed(self.datasets[key])
+
+
+class FakeCluster:
+    def __init__(self) -> None:
+        self.held: Manifest | None = None
+        self.writes = 0
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        assert (kind.name, namespace, name) == ("ConfigMap", "lookupdb", "living")
+        return self.held
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        self.held = manifest
+        self.writes += 1
+        return manifest
+
+
+def test_everything_that_serves_or_is_being_built_is_protected() -> None:
+    assert protected(STATUS) == {"g4", "g9", "g10", "g11", "g12"}
+    assert protected(Status()) == frozenset()
+
+
+def test_the_document() -> None:
+    told = document("cluster-uid", (), [dataset("airports", keepGenerations=5), dataset("rivers")])
+    assert told == {
+        "formatVersion": 1,
+        "cluster": "cluster-uid",
+        "datasets": [
+            {
+                "namespace": "shop",
+                "name": name,
+                "uid": f"uid-of-{name}",
+                "keep": keep,
+                "protect": ["g4", "g9", "g10", "g11", "g12"],
+            }
+            for name, keep in (("airports", 5), ("rivers", 3))
+        ],
+    }
+    assert document("c", ("b", "a"), [])["namespaces"] == ["a", "b"], "the rest must not be taken for dead"
+
+
+async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_starts() -> None:
+    cluster, held = FakeCluster(), FakeHeld(dataset("airports"))
+
+    def living() -> Living:
+        return Living(
+            cast(Held, held),
+            cast(Cluster, cluster),
+            namespace="lookupdb",
+            name="living",
+            cluster_id="cluster-uid",
+            namespaces=(),
+        )
+
+    first = living()
+    await first.write()
+    await first.write()
+    await living().write()
+    assert cluster.writes == 1
+    held.datasets.clear()
+    await first.write()
+    assert cluster.writes == 2
+    assert orjson.loads((cluster.held or {})["data"]["living.json"])["datasets"] == []

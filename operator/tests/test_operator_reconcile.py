@@ -1,0 +1,255 @@
+"""A look at a dataset: in which order things are done, and what is done when one of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from lookupdb_operator.api import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.health import Health
+from lookupdb_operator.metrics import Metrics
+from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
+from lookupdb_operator.observe import Held, Observer
+from lookupdb_operator.queue import Again
+from lookupdb_operator.reconcile import REFUSED_AGAIN, Reconciler
+from lookupdb_operator.status import DEGRADED, Condition, Status
+
+KEY = ("shop", "airports")
+CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
+DATASET = Dataset("shop", "airports", "u-1", "7", 1, {}, None)
+STATUS = Status(
+    operator="own/release", conditions=(Condition(DEGRADED, "True", "BadSource", "It is bad."),), last_generation=1
+)
+
+
+class FakeCluster:
+    """Writes down what it is asked to do, in order, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.failures: dict[str, ApiError] = {}
+
+    def _do(self, what: str) -> None:
+        self.done.append(what)
+        if failure := self.failures.get(what):
+            raise failure
+
+    async def write_status(self, dataset: Dataset, status: Status) -> Manifest:
+        self._do("status")
+        return {}
+
+    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
+        self._do(f"apply {manifest['kind']}{'' if force else ' gently'}")
+        return manifest
+
+    async def delete(self, ref: Ref, namespace: str) -> None:
+        self._do(f"delete {ref.kind} {ref.uid}")
+
+    async def post_event(self, dataset: Dataset, kind: str, reason: str, message: str) -> None:
+        self._do(f"event {kind} {reason}")
+
+
+class FakeHeld:
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def put(self, kind: str, body: Mapping[str, Any]) -> None:
+        self.kinds.append(kind)
+
+
+class FakeObserver:
+    """Sees ``observed``; remembers with what it was asked."""
+
+    def __init__(self) -> None:
+        self.observed: Observed | None = Observed(DATASET)
+        self.asked: list[tuple[bool, Mapping[tuple[str, str], str]]] = []
+
+    async def observe(
+        self, key: object, *, ask_routers: bool, refusals: Mapping[tuple[str, str], str], store: StoreAccess
+    ) -> Observed | None:
+        self.asked.append((ask_routers, refusals))
+        return self.observed and replace(self.observed, refusals=refusals)
+
+
+class Bench:
+    """A reconciler among fakes; its plan is always ``plan``."""
+
+    def __init__(self) -> None:
+        self.cluster, self.held, self.observer, self.metrics = FakeCluster(), FakeHeld(), FakeObserver(), Metrics()
+        self.plan = Plan(status=DATASET.status)
+        self.reconciler = Reconciler(
+            held=cast(Held, self.held),
+            observer=cast(Observer, self.observer),
+            cluster=cast(Cluster, self.cluster),
+            config=CONFIG,
+            store=StoreAccess,
+            metrics=self.metrics,
+            decide=lambda observed, config, now: self.plan,
+            now=lambda: datetime(2030, 1, 1, tzinfo=UTC),
+        )
+
+    async def look(self) -> float | None:
+        self.cluster.done.clear()
+        return await self.reconciler.look(KEY)
+
+    def count(self, outcome: str) -> float:
+        name = "lookupdb_operator_reconciles_total"
+        return self.metrics._registry.get_sample_value(name, {"outcome": outcome}) or 0.0
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def manifest(kind: str) -> Manifest:
+    return {"kind": kind, "metadata": {"namespace": "shop", "name": "airports"}}
+
+
+async def test_status_first_then_what_should_be_then_what_should_not(bench: Bench) -> None:
+    bench.plan = Plan(
+        status=STATUS,
+        apply=(manifest("Secret"), manifest("Job")),
+        delete=(Ref("Service", "old", "u-9"),),
+        again=12.0,
+    )
+    assert await bench.look() == 12.0
+    assert bench.cluster.done == [
+        "status",
+        "event Warning BadSource",
+        "apply Secret gently",
+        "apply Job",
+        "delete Service u-9",
+    ]
+    assert bench.held.kinds == ["LookupDataset", "Job"], "the next look sees what this one wrote, but no Secret"
+    assert bench.count("done") == 1
+
+
+async def test_a_status_that_is_as_it_should_be_is_not_written(bench: Bench) -> None:
+    assert await bench.look() is None
+    assert bench.cluster.done == []
+
+
+async def test_a_conflict_on_the_status_stops_the_look(bench: Bench) -> None:
+    bench.plan = Plan(status=STATUS, apply=(manifest("Job"),))
+    bench.cluster.failures["status"] = Conflict("LookupDataset airports", "modified")
+    with pytest.raises(Again):
+        await bench.look()
+    assert bench.cluster.done == ["status"]
+    assert (bench.count("conflict"), bench.metrics.errors._value.get()) == (1, 0)
+
+
+async def test_a_dataset_that_is_gone_meanwhile_is_left_alone(bench: Bench) -> None:
+    bench.plan = Plan(status=STATUS, apply=(manifest("Job"),))
+    bench.cluster.failures["status"] = NotFound("LookupDataset airports", "not found")
+    assert await bench.look() is None
+    assert bench.cluster.done == ["status"]
+
+
+async def test_an_api_server_that_is_away_is_asked_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.plan = Plan(status=STATUS, apply=(manifest("Job"), manifest("Service")))
+    bench.cluster.failures["apply Job"] = Unreachable("Job airports", "it does not answer")
+    with pytest.raises(Again):
+        await bench.look()
+    assert bench.cluster.done[-1] == "apply Job"
+    assert (bench.count("unreachable"), bench.metrics.errors._value.get()) == (1, 1)
+    assert "it does not answer" in caplog.text
+
+
+async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Bench) -> None:
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"), manifest("Service")), again=3600.0)
+    bench.cluster.failures["apply Job"] = Refused("Job airports", "exceeded quota")
+    with pytest.raises(Again) as raised:
+        await bench.look()
+    assert raised.value.at_most == REFUSED_AGAIN
+    assert bench.cluster.done == ["apply Job", "apply Service"], "the others do not wait for it"
+    bench.cluster.failures.clear()
+    assert await bench.look() == 0.0, "the condition is to be taken back at once"
+    assert await bench.look() == 3600.0
+    refusals = [refusals for _, refusals in bench.observer.asked]
+    assert refusals == [{}, {("Job", "airports"): "exceeded quota"}, {}]
+
+
+async def test_a_secret_of_somebody_else_is_not_taken(bench: Bench) -> None:
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Secret"), manifest("Job")))
+    bench.cluster.failures["apply Secret gently"] = Conflict("Secret airports", "conflict with kubectl: .data")
+    with pytest.raises(Again):
+        await bench.look()
+    assert bench.cluster.done == ["apply Secret gently", "apply Job"]
+    bench.cluster.failures["apply Job"] = Conflict("Job airports", "another uid")
+    with pytest.raises(Again, match="another uid"):
+        await bench.look()
+
+
+async def test_what_was_deleted_is_not_deleted_again_while_its_informer_lags(bench: Bench) -> None:
+    bench.plan = Plan(status=DATASET.status, delete=(Ref("Service", "old", "u-9"),))
+    await bench.look()
+    assert bench.cluster.done == ["delete Service u-9"]
+    await bench.look()
+    assert bench.cluster.done == []
+
+
+async def test_routers_are_asked_while_the_plan_wants_to_know(bench: Bench) -> None:
+    bench.plan = Plan(status=DATASET.status, ask_routers=True)
+    await bench.look()
+    bench.plan = Plan(status=DATASET.status)
+    await bench.look()
+    await bench.look()
+    assert [asked for asked, _ in bench.observer.asked] == [False, True, False]
+
+
+async def test_an_event_that_cannot_be_told_stops_nothing(bench: Bench) -> None:
+    bench.plan = Plan(status=STATUS, apply=(manifest("Job"),))
+    bench.cluster.failures["event Warning BadSource"] = Refused("Event", "forbidden")
+    assert await bench.look() is None
+    assert bench.cluster.done[-1] == "apply Job"
+
+
+async def test_a_dataset_that_is_gone_leaves_no_metrics(bench: Bench) -> None:
+    bench.plan = Plan(status=STATUS)
+    await bench.look()
+    assert b'dataset_condition{condition="Degraded",dataset="airports"' in bench.metrics.text()
+    bench.observer.observed = None
+    assert await bench.look() is None
+    assert b"airports" not in bench.metrics.text()
+
+
+async def test_a_dataset_of_another_operator_has_no_metrics_here(bench: Bench) -> None:
+    bench.plan = Plan(status=replace(STATUS, operator="other/release"))
+    await bench.look()
+    assert b"airports" not in bench.metrics.text()
+
+
+async def test_a_defect_is_counted_and_passed_on(bench: Bench) -> None:
+    def defect(observed: Observed, config: Config, now: datetime) -> Plan:
+        raise ZeroDivisionError
+
+    bench.reconciler._decide = defect
+    with pytest.raises(ZeroDivisionError):
+        await bench.look()
+    assert bench.count("defect") == 1
+
+
+def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
+    now, alive = [0.0], [True]
+    metrics = Metrics(clock=lambda: now[0])
+    health = Health(metrics, resync=600.0, alive=lambda: alive[0])
+    now[0] = 1800.0
+    assert health.problem() is None
+    now[0] = 1801.0
+    assert "succeeded for 1801 s" in (health.problem() or "")
+    metrics.succeeded()
+    assert health.problem() is None
+    now[0] = 2000.0
+    assert Health(metrics, resync=10.0, alive=lambda: True).problem() is None, "900 s at least"
+    alive[0] = False
+    assert "worker" in (health.problem() or "")
+    alive[0] = True
+    health.fail("no watch has told of 1 of kind Pod")
+    assert health.problem() == "no watch has told of 1 of kind Pod"
