@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -83,13 +84,23 @@ def refusal(values: Values) -> str:
 
 
 def template(
-    values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
+    values: Values | None, *flags: str, release: str = RELEASE, namespace: str = NAMESPACE, chart: Path = CHART
 ) -> subprocess.CompletedProcess[str]:
     """`helm template`, or what came of it."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(dict(values or {}), file)
         file.flush()
-        command = [_tool("helm"), "template", release, CHART, "--namespace", namespace, "--values", file.name]
+        command = [
+            _tool("helm"),
+            "template",
+            release,
+            str(chart),
+            "--namespace",
+            namespace,
+            "--values",
+            file.name,
+            *flags,
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -99,6 +110,20 @@ def complaints(rendered: Rendered) -> str:
     command = [_tool("kubeconform"), "-strict", "-skip", _OTHERS, "-schema-location", str(location)]
     done = subprocess.run(command, input=rendered.text, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
+
+
+def notes(values: Values) -> str:
+    """What helm tells after an installation. Only an installation renders it, so here a template does."""
+    with tempfile.TemporaryDirectory() as folder:
+        chart = Path(folder) / "lookupdb"
+        shutil.copytree(CHART, chart)
+        text = (chart / "templates" / "NOTES.txt").read_text(encoding="utf-8")
+        told = f'{{{{- define "notes" }}}}{text}{{{{- end }}}}\nnotes: {{{{ include "notes" . | toJson }}}}\n'
+        (chart / "templates" / "notes.yaml").write_text(told, encoding="utf-8")
+        done = template(values, "--show-only", "templates/notes.yaml", chart=chart)
+    assert done.returncode == 0, done.stderr
+    rendered: str = yaml.safe_load(done.stdout)["notes"]
+    return rendered
 
 
 def _tool(name: str) -> str:

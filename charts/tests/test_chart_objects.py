@@ -8,9 +8,9 @@ from typing import Any
 import click
 import pytest
 import yaml
-from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, Rendered, Values, render
 
-from lookupdb.cli import main as verbs
+from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, Rendered, Values, render
+from lookupdb.cli import cli as verbs
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
 
@@ -73,7 +73,7 @@ def test_an_upgrade_changes_nothing_by_itself(defaults: Rendered) -> None:
     assert render() == defaults
     for path in (CHART / "templates").rglob("*"):
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        assert not any(word in text for word in ("lookup \"", "rand", "genCA", "pre-install", "post-install")), path
+        assert not any(word in text for word in ('lookup "', "rand", "genCA", "pre-install", "post-install")), path
 
 
 @pytest.mark.parametrize("values", [{}, EXTERNAL], ids=["embedded", "external"])
@@ -122,7 +122,9 @@ def test_rights_in_its_own_namespace(defaults: Rendered) -> None:
 
 def test_the_clusters_id_is_read_only_when_it_is_not_given(defaults: Rendered) -> None:
     def there(rendered: Rendered) -> list[str]:
-        return [role["metadata"]["name"] for role in rendered.of("Role") if role["metadata"]["namespace"] == "kube-system"]
+        return [
+            role["metadata"]["name"] for role in rendered.of("Role") if role["metadata"]["namespace"] == "kube-system"
+        ]
 
     assert there(defaults) == [f"{NAMESPACE}-lookupdb-cluster-id"]
     given = render({"clusterId": "c1"})
@@ -170,7 +172,7 @@ def test_the_operator_takes_all_of_its_arguments() -> None:
 
 
 def test_the_sweep_takes_its_arguments() -> None:
-    (container,) = dict(render({"clusterId": "c1"}).pods())["lookupdb-sweep"]["spec"]["containers"]
+    (container,) = dict(render().pods())["lookupdb-sweep"]["spec"]["containers"]
     verb = verbs.get_command(click.Context(verbs), "sweep")
     assert verb is not None
     parsed = taken(verb, container["args"][1:])
@@ -250,6 +252,9 @@ def test_every_alert_names_a_metric_that_exists() -> None:
     known += "lookupdb_operator_dataset_condition"  # there is none without a dataset
     (rule,) = render({"prometheusRule": {"enabled": True}}).of("PrometheusRule")
     for alert in rule["spec"]["groups"][0]["rules"]:
-        (metric,) = [word for word in alert["expr"].replace("(", " ").replace("{", " ").replace("[", " ").split()
-                     if word.startswith("lookupdb_")]
+        (metric,) = [
+            word
+            for word in alert["expr"].replace("(", " ").replace("{", " ").replace("[", " ").split()
+            if word.startswith("lookupdb_")
+        ]
         assert metric in known, alert["alert"]

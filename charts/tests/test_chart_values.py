@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from chart_support import CHART, EXTERNAL, Values, complaints, refusal, render
 
+from chart_support import CHART, EXTERNAL, Values, complaints, refusal, render
 from lookupdb import __version__, schema
 
 DIGEST = "sha256:" + "0" * 64

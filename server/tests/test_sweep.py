@@ -279,10 +279,28 @@ class TestRefused:
         place.list.write_text('{"formatVersion": 1, "clus')
         assert isinstance(run(place).exception, UsageError)
 
+    def test_a_list_that_does_not_say_whose_it_is(self, tmp_path: Path) -> None:
+        place = Place(tmp_path, str(tmp_path / "store"), None)
+        place.list.write_text('{"formatVersion": 1}')
+        words = ["--store", place.url, "--living", str(place.list)]
+        error = CliRunner().invoke(verb.command, words, standalone_mode=False).exception
+        assert isinstance(error, UsageError)
+        assert "is not a living list" in error.message
+
     @pytest.mark.parametrize("grace", ["24", "1y", "-1h", ""])
     def test_a_grace_period_that_is_none(self, tmp_path: Path, grace: str) -> None:
         place = Place(tmp_path, str(tmp_path / "store"), None)
         assert "is not a duration" in str(run(place, "--grace", grace).exception)
+
+
+def test_without_a_cluster_the_lists_own_is_swept(tmp_path: Path) -> None:
+    place = Place(tmp_path, str(tmp_path / "store"), None)
+    people = place.publish(place.dataset("people"), "g1")
+    place.living()
+    words = ["--store", place.url, "--living", str(place.list)]
+    result = CliRunner().invoke(verb.command, words, standalone_mode=False)
+    assert result.exception is None, result.exception
+    assert people.note(MARK) is not None
 
 
 def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ def main(dataset: str, namespace: str, key: str, host: str = "") -> str | None:
     host = host or f"{dataset}-router.{namespace}.svc"
     url = f"http://{host}/v1/lookup/{urllib.parse.quote(key, safe='')}"
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
             print(url, response.headers.get("Lookupdb-Generation"), response.read().decode(errors="replace"))
             return None
     except urllib.error.HTTPError as error:
-        if error.code == 404:  # noqa: PLR2004
+        if error.code == 404:
             return f"The dataset {dataset} in the namespace {namespace} serves, but has no key {key!r}: set test.key."
         return f"{url} answered {error.code}: {error.read().decode(errors='replace')}"
     except OSError as error:

@@ -38,7 +38,11 @@ class Duration(click.ParamType[float]):
 
 @click.command()
 @store_option
-@option("--cluster-id", required=True, help="Whose part of the store is swept; no other is touched.")
+@option(
+    "--cluster-id",
+    default=None,
+    help="Whose part of the store is swept; no other is touched.  [default: the cluster whose list it is]",
+)
 @option(
     "--living",
     "living_list",
@@ -55,7 +59,7 @@ class Duration(click.ParamType[float]):
 )
 @option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 @log_format
-def command(store_url: str, cluster_id: str, living_list: Path, grace: float, dry_run: bool) -> None:
+def command(store_url: str, cluster_id: str | None, living_list: Path, grace: float, dry_run: bool) -> None:
     """Remove from a store what belongs to no living dataset of a cluster.
 
     \b
@@ -69,6 +73,7 @@ def command(store_url: str, cluster_id: str, living_list: Path, grace: float, dr
     another cluster or another format it is refused. Standard output gets a line for each thing removed, and then the
     sums as one line of JSON.
     """
+    cluster_id = cluster_id or living.cluster_of(living_list)
     place = store.open(store_url, cluster_id)
     sweep = Sweep(living.read(living_list, cluster_id), grace=grace, now=time.time(), dry=dry_run)
     for sentence in sweep.run(place.at(address) for address in place.addresses()):

@@ -26,19 +26,31 @@ class Living:
     """And these: what serves, what is rolled out."""
 
 
+def cluster_of(path: Path) -> str:
+    """The cluster whose list it is that is in the file at ``path``. Raises UsageError when it does not say."""
+    try:
+        return str(_typed(orjson.loads(_text(path))["cluster"], str, "cluster"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a living list: {type(error).__name__}: {error}") from error
+
+
 def read(path: Path, cluster: str) -> dict[Address, Living]:
     """The list in the file at ``path``. Raises UsageError for any other than a whole one of ``cluster``."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"the living list {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
-        ) from error
+    text = _text(path)
     try:
         return _parse(orjson.loads(text), cluster)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         reason = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"{path} is not the living list of cluster {cluster}: {reason}") from error
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the living list {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
+        ) from error
 
 
 def _parse(members: dict[str, Any], cluster: str) -> dict[Address, Living]:
