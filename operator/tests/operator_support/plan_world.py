@@ -1,13 +1,14 @@
 """A model of one cluster with one dataset: what ``plan()`` is tested against.
 
 It keeps the objects that a plan writes, and does slowly and dumbly what Kubernetes, builders, servers and routers do:
-Jobs run a pod, StatefulSets keep theirs, routers take up the routing table that their kubelet has synced. It checks at
-every step what must hold at every step. All that lasts has a duration in ``World.takes``; a duration of ``NEVER`` stops it.
+Jobs run a pod, StatefulSets keep theirs, routers take up the routing table that their kubelet has synced. At every step
+it checks what must hold at every step. All that lasts has a duration in ``World.takes``; one of ``NEVER`` stops it.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -131,6 +132,8 @@ class World:
     content_of_source: Callable[[str], str] = lambda url: url
     fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
     """How a build of a spec ends other than well."""
+    fenced: bool = True
+    """Whether a status that is as observed is written all the same before anything else is."""
     writes: int = 0
     asked: bool = False
     invariants: Invariants = field(default_factory=Invariants)
@@ -153,10 +156,10 @@ class World:
     @property
     def dataset(self) -> Dataset:
         if not self._completed or self._completed[0] != self.metadata_generation:
-            metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
-            resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": self.given}
-            whole = schema.complete(copy.deepcopy(resource))
-            self._completed = self.metadata_generation, whole["spec"], spec.parse_resource(whole)
+            self._completed = (
+                self.metadata_generation,
+                *completed(orjson.dumps(self.given, option=orjson.OPT_SORT_KEYS)),
+            )
         return Dataset(
             NAMESPACE,
             NAME,
@@ -193,10 +196,8 @@ class World:
         return RouterReport(pod.table["version"] if pod.table else None)
 
     def _job(self, thing: Thing) -> BuildJob:
-        pods = [pod for pod in self.pods.values() if pod.owner == thing.uid]
         state = thing.manifest.get("state", "Running")
         waiting = thing.manifest.get("failure")
-        del pods
         return BuildJob(_ref(thing), _label(thing, names.GENERATION), digest_of(thing.manifest), state, waiting)
 
     def _set(self, thing: Thing) -> ShardSet:
@@ -232,16 +233,18 @@ class World:
     def reconcile(self) -> Plan:
         """Look, and do it."""
         planned = self.look()
-        self.carry_out(planned, self.version)
+        self.carry_out(planned, self.dataset)
         return planned
 
-    def carry_out(self, planned: Plan, seen: int, steps: float = NEVER) -> None:
-        """Do what ``planned`` says, which was decided of the dataset's version ``seen``; only the first ``steps``."""
+    def carry_out(self, planned: Plan, seen: Dataset, steps: float = NEVER) -> None:
+        """Do what ``planned`` says, which was decided of the dataset as ``seen``; only the first ``steps``."""
         self.asked = planned.ask_routers
-        if planned.status == self.status and not planned.apply and not planned.delete:
+        if planned.status == seen.status and not planned.apply and not planned.delete:
             return
-        self.write_status(planned.status, seen)
-        for step in (*planned.apply, *planned.delete):
+        if self.fenced or planned.status != seen.status:
+            self.write_status(planned.status, int(seen.resource_version))
+        todo: list[Manifest | Ref] = [*planned.apply, *planned.delete]
+        for step in todo:
             steps -= 1
             if steps < 0:
                 return
@@ -255,8 +258,7 @@ class World:
             raise Conflict
         if status != self.status:
             self.invariants.claims(self.status, status)
-            # As the API server keeps it.
-            self.status = Status.from_json(orjson.loads(orjson.dumps(status.to_json())))
+            self.status = status
             self.version += 1
             self.writes += 1
 
@@ -338,9 +340,10 @@ class World:
             planned = self.reconcile()
             if until is not None and until():
                 return
-            self.step()
-            if until is None and not planned.ask_routers and self.is_settled():
+            idle = not planned.apply and not planned.delete and self.is_quiet()
+            if until is None and idle and not planned.ask_routers and self.is_settled():
                 return
+            self.step(max(1.0, min(planned.again or 1.0, 100.0)) if idle else 1.0)
         assert until is None, f"it has not come to that in {seconds} s:\n{self.told()}"
         raise AssertionError(f"nothing is settled after {seconds} s:\n{self.told()}")
 
@@ -354,10 +357,20 @@ class World:
             "Degraded": ("False", reasons.HEALTHY),
         }
 
+    def is_quiet(self) -> bool:
+        """Whether nothing happens by itself."""
+        return not any(key[0] == "Job" for key in self.things) and all(
+            pod.ready and pod.dies_at is None for pod in self.pods.values()
+        )
+
     def told(self) -> str:
         """What a person would look at."""
         lines = [f"{one.type}={one.status} {one.reason}: {one.message}" for one in self.status.conditions]
-        lines += [str(key) for key in self.things] + [str(pod) for pod in self.pods.values()]
+        lines += ["/".join(key) for key in self.things]
+        lines += [
+            f"{pod.name} ready={pod.ready} dies={pod.dies_at} table={pod.table and pod.table['version']} {pod.trouble}"
+            for pod in self.pods.values()
+        ]
         return "\n".join([*lines, str(replace(self.status, conditions=()))])
 
     def check(self) -> None:
@@ -420,16 +433,17 @@ class World:
 
     def _keep_routers(self, thing: Thing) -> None:
         living = [pod for pod in self.pods.values() if pod.owner == thing.uid and pod.dies_at is None]
-        for _ in range(thing.manifest["spec"]["replicas"] - len(living)):
+        replicas = thing.manifest["spec"].get("replicas", 2)  # else the autoscaler's
+        for _ in range(replicas - len(living)):
             self._add(f"{thing.manifest['metadata']['name']}-{self._made}", thing, names.ROUTER, thing.manifest)
-        for pod in living[thing.manifest["spec"]["replicas"] :]:
+        for pod in living[replicas:]:
             self.stop(pod)
 
     def _run_router(self, pod: Process) -> None:
         table = self.things.get(("ConfigMap", names.routing_table(NAME)))
         if pod.dies_at is not None or table is None or self.age(pod) < self.takes.router_start:
             return
-        content = orjson.loads(table.manifest["data"][names.TABLE_FILE])
+        content = _table(table.manifest["data"][names.TABLE_FILE])
         if pod.table is not None and pod.table["version"] == content["version"]:
             pod.ready = pod.trouble is None
             return
@@ -445,6 +459,21 @@ class World:
         self._made += 1
         labels = manifest["metadata"]["labels"]
         self.pods[name] = Process(name, f"pod-{self._made}", owner.uid, component, labels, self.now)
+
+
+@functools.lru_cache(64)
+def _table(text: str) -> dict[str, Any]:
+    content: dict[str, Any] = orjson.loads(text)
+    return content
+
+
+@functools.cache
+def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec]:
+    """A spec with its defaults, and parsed."""
+    metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
+    resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": orjson.loads(given)}
+    whole = schema.complete(resource)
+    return whole["spec"], spec.parse_resource(whole)
 
 
 def _ref(thing: Thing) -> Ref:

@@ -1,0 +1,220 @@
+"""What is built, under which number, and what becomes of the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from operator_support.plan_given import applied, broken, condition, deleted, says, serving, trouble
+from operator_support.plan_world import NEVER, World
+
+from lookupdb_operator.model import BuildResult, Trouble
+
+
+def test_the_first_pass_claims_g1_and_makes_all_that_needs_no_generation() -> None:
+    planned = World().look()
+    assert planned.status.build is not None
+    assert (planned.status.build.generation, planned.status.last_generation) == ("g1", 1)
+    assert applied(planned) >= {
+        "Secret/airports-store",
+        "ConfigMap/airports-g1-build",
+        "Job/airports-g1-build",
+        "Deployment/airports-router",
+        "Service/airports-router",
+        "NetworkPolicy/airports-shard",
+    }
+    assert not any("StatefulSet" in one for one in applied(planned))
+    assert planned.status.endpoint == "http://airports-router.default.svc"
+    assert planned.status.operator == "lookupdb/lookupdb"
+
+
+@pytest.mark.parametrize("outcome", ["built", "adopted"])
+def test_a_whole_generation_is_remembered_and_its_build_tidied_away(outcome: Any) -> None:
+    world = World()
+    world.takes.build = NEVER
+    world.reconcile()
+    world.step()
+    world.reconcile()
+    pod = next(pod for pod in world.pods.values() if pod.component == "builder")
+    pod.result = BuildResult(outcome, "g1", "f1", 28000, 4096, 2048, "2026-01-01T12:00:01Z")
+    planned = world.look()
+    (generation,) = planned.status.generations
+    assert (generation.generation, generation.fingerprint, generation.records, generation.bytes) == (
+        "g1",
+        "f1",
+        28000,
+        4096,
+    )
+    assert (generation.shards, generation.largest_shard_bytes, generation.value_format) == (2, 2048, "json")
+    assert planned.status.build is None
+    assert deleted(planned) == {"Job/airports-g1-build", "ConfigMap/airports-g1-build"}
+    assert planned.status.last_rollout == 1, "its rollout begins in the same pass"
+
+
+class TestRefresh:
+    def test_a_new_annotation_builds_again_from_the_same_spec(self) -> None:
+        world = serving()
+        world.annotate("monday")
+        planned = world.look()
+        assert planned.status.build is not None
+        assert (planned.status.build.generation, planned.status.build.refresh) == ("g2", "monday")
+        assert planned.status.build.unless_fingerprint == world.status.generations[0].fingerprint
+        assert planned.status.build.active == "g1"
+
+    def test_of_an_unchanged_source_answers_it_and_changes_nothing_else(self) -> None:
+        world = serving()
+        world.annotate("monday")
+        world.settle()
+        assert world.status.refreshed == "monday"
+        assert [one.generation for one in world.status.generations] == ["g1"]
+        assert world.status.last_rollout == 1
+
+    def test_of_a_changed_source_rolls_out_what_it_built(self) -> None:
+        world = serving()
+        world.content_of_source = lambda url: f"{url} of another day".ljust(64)
+        world.annotate("monday")
+        world.settle()
+        assert (world.status.generation, world.status.refreshed) == ("g2", "monday")
+
+    def test_taken_away_asks_for_nothing(self) -> None:
+        world = serving()
+        world.annotate("monday")
+        world.settle()
+        world.annotate("")
+        assert (world.look().apply, world.look().status.build) == ((), None)
+
+    def test_another_one_meanwhile_waits_for_the_build_under_way(self) -> None:
+        world = serving()
+        world.takes.build = NEVER
+        world.annotate("monday")
+        world.reconcile()
+        world.annotate("tuesday")
+        planned = world.reconcile()
+        assert planned.status.build is not None
+        assert (planned.status.build.generation, planned.status.build.refresh) == ("g2", "monday")
+        world.takes.build = 1
+        world.settle()
+        assert world.status.refreshed == "tuesday"
+
+    def test_a_very_long_one_still_fits_status(self) -> None:
+        world = World()
+        world.annotate("x" * 100_000)
+        planned = world.look()
+        assert planned.status.build is not None
+        assert len(planned.status.build.refresh) == 64
+
+
+class TestJobs:
+    def test_that_vanished_without_a_word_run_again_under_their_number(self) -> None:
+        world = World()
+        world.reconcile()
+        del world.things["Job", "airports-g1-build"]
+        planned = world.look()
+        assert "Job/airports-g1-build" in applied(planned)
+        assert planned.status.last_generation == 1
+
+    def test_that_succeeded_but_whose_pod_is_gone_are_deleted_and_run_again_under_their_number(self) -> None:
+        world = World()
+        world.reconcile()
+        job = world.things["Job", "airports-g1-build"]
+        job.manifest = {**job.manifest, "state": "Succeeded"}
+        first = world.reconcile()
+        assert (deleted(first), applied(first) & {"Job/airports-g1-build"}) == ({"Job/airports-g1-build"}, set())
+        assert "Job/airports-g1-build" in applied(world.look())
+        world.settle()
+        assert world.status.generation == "g1"
+
+    def test_are_not_written_again_while_they_exist(self) -> None:
+        world = World()
+        world.takes.build = NEVER
+        world.reconcile()
+        assert world.look().apply == ()
+
+    def test_a_pods_result_counts_before_its_job_has_ended(self) -> None:
+        world = World()
+        world.takes.build = NEVER
+        world.reconcile()
+        world.step()
+        next(pod for pod in world.pods.values() if pod.component == "builder").result = broken()
+        assert world.look().status.failure is not None
+
+    def test_of_numbers_not_claimed_yet_are_left_alone(self) -> None:
+        world = serving()
+        observed = world.observe()
+        build = World()
+        build.reconcile()
+        job = replace(build.observe().jobs[0], generation="g9")
+        planned = world.planner(replace(observed, jobs=(job,)), world.config, world.now)
+        assert planned.delete == ()
+        planned = world.planner(replace(observed, jobs=(replace(job, generation="g1"),)), world.config, world.now)
+        assert planned.delete == (job.ref,)
+
+
+WAITING = [
+    pytest.param("ImagePullFailed", id="its image cannot be pulled"),
+    pytest.param("SecretMissing", id="a Secret is missing"),
+    pytest.param("VolumeMissing", id="its volume is missing"),
+    pytest.param("Unschedulable", id="no node has room"),
+]
+
+
+@pytest.mark.parametrize("reason", WAITING)
+def test_a_build_goes_on_and_a_condition_tells_while(reason: str) -> None:
+    world = World()
+    world.takes.build = NEVER
+    world.reconcile()
+    world.step()
+    builder = next(pod for pod in world.pods.values() if pod.component == "builder")
+    builder.trouble = trouble(reason, "the very words of Kubernetes")
+    planned = world.reconcile()
+    assert planned.status.build is not None
+    assert "Job/airports-g1-build" not in deleted(planned)
+    assert says(planned) | {"Ready": ""} == {
+        "Ready": "",
+        "Built": f"False {reason}",
+        "RolledOut": "False WaitingForBuild",
+        "Degraded": f"True {reason}",
+    }
+    assert "the very words of Kubernetes" in condition(planned, "Built").message
+    builder.trouble = None
+    assert says(world.look())["Degraded"] == "False Healthy"
+
+
+def test_a_quota_that_keeps_the_pod_out_is_told_of_though_there_is_no_pod() -> None:
+    world = World()
+    world.reconcile()
+    job = world.things["Job", "airports-g1-build"]
+    job.manifest = {**job.manifest, "failure": Trouble("QuotaExceeded", "exceeded quota: small")}
+    planned = world.look()
+    assert says(planned)["Built"] == "False QuotaExceeded"
+    assert planned.status.build is not None
+
+
+def test_the_stores_secret_is_written_again_when_its_content_changes_and_when_pods_lack_it() -> None:
+    world = serving()
+    world.store = replace(world.store, digest="d2")
+    assert applied(world.reconcile()) == {"Secret/airports-store"}
+    assert world.look().apply == ()
+    world.takes.build = NEVER
+    world.edit(source={"url": "s3://data/v2.csv"})
+    assert "Secret/airports-store" in applied(world.reconcile())
+    world.step()
+    world.reconcile()
+    next(pod for pod in world.pods.values() if pod.component == "builder").trouble = trouble("SecretMissing")
+    planned = world.reconcile()
+    assert "Secret/airports-store" not in applied(planned)
+    assert planned.again is not None
+    world.now += timedelta(seconds=planned.again)
+    assert "Secret/airports-store" in applied(world.reconcile())
+    assert "Secret/airports-store" not in applied(world.reconcile())
+
+
+def test_without_credentials_of_the_store_no_secret_is_written_and_a_condition_tells() -> None:
+    world = World()
+    world.store = replace(world.store, digest="", problem="the Secret lookupdb/store does not exist")
+    planned = world.look()
+    assert "Secret/airports-store" not in applied(planned)
+    assert says(planned)["Degraded"] == "True StoreCredentialsMissing"
+    assert "lookupdb/store" in condition(planned, "Degraded").message

@@ -1,0 +1,195 @@
+"""From one routing table to the next: when it is written, when it is in effect, when the old servers go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from operator_support.plan_given import applied, condition, deleted, rebuilt, says, serving, trouble, unconfirmed
+from operator_support.plan_world import NEVER, World
+
+from lookupdb_operator import names
+from lookupdb_operator.model import RouterReport
+
+
+def _routers(world: World) -> list[str]:
+    return sorted(name for name, pod in world.pods.items() if pod.component == names.ROUTER)
+
+
+class TestWriting:
+    def test_waits_for_the_last_server_of_the_last_shard(self) -> None:
+        world = rebuilt(serving())
+        servers = [pod for pod in world.pods.values() if "-r2-" in pod.name]
+        for pod in servers[1:]:
+            pod.ready = True
+        assert world.look().status.table == world.status.table
+        servers[0].ready = True
+        table = world.look().status.table
+        assert table is not None
+        assert (table.version, table.rollout, table.generation, table.confirmed_at) == (2, "r2", "g2", "")
+
+    def test_tells_every_router_pod(self) -> None:
+        world = rebuilt(serving())
+        for pod in world.pods.values():
+            pod.ready = True
+        planned = world.reconcile()
+        assert {"ConfigMap/airports-routing-table", *(f"Pod/{name}" for name in _routers(world))} <= applied(planned)
+        assert planned.ask_routers
+        assert not any("Pod/" in one for one in applied(world.look()))
+
+    def test_is_not_undone_by_a_server_that_fails_later(self) -> None:
+        world = serving()
+        next(pod for pod in world.pods.values() if pod.component == "shard").ready = False
+        planned = world.reconcile()
+        assert applied(planned) == set()
+        assert says(planned)["Ready"] == "True Serving"
+        assert says(planned)["Degraded"] == "True ShardsUnavailable"
+        assert "1 of 2 servers" in condition(planned, "Degraded").message
+
+    def test_does_not_believe_that_two_of_three_are_the_first_two(self) -> None:
+        world = rebuilt(serving(replicas=3))
+        world.edit(replicas=2)
+        for pod in world.pods.values():
+            pod.ready = not pod.name.endswith("s0-0")
+        table = world.look().status.table
+        assert table is not None
+        assert table.rollout == "r1"
+
+
+class TestConfirming:
+    def test_waits_for_every_router_and_keeps_the_old_servers(self) -> None:
+        world = unconfirmed(serving())
+        planned = world.look()
+        assert says(planned) == {
+            "Ready": "True Serving",
+            "Built": "True GenerationBuilt",
+            "RolledOut": "False Confirming",
+            "Degraded": "False Healthy",
+        }
+        assert (planned.status.generation, deleted(planned)) == ("g1", set())
+        assert planned.again == pytest.approx(0.5)
+
+    def test_that_takes_too_long_names_the_router(self) -> None:
+        world = unconfirmed(serving())
+        late, other = _routers(world)
+        assert world.status.table is not None
+        world.pods[other].table = {**(world.pods[other].table or {}), "version": 2}
+        world.now += timedelta(seconds=70)
+        planned = world.look()
+        assert says(planned)["RolledOut"] == "False NotConfirmed"
+        assert says(planned)["Degraded"] == "True NotConfirmed"
+        assert says(planned)["Ready"] == "True Serving"
+        message = condition(planned, "RolledOut").message
+        assert late in message
+        assert other not in message
+        assert deleted(planned) == set()
+
+    @pytest.mark.parametrize(
+        ("routers", "is_confirmed"),
+        [
+            pytest.param([(2, {})], True, id="one, which answers from it"),
+            pytest.param([(3, {})], True, id="one, which answers from a newer one"),
+            pytest.param([(2, {}), (1, {})], False, id="two, one of them behind"),
+            pytest.param([(2, {}), (None, {})], False, id="two, one without any table"),
+            pytest.param([(2, {}), (1, {"ready": False})], False, id="two, one behind and not ready"),
+            pytest.param([(2, {}), (1, {"deleting": True})], True, id="two, one being deleted"),
+            pytest.param([(2, {}), (None, {"ready": False, "phase": "Pending"})], True, id="two, one not started"),
+            pytest.param([(2, {}), (None, {"ready": False, "phase": "Failed"})], True, id="two, one evicted"),
+            pytest.param(
+                [(2, {}), (None, {"ready": False, "trouble": trouble("CrashLooping")})],
+                True,
+                id="two, one that crashes",
+            ),
+            pytest.param([], False, id="none"),
+        ],
+    )
+    def test_of(self, routers: list[tuple[int | None, dict[str, object]]], is_confirmed: bool) -> None:
+        world = unconfirmed(serving())
+        observed = world.observe()
+        some = next(pod for pod in observed.pods if pod.component == names.ROUTER)
+        pods = [replace(some, uid=str(at), name=f"r-{at}", **how) for at, (_, how) in enumerate(routers)]  # type: ignore[arg-type]
+        reports = {str(at): RouterReport(version) for at, (version, _) in enumerate(routers)}
+        others = tuple(pod for pod in observed.pods if pod.component != names.ROUTER)
+        planned = world.planner(replace(observed, pods=(*others, *pods), routers=reports), world.config, world.now)
+        assert planned.status.table is not None
+        assert bool(planned.status.table.confirmed_at) == is_confirmed
+        assert planned.status.generation == ("g2" if is_confirmed else "g1")
+
+    def test_routers_that_were_not_asked_confirm_nothing(self) -> None:
+        world = unconfirmed(serving())
+        planned = world.planner(replace(world.observe(), routers={}), world.config, world.now)
+        assert planned.status.table is not None
+        assert planned.status.table.confirmed_at == ""
+
+
+def _draining() -> World:
+    world = unconfirmed(serving())
+    world.takes.table = 1
+    world.settle(until=lambda: world.status.generation == "g2")
+    return world
+
+
+class TestDraining:
+    def test_keeps_the_old_servers_for_the_drain_time_and_a_lookups_longest(self) -> None:
+        world = _draining()
+        planned = world.reconcile()
+        assert says(planned)["RolledOut"] == "True Draining"
+        assert planned.again == pytest.approx(11, abs=1.5)
+        assert planned.ask_routers
+        confirmed = world.now
+        world.now = confirmed + timedelta(seconds=10.9)
+        assert deleted(world.look()) == set()
+        world.now = confirmed + timedelta(seconds=13)
+        planned = world.reconcile()
+        assert {"StatefulSet/airports-r1-s0", "PodDisruptionBudget/airports-r1-s1", "Service/airports-r1"} <= deleted(
+            planned
+        )
+        assert says(planned)["RolledOut"] == "True UpToDate"
+        assert not planned.ask_routers
+
+    def test_waits_for_a_router_that_came_up_with_an_older_table(self) -> None:
+        world = _draining()
+        world.now += timedelta(seconds=60)
+        name = _routers(world)[0]
+        table = world.pods[name].table
+        world.pods[name].table = {**(table or {}), "version": 1}
+        planned = world.look()
+        assert deleted(planned) == set()
+        assert name in condition(planned, "RolledOut").message
+        world.pods[name].table = table
+        assert "StatefulSet/airports-r1-s0" in deleted(world.look())
+
+    def test_waits_longer_while_a_router_is_being_stopped_that_still_takes_requests(self) -> None:
+        world = _draining()
+        world.edit(router={"drainSeconds": 100})
+        world.takes.stop = NEVER
+        world.stop(world.pods[_routers(world)[0]])
+        world.now += timedelta(seconds=50)
+        assert deleted(world.look()) == set()
+        world.now += timedelta(seconds=55)
+        assert "StatefulSet/airports-r1-s0" in deleted(world.look())
+
+    def test_begins_anew_when_the_clock_is_set_back(self) -> None:
+        world = _draining()
+        world.now -= timedelta(hours=1)
+        planned = world.reconcile()
+        assert deleted(planned) == set()
+        assert planned.again is not None
+        assert planned.again < 15
+        world.now += timedelta(seconds=15)
+        assert "StatefulSet/airports-r1-s0" in deleted(world.look())
+
+    def test_spares_servers_that_are_asked_for_again(self) -> None:
+        world = _draining()
+        world.edit(source={"url": "s3://data/v1.csv"})
+        world.settle()
+        assert [one.rollout for one in world.status.rollouts] == ["r1"]
+        assert world.status.last_rollout == 2
+
+
+def test_the_tables_content_is_what_status_says() -> None:
+    world = serving()
+    table = world.things["ConfigMap", "airports-routing-table"].manifest["data"][names.TABLE_FILE]
+    assert '"version":1' in table
+    assert "airports-r1-s1-1.airports-r1.default.svc:7000" in table

@@ -1,0 +1,156 @@
+"""Whatever fails, and whenever: no two generations in one table, nothing that is in use goes, and in the end all is as
+asked for. And the simulation that says so is itself tried on plans that are wrong on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+import pytest
+from operator_support.plan_invariants import Broken
+from operator_support.plan_world import Conflict, Planner, World
+from operator_support.simulation import Simulation
+
+from lookupdb_operator import manifests, names
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Manifest, Observed, Plan, RouterReport
+from lookupdb_operator.plan import plan
+
+SEEDS = 100
+MOMENTS = 50
+SEEDS_TO_FIND_A_MUTANT = 40
+
+
+@pytest.mark.parametrize("tens", range(SEEDS // 10))
+def test_whatever_fails_what_serves_stays_and_in_the_end_all_is_as_asked_for(tens: int) -> None:
+    lives = [Simulation(seed).live(MOMENTS) for seed in range(10 * tens, 10 * tens + 10)]
+    assert sum(life.cutovers for life in lives) > 0
+    assert sum(life.conflicts for life in lives) > 0
+
+
+def _changed(change: Callable[[Plan, Observed], Plan]) -> Planner:
+    def planner(observed: Observed, config: Config, now: datetime) -> Plan:
+        return change(plan(observed, config, now), observed)
+
+    return planner
+
+
+def _retires_at_once(planned: Plan, observed: Observed) -> Plan:
+    table = planned.status.table
+    old = {one.rollout for one in planned.status.rollouts if table is not None and one.rollout != table.rollout}
+    old -= {one.rollout for one in planned.status.rollouts if not one.named}
+    gone = tuple(one.ref for one in observed.sets if one.rollout in old)
+    return replace(planned, delete=(*planned.delete, *gone))
+
+
+def _scales_down_before_the_table_says_so(planned: Plan, observed: Observed) -> Plan:
+    assert observed.dataset.parsed is not None
+    replicas = observed.dataset.parsed.replicas
+    fewer = tuple(
+        manifests.scaled(observed.dataset, rollout, one.shard, replicas)
+        for rollout in planned.status.rollouts
+        for one in observed.sets
+        if one.rollout == rollout.rollout and one.replicas > replicas
+    )
+    return replace(planned, apply=(*planned.apply, *fewer))
+
+
+def _forgets_what_it_claimed(planned: Plan, observed: Observed) -> Plan:
+    failed = planned.status.build is None and planned.status.failure is not None
+    return replace(planned, status=replace(planned.status, last_generation=0)) if failed else planned
+
+
+def _counts_no_tables(planned: Plan, observed: Observed) -> Plan:
+    return replace(planned, apply=tuple(_with_version_1(one) for one in planned.apply))
+
+
+def _with_version_1(manifest: Manifest) -> Manifest:
+    return _with_table(manifest, lambda table: table | {"version": 1})
+
+
+def _mixes_generations(planned: Plan, observed: Observed) -> Plan:
+    def mixed(table: dict[str, Any]) -> dict[str, Any]:
+        first = table["generations"][0]
+        return table | {"generations": [first, first | {"generation": "g1"}]}
+
+    return replace(planned, apply=tuple(_with_table(one, mixed) for one in planned.apply))
+
+
+def _with_table(manifest: Manifest, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Manifest:
+    if not manifest["metadata"]["name"].endswith("-routing-table"):
+        return manifest
+    table = change(orjson.loads(manifest["data"][names.TABLE_FILE]))
+    return {**manifest, "data": {names.TABLE_FILE: orjson.dumps(table).decode()}}
+
+
+def _leaves_garbage(planned: Plan, observed: Observed) -> Plan:
+    return replace(planned, delete=())
+
+
+def _is_never_done(planned: Plan, observed: Observed) -> Plan:
+    return replace(planned, status=replace(planned.status, endpoint=observed.dataset.resource_version))
+
+
+def _believes_routers_unasked(observed: Observed, config: Config, now: datetime) -> Plan:
+    every = {pod.uid: RouterReport(1_000_000) for pod in observed.pods if pod.component == names.ROUTER}
+    return plan(replace(observed, routers=every), config, now)
+
+
+def _forgets_rollouts_named_before(observed: Observed, config: Config, now: datetime) -> Plan:
+    status = observed.dataset.status
+    table = status.table
+    rollouts = tuple(
+        one if table is not None and one.rollout == table.rollout else replace(one, named=0) for one in status.rollouts
+    )
+    return plan(
+        replace(observed, dataset=replace(observed.dataset, status=replace(status, rollouts=rollouts))), config, now
+    )
+
+
+MUTANTS: list[Any] = [
+    pytest.param(_changed(_retires_at_once), id="retires without waiting for routers"),
+    pytest.param(_changed(_scales_down_before_the_table_says_so), id="scales down before the table says so"),
+    pytest.param(_changed(_forgets_what_it_claimed), id="forgets the numbers of failed builds"),
+    pytest.param(_changed(_counts_no_tables), id="gives every table the same version"),
+    pytest.param(_changed(_mixes_generations), id="mixes generations in a table"),
+    pytest.param(_changed(_leaves_garbage), id="deletes nothing"),
+    pytest.param(_changed(_is_never_done), id="writes at every pass"),
+    pytest.param(_believes_routers_unasked, id="takes routers for confirmed"),
+    pytest.param(_forgets_rollouts_named_before, id="forgets what older tables name"),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_simulation_finds_a_plan_that(mutant: Planner) -> None:
+    with pytest.raises(AssertionError):
+        _live(mutant)
+
+
+def _writes_after_a_stale_look(*, fenced: bool) -> None:
+    """Fewer servers are asked for and the next routing table is written; then the dataset of before is seen again."""
+    world = World(fenced=fenced)
+    world.settle()
+    before = world.dataset
+    world.edit(replicas=1)
+    world.reconcile()
+    planned = plan(replace(world.observe(), dataset=before), world.config, world.now)
+    assert planned.status == before.status, "nothing is claimed, so that no claim can conflict"
+    world.carry_out(planned, before)
+
+
+def test_an_operator_that_does_not_write_its_status_first_would_bring_back_an_older_table() -> None:
+    with pytest.raises(Broken):
+        _writes_after_a_stale_look(fenced=False)
+
+
+def test_an_operator_that_writes_its_status_first_looks_again_instead() -> None:
+    with pytest.raises(Conflict):
+        _writes_after_a_stale_look(fenced=True)
+
+
+def _live(planner: Planner) -> None:
+    for seed in range(SEEDS_TO_FIND_A_MUTANT):
+        Simulation(seed, planner).live(MOMENTS)
