@@ -100,6 +100,8 @@ class Reconciler:
             self._forget(key)
             return None
         plan = self._decide(observed, self._config, self._now())
+        if plan.idle:
+            log.debug("%s/%s: nothing is done: %s", *key, plan.idle)
         self._remember(observed.dataset, plan)
         if plan.status != observed.dataset.status and not await self._write_status(observed.dataset, plan.status):
             return None

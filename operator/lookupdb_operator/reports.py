@@ -24,7 +24,7 @@ def transitions(old: Status, new: Status) -> tuple[Report, ...]:
     """One report for each reason that a condition changed to. What tells of a failure is a warning.
 
     A failure shows in several conditions, at once or one after the other (an image that cannot be pulled: of a router,
-    then of a builder); people are told of it once, and of how long ago in the status.
+    then of a builder); people are told of it once.
     """
     known = {condition.reason for condition in old.conditions} - reasons.WELL
     told: dict[str, Report] = {}

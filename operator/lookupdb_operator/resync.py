@@ -29,6 +29,8 @@ _SETTLE: Final = 0.5
 _PATIENCE: Final = 120.0
 """Seconds in which an informer must tell of what is listed; a watch reconnects in less."""
 _LIVING_EVERY: Final = 10.0
+_AGAIN: Final = 5.0
+"""Seconds until what the API server did not do is tried again, at the start."""
 
 
 class Resync:
@@ -59,7 +61,7 @@ class Resync:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        await self._repeatedly(self._complete, _SETTLE, until_done=True)
+        await self._repeatedly(self._complete, _AGAIN, until_done=True)
         log.info("watching %d datasets", len(self._held.keys()))
         self._metrics.succeeded()
         async with asyncio.TaskGroup() as group:
@@ -101,7 +103,7 @@ class Resync:
             await asyncio.sleep(seconds)
 
 
-async def wait_for_api(listing: Listing, seconds: float = 5.0) -> None:
+async def wait_for_api(listing: Listing, seconds: float = _AGAIN) -> None:
     """Return when the API server knows LookupDatasets and lets them be listed."""
     while True:
         try:

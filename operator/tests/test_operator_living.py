@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import orjson
 
+from lookupdb.store import living as living_list
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.living import Living, document, protected
@@ -24,7 +26,7 @@ STATUS = Status(
 
 
 def dataset(name: str, **spec: int) -> Dataset:
-    return Dataset("shop", name, f"uid-of-{name}", "7", 1, spec, None, status=STATUS)
+    return Dataset("shop", name, f"0123abcd-of-{name}", "7", 1, spec, None, status=STATUS)
 
 
 class FakeHeld:
@@ -67,7 +69,7 @@ def test_the_document() -> None:
             {
                 "namespace": "shop",
                 "name": name,
-                "uid": f"uid-of-{name}",
+                "uid": f"0123abcd-of-{name}",
                 "keep": keep,
                 "protect": ["g4", "g9", "g10", "g11", "g12"],
             }
@@ -75,6 +77,17 @@ def test_the_document() -> None:
         ],
     }
     assert document("c", ("b", "a"), [])["namespaces"] == ["a", "b"], "the rest must not be taken for dead"
+
+
+def test_the_sweep_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "living.json"
+    file.write_bytes(orjson.dumps(document("cluster-uid", (), [dataset("airports", keepGenerations=5)])))
+    (found,) = living_list.read(file, "cluster-uid").values()
+    assert (found.address.namespace, found.address.name, found.keep) == ("shop", "airports", 5)
+    assert found.protect == protected(STATUS)
+    assert living_list.namespaces_of(file) is None
+    file.write_bytes(orjson.dumps(document("cluster-uid", ("shop",), [])))
+    assert living_list.namespaces_of(file) == frozenset({"shop"})
 
 
 async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_starts() -> None:

@@ -69,14 +69,16 @@ def command(store_url: str, cluster_id: str | None, living_list: Path, grace: fl
     that the list does not name is marked by the first sweep that finds it so; a later one removes it, once the mark
     has stood for the grace period. A generation whose builder is alive stays, and so does whatever is not known.
 
-    The list has the members formatVersion (1), cluster, and datasets: [{namespace, name, uid, keep, protect}]. Of
-    another cluster or another format it is refused. Standard output gets a line for each thing removed, and then the
-    sums as one line of JSON.
+    The list has the members formatVersion (1), cluster, and datasets: [{namespace, name, uid, keep, protect}]; with
+    namespaces: [...], only what is in those is swept. Of another cluster or another format it is refused. Standard
+    output gets a line for each thing removed, and then the sums as one line of JSON.
     """
     cluster_id = cluster_id or living.cluster_of(living_list)
     place = store.open(store_url, cluster_id)
     sweep = Sweep(living.read(living_list, cluster_id), grace=grace, now=time.time(), dry=dry_run)
-    for sentence in sweep.run(place.at(address) for address in place.addresses()):
+    spanned = living.namespaces_of(living_list)
+    found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
+    for sentence in sweep.run(place.at(address) for address in found):
         click.echo(f"would have: {sentence}" if dry_run else sentence)
     summary = sweep.summary
     members = {_camel(name): value for name, value in asdict(summary).items()}

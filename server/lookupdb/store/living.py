@@ -34,6 +34,16 @@ def cluster_of(path: Path) -> str:
         raise UsageError(f"{path} is not a living list: {type(error).__name__}: {error}") from error
 
 
+def namespaces_of(path: Path) -> frozenset[str] | None:
+    """The namespaces that the list is whole for, None for all: an operator may see some only, and another one's
+    datasets are not dead for that. Raises UsageError when it cannot be told."""
+    try:
+        found = orjson.loads(_text(path)).get("namespaces")
+        return None if found is None else frozenset(_typed(name, str, "namespaces") for name in _typed(found, list, ""))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a living list: {type(error).__name__}: {error}") from error
+
+
 def read(path: Path, cluster: str) -> dict[Address, Living]:
     """The list in the file at ``path``. Raises UsageError for any other than a whole one of ``cluster``."""
     text = _text(path)
