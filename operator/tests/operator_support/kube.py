@@ -20,15 +20,12 @@ import orjson
 import yaml
 from aiohttp import web
 
-from lookupdb_operator import kinds
 from lookupdb_operator.kinds import Kind
+from operator_support.kube_answers import KINDS, discovery, matches, merged
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
-
-CRD = Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False)
-KINDS = (*kinds.ALL, CRD)
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Kube:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         parts = request.path.strip("/").split("/")
         if parts[0] not in ("api", "apis") or len(parts) <= (2 if parts[0] == "api" else 3):
-            return web.json_response(_discovery(parts))
+            return web.json_response(discovery(parts))
         api_version, rest = (
             ("/".join(parts[1:2]), parts[2:]) if parts[0] == "api" else ("/".join(parts[1:3]), parts[3:])
         )
@@ -205,11 +202,11 @@ class Kube:
             )
         if write.subresource == "status":
             change = {"status": body["status"]}
-            return self.put({**(old or {}), **change} if write.verb == "put" else _merged(old or {}, change))
-        return self.put(body if write.verb == "put" else _merged(old or {}, body))
+            return self.put({**(old or {}), **change} if write.verb == "put" else merged(old or {}, change))
+        return self.put(body if write.verb == "put" else merged(old or {}, body))
 
     def _list(self, request: web.Request, kind: Kind, namespace: str) -> web.Response:
-        items = [item for item in self.all(kind.name, namespace or None) if _matches(item, request)]
+        items = [item for item in self.all(kind.name, namespace or None) if matches(item, request)]
         version = next(self._versions)
         body = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "items": items}
         return web.json_response({**body, "metadata": {"resourceVersion": str(version)}})
@@ -230,7 +227,7 @@ class Kube:
                     where = item["metadata"].get("namespace", "")
                     if version > seen and item["kind"] == kind.name and namespace in ("", where):
                         seen = version
-                        if _matches(item, request):
+                        if matches(item, request):
                             await response.write(orjson.dumps({"type": event, "object": item}) + b"\n")
                 try:
                     await asyncio.wait((changed, interruption), return_when=asyncio.FIRST_COMPLETED)
@@ -241,54 +238,6 @@ class Kube:
         finally:
             interruption.cancel()
         return response
-
-
-def _matches(item: Object, request: web.Request) -> bool:
-    for term in filter(None, request.query.get("labelSelector", "").split(",")):
-        name, has_value, value = term.partition("=")
-        held = item["metadata"]["labels"].get(name)
-        if held is None or (has_value and held != value.lstrip("=")):
-            return False
-    for term in filter(None, request.query.get("fieldSelector", "").split(",")):
-        path, _, value = term.partition("=")
-        held = item
-        for part in path.split("."):
-            held = held.get(part, {}) if isinstance(held, dict) else {}
-        if held != value.lstrip("="):
-            return False
-    return True
-
-
-def _merged(old: Any, new: Any) -> Any:
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    both = {name: _merged(old.get(name), value) for name, value in new.items()}
-    return {**old, **both}
-
-
-def _discovery(parts: list[str]) -> Object:
-    if parts == ["api"]:
-        return {"kind": "APIVersions", "versions": ["v1"]}
-    if parts == ["apis"]:
-        versions = sorted({(kind.group, kind.version) for kind in KINDS if kind.group})
-        return {
-            "kind": "APIGroupList",
-            "groups": [
-                {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
-                for group, version in versions
-            ],
-        }
-    if parts[0] == "version":
-        return {"major": "1", "minor": "36"}
-    of = "/".join(parts[1:])
-    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
-    resources = [
-        {"name": kind.plural, "singularName": kind.name.lower(), "kind": kind.name, "namespaced": kind.namespaced}
-        | {"verbs": verbs}
-        for kind in KINDS
-        if kind.api_version == of
-    ]
-    return {"kind": "APIResourceList", "groupVersion": of, "resources": resources}
 
 
 @contextlib.asynccontextmanager
