@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 
 WATCHED: Final = (kinds.DATASET, *kinds.WATCHED)
 
-# The API server ends a watch after this long, and we do when it has not; bookmarks come every minute.
-_SERVER_TIMEOUT: Final = 290.0
+# The API server ends a watch after this long, and we do when it has not; bookmarks come every minute. It refuses a
+# number of seconds that is not an integer.
+_SERVER_TIMEOUT: Final = 290
 _CLIENT_TIMEOUT: Final = 310.0
 _REQUEST_TIMEOUT: Final = 30.0
 _CONNECT_TIMEOUT: Final = 5.0
