@@ -103,7 +103,10 @@ class Reconciler:
         if plan.idle:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle)
         self._remember(observed.dataset, plan)
-        if plan.status != observed.dataset.status and not await self._write_status(observed.dataset, plan.status):
+        # Written also when it stays the same, if anything is about to be done: the API server then says whether this
+        # look was at the dataset as it is, before an older one's wishes come back.
+        acts = plan.apply or plan.delete or plan.status != observed.dataset.status
+        if acts and not await self._write_status(observed.dataset, plan.status):
             return None
         refused = await self._apply(observed.dataset, plan.apply)
         refused |= await self._delete(observed.dataset, plan.delete)

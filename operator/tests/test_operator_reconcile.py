@@ -168,7 +168,7 @@ async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Ben
     with pytest.raises(Again) as raised:
         await bench.look()
     assert raised.value.at_most == REFUSED_AGAIN
-    assert bench.cluster.done == ["apply Job", "apply Service"], "the others do not wait for it"
+    assert bench.cluster.done == ["status", "apply Job", "apply Service"], "the others do not wait for it"
     bench.cluster.failures.clear()
     assert await bench.look() == 0.0, "the condition is to be taken back at once"
     assert await bench.look() == 3600.0
@@ -181,7 +181,7 @@ async def test_a_secret_of_somebody_else_is_not_taken(bench: Bench) -> None:
     bench.cluster.failures["apply Secret gently"] = Conflict("Secret airports", "conflict with kubectl: .data")
     with pytest.raises(Again):
         await bench.look()
-    assert bench.cluster.done == ["apply Secret gently", "apply Job"]
+    assert bench.cluster.done == ["status", "apply Secret gently", "apply Job"]
     bench.cluster.failures["apply Job"] = Conflict("Job airports", "another uid")
     with pytest.raises(Again, match="another uid"):
         await bench.look()
@@ -190,9 +190,18 @@ async def test_a_secret_of_somebody_else_is_not_taken(bench: Bench) -> None:
 async def test_what_was_deleted_is_not_deleted_again_while_its_informer_lags(bench: Bench) -> None:
     bench.plan = Plan(status=DATASET.status, delete=(Ref("Service", "old", "u-9"),))
     await bench.look()
-    assert bench.cluster.done == ["delete Service u-9"]
+    assert bench.cluster.done == ["status", "delete Service u-9"]
     await bench.look()
-    assert bench.cluster.done == []
+    assert bench.cluster.done == ["status"]
+
+
+async def test_a_look_at_a_dataset_that_has_changed_since_does_nothing(bench: Bench) -> None:
+    """Though the status stays the same: what an old dataset asked for must not come back."""
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("ConfigMap"),), delete=(Ref("Service", "old", "u-9"),))
+    bench.cluster.failures["status"] = Conflict("LookupDataset airports", "the object has been modified")
+    with pytest.raises(Again):
+        await bench.look()
+    assert bench.cluster.done == ["status"]
 
 
 async def test_routers_are_asked_while_the_plan_wants_to_know(bench: Bench) -> None:

@@ -218,3 +218,14 @@ def test_without_credentials_of_the_store_no_secret_is_written_and_a_condition_t
     assert "Secret/airports-store" not in applied(planned)
     assert says(planned)["Degraded"] == "True StoreCredentialsMissing"
     assert "lookupdb/store" in condition(planned, "Degraded").message
+
+
+def test_a_build_that_does_not_get_on_and_does_not_say_why_is_looked_at_again_soon() -> None:
+    """Why no pod comes, or why one cannot mount its volume, stands in Events, and nobody watches those."""
+    world = World()
+    world.takes.build = NEVER
+    world.reconcile()
+    planned = world.look()
+    assert planned.apply == ()
+    assert planned.again is not None
+    assert planned.again <= 10

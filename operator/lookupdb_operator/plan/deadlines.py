@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lookupdb_operator.model import Observed
 from lookupdb_operator.plan import build, cutover, draining, store
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Status
@@ -14,6 +15,9 @@ ASK_SLOWLY: Final = 5.0
 """The same, once they take too long."""
 REFUSED_AGAIN_AFTER: Final = 30.0
 """Seconds until a write that the API server refused is tried again, if nothing happens before."""
+SILENT_AGAIN_AFTER: Final = 10.0
+"""Seconds until pods that do not get on, and do not say why, are looked at again: why stands in Events, which are not
+watched, only read at such a look."""
 
 
 def asks_routers(status: Status) -> bool:
@@ -30,6 +34,7 @@ def next_look(status: Status, situation: Situation) -> float | None:
         _routers(status, situation),
         store.again_in(status, situation),
         _refused(situation),
+        _silent(situation.observed),
     )
     return min((wait for wait in waits if wait is not None), default=None)
 
@@ -52,3 +57,14 @@ def _routers(status: Status, situation: Situation) -> float | None:
 
 def _refused(situation: Situation) -> float | None:
     return REFUSED_AGAIN_AFTER if situation.observed.refusals else None
+
+
+def _silent(observed: Observed) -> float | None:
+    pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
+    building = {pod.generation for pod in observed.pods if not pod.deleting}
+    stuck = (
+        any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
+        or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
+        or any(one.replicas and (one.rollout, one.shard) not in pods for one in observed.sets)
+    )
+    return SILENT_AGAIN_AFTER if stuck else None
