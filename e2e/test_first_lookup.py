@@ -50,7 +50,8 @@ def _rows() -> dict[str, dict[str, Any]]:
     rows = {}
     for row in csv.DictReader(text):
         numbers = {name: float(row[name]) if row[name] else None for name in NUMBERS}
-        rows[row.pop("icao")] = row | numbers
+        key = row.pop("icao")
+        rows[key] = row | numbers
     return rows
 
 
