@@ -126,6 +126,11 @@ class TestReady:
             pod.ready = pod.component != names.ROUTER
         planned = world.look()
         assert says(planned)["Ready"] == "False NoRouterReady"
+        assert says(planned)["Degraded"] == "False Healthy", "routers that have just got a table are not ready yet"
+        assert planned.again is not None
+        world.now += timedelta(seconds=planned.again)
+        planned = world.look()
+        assert says(planned)["Ready"] == "False NoRouterReady"
         assert says(planned)["Degraded"] == "True NoRouterReady"
 
     @pytest.mark.parametrize("state", STATES[1:])

@@ -6,10 +6,12 @@ replica meanwhile, and Kubernetes brings them back under the same name.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator.model import Observed
+from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, rollout, routers
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status, Table
@@ -61,13 +63,20 @@ def is_ready(candidate: Rollout, replicas: int, status: Status, observed: Observ
 
 
 def ready_shards(candidate: Rollout, replicas: int, observed: Observed) -> int:
-    """How many shards of ``candidate`` have ``replicas`` ready servers. Which servers are ready is not known unless
-    all are."""
+    """How many shards of ``candidate`` have ``replicas`` ready servers, in the words of both their StatefulSet and
+    their pods: either may be seen late."""
+    pods = Counter(
+        pod.shard
+        for pod in observed.pods
+        if pod.component == SHARDS and pod.rollout == candidate.rollout and pod.ready and not pod.deleting
+    )
     return len(
         {
             one.shard
             for one in observed.sets
-            if one.rollout == candidate.rollout and not one.deleting and one.ready >= max(replicas, one.replicas)
+            if one.rollout == candidate.rollout
+            and not one.deleting
+            and min(one.ready, pods[one.shard]) >= max(replicas, one.replicas)
         }
     )
 

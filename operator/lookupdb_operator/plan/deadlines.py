@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import build, cutover, draining, store
+from lookupdb_operator.plan import build, cutover, draining, serving, store, troubles
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Status
 
@@ -35,6 +35,7 @@ def next_look(status: Status, situation: Situation) -> float | None:
         store.again_in(status, situation),
         _refused(situation),
         _silent(situation.observed),
+        _settling(status, situation),
     )
     return min((wait for wait in waits if wait is not None), default=None)
 
@@ -57,6 +58,12 @@ def _routers(status: Status, situation: Situation) -> float | None:
 
 def _refused(situation: Situation) -> float | None:
     return REFUSED_AGAIN_AFTER if situation.observed.refusals else None
+
+
+def _settling(status: Status, situation: Situation) -> float | None:
+    if serving.ready_routers(situation.observed):
+        return None
+    return troubles.settling(status, situation.now) or None
 
 
 def _silent(observed: Observed) -> float | None:

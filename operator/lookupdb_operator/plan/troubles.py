@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, Trouble
-from lookupdb_operator.plan import cutover, outcomes, reasons, routers, serving
+from lookupdb_operator.plan import clock, cutover, outcomes, reasons, routers, serving
 from lookupdb_operator.plan import rollout as rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Status
+
+READY_WITHIN: Final = 15.0
+"""Seconds, after a routing table was confirmed, in which routers may become ready: two of their probes and more."""
 
 
 def found(status: Status, situation: Situation) -> tuple[Trouble, ...]:
     """Everything that is wrong, each once."""
     every = (
-        *of_serving(status, situation.observed),
+        *of_serving(status, situation),
         *_of_writes(situation.observed),
         *_one(of_build(status, situation.observed)),
         *_one(of_rollout(status, situation)),
@@ -48,8 +53,10 @@ def of_rollout(status: Status, situation: Situation) -> Trouble | None:
     return next((trouble for trouble in (*sets, *pods) if trouble is not None), None)
 
 
-def of_serving(status: Status, observed: Observed) -> Iterator[Trouble]:
+def of_serving(status: Status, situation: Situation) -> Iterator[Trouble]:
     """Servers and routers that should be ready and are not."""
+    observed = situation.observed
+    yield from (one.trouble for one in observed.others if one.trouble is not None and not one.deleting)
     for one in serving.in_effect(status):
         lacking = serving.lacking(status, one, one.named, observed)
         if lacking:
@@ -60,13 +67,26 @@ def of_serving(status: Status, observed: Observed) -> Iterator[Trouble]:
             more = f", {len(lacking) - 1} other shards lack some too" if len(lacking) > 1 else ""
             pods = (pod for pod in observed.pods if pod.rollout == one.rollout and not pod.ready)
             yield _because(reasons.SHARDS_UNAVAILABLE, f"{what}{more}", pods)
-    if serving.answers(status) and not serving.ready_routers(observed):
+    if serving.answers(status) and not serving.ready_routers(observed) and not _settles(status, situation):
         yield _because(reasons.NO_ROUTER_READY, "No router is ready", routers.living(observed))
         return
     for pod in routers.living(observed):
         if pod.trouble is not None and not pod.ready:
             yield Trouble(pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
             return
+
+
+def settling(status: Status, now: datetime) -> float:
+    """Seconds in which routers need not be ready yet: they have just got a table, and their probes notice late."""
+    table = status.table
+    if table is None or not table.confirmed_at:
+        return 0.0
+    return clock.seconds_until(table.confirmed_at, READY_WITHIN, now)
+
+
+def _settles(status: Status, situation: Situation) -> bool:
+    troubled = any(pod.trouble is not None for pod in routers.living(situation.observed))
+    return not troubled and settling(status, situation.now) > 0
 
 
 def _because(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
