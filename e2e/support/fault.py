@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -58,6 +59,8 @@ def healthy(version: str, **further: Any) -> Manifest:
 
 def serving(story: Story) -> Manifest:
     """The one dataset of a module's faults, made or mended so that it serves; its status."""
+    with contextlib.suppress(AssertionError):
+        return story.settled(DATASET, seconds=0)
     version = f"data-{secrets.token_hex(3)}"
     story.apply(data(version))
     if not find("lookupdatasets.lookupdb.dev", story.namespace):
