@@ -56,6 +56,12 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
+def apart(text: str) -> str:
+    """What of an earlier report was measured by other commands, and stands in every later one as it is."""
+    start = text.find("\n## Measured apart\n")
+    return text[start:] if start >= 0 else ""
+
+
 def must_reach(verdicts: Sequence[Verdict]) -> str:
     """The table of targets."""
     rows = [

@@ -1,0 +1,149 @@
+"""`python -m benchmarks.allocator`: memory of the image's processes with jemalloc, and with the C library's allocator.
+
+Runs one image in two ways, by turns: with LD_PRELOAD as the image sets it, and with LD_PRELOAD emptied. Everything
+happens inside the container, the asking too (`--inside`): no network, a read-only root, all files in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import datasets, generators, memory
+from lookupdb.runtime.memory import private_bytes
+
+_ROWS: Final = 200_000
+_PORT: Final = 8080
+_WORK: Final = Path("/tmp")  # of the container: a tmpfs
+_SIDES: Final = {"as it is": (), "LD_PRELOAD emptied": ("--env", "LD_PRELOAD=")}
+_HEAD: Final = "Host: x\r\nContent-Type: application/json\r\n"
+_DOCKER: Final = (
+    "docker run --rm --network none --read-only --tmpfs /tmp:size=2g --entrypoint python3 --env PYTHONPATH=/measure"
+)
+
+
+def main() -> None:
+    """Measure both sides and print Markdown; inside the container: measure one, and print JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.allocator", description=__doc__.splitlines()[0])
+    parser.add_argument("--image", default="lookupdb:0.1.0")
+    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="of each side")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        print(json.dumps(_inside()))
+        return
+    results: dict[str, list[dict[str, Any]]] = {side: [] for side in _SIDES}
+    for number in range(arguments.repetitions):
+        for side, options in _SIDES.items():
+            print(f"{number + 1} of {arguments.repetitions}: {arguments.image}, {side}", file=sys.stderr)
+            results[side].append(_run(arguments.image, options))
+    print(_markdown(results))
+
+
+def _run(image: str, options: tuple[str, ...]) -> Any:
+    mounts = [f"--volume={datasets.EXAMPLES.parent / name}:/measure/{name}:ro" for name in ("benchmarks", "examples")]
+    words = [*_DOCKER.split(), *mounts, *options, image, "-m", "benchmarks.allocator", "--inside"]
+    return json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def _markdown(results: dict[str, list[dict[str, Any]]]) -> str:
+    """Circumstances and table; a cell is the median of the repetitions and, in brackets, the least and greatest."""
+    (name, ours), (other, theirs) = results.items()
+    lines = [f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, {os.cpu_count()} cores, {len(ours)} of each side"]
+    lines += [*(f"{side}: {runs[0]['versions']}" for side, runs in results.items()), ""]
+    lines += [f"| MB | {name} | {other} | ratio |", "| --- | --- | --- | --- |"]
+    for what in ours[0]["bytes"]:
+        sides = [[run["bytes"][what] / 1e6 for run in runs] for runs in (ours, theirs)]
+        cells = [f"{statistics.median(side):.1f} ({min(side):.1f} to {max(side):.1f})" for side in sides]
+        ratio = statistics.median(sides[0]) / statistics.median(sides[1])
+        lines.append(f"| {what} | {cells[0]} | {cells[1]} | {ratio:.2f} |")
+    return "\n".join(lines)
+
+
+def _inside() -> dict[str, Any]:
+    source = datasets.source(_WORK, "recommendations", _ROWS)
+    keys = [json.loads(line)["customer"] for line in source.read_bytes().splitlines()]
+    manifest = datasets.manifest(_WORK, "recommendations", source, shards=4, compression="zstd")
+    found = {"build of examples/airports.yaml, peak": _build(datasets.EXAMPLES / "airports.yaml")}
+    found[f"build of {_ROWS:,} recommendations, peak"] = _build(manifest)
+    words = f"lookupdb up -f {manifest} --port {_PORT} --data-dir {_WORK}".split()
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
+        try:
+            _wait()
+            found |= {f"{name}, not asked yet": size for name, size in _servers(up.pid)}
+            asyncio.run(_ask(keys))
+            found |= {f"{name}, after 1,000,000 lookups": size for name, size in _servers(up.pid)}
+        finally:
+            up.terminate()
+    return {"bytes": found, "versions": _versions()}
+
+
+def _build(manifest: Path) -> int:
+    """Peak memory, in bytes, of building a dataset into the store that `up` then serves it from."""
+    words = f"lookupdb build -f {manifest} --store {_WORK}/store --progress none".split()
+    return int(json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)["peakMemoryBytes"])
+
+
+def _servers(up: int) -> Iterator[tuple[str, int]]:
+    """Private bytes: the mean of the four shard servers, each a supervisor and a worker, and the router's two."""
+    sizes: dict[str, list[int]] = {}
+    for pid in list(memory.tree(up))[1:]:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        name = f"{'router' if b'route' in words else 'shard server'}'s "
+        name += "supervisor" if b"--ready-file" in words else "worker"
+        sizes.setdefault(name, []).append(private_bytes(pid) or 0)
+    yield from ((name, round(statistics.mean(sizes[name]))) for name in sorted(sizes, reverse=True))
+
+
+def _wait() -> None:
+    """Until the router answers; for long enough, and then the asking will say what is wrong."""
+    for _ in range(600):
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{_PORT}/v1/dataset", timeout=5):
+            return
+        time.sleep(0.1)
+
+
+async def _ask(keys: list[str]) -> None:
+    """900,000 keys in batches of 100, then 100,000 alone, over 32 connections. Every key must be found."""
+    rng = random.Random(generators.SEED)
+    batches = (json.dumps({"keys": rng.choices(keys, k=100)}) for _ in range(9_000))
+    posts = (f"POST /v1/lookup HTTP/1.1\r\n{_HEAD}Content-Length: {len(it)}\r\n\r\n{it}" for it in batches)
+    gets = (f"GET /v1/lookup/{rng.choice(keys)} HTTP/1.1\r\n{_HEAD}\r\n" for _ in range(100_000))
+    requests = iter([*posts, *gets])
+    await asyncio.gather(*(_connection(requests) for _ in range(32)))
+
+
+async def _connection(requests: Iterator[str]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
+    for request in requests:
+        writer.write(request.encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: *(\d+)", head)
+        body = await reader.readexactly(int(length[1]) if length else 0)
+        if b" 200 " not in head[:16] or (request.startswith("POST") and not body.rstrip().endswith(b'"missing":[]}')):
+            raise ValueError(head + body[-200:])
+    writer.close()
+
+
+def _versions() -> str:
+    """Of the allocator that this very process has mapped, and of Python."""
+    package = "libjemalloc2" if "jemalloc" in Path("/proc/self/maps").read_text() else "libc6"
+    found = re.search(rf"Package: {package}\n(?:.+\n)*?Version: (\S+)", Path("/var/lib/dpkg/status").read_text())
+    return f"{package} {found[1] if found else ''}, Python {sys.version.split()[0]}"
+
+
+if __name__ == "__main__":
+    main()
