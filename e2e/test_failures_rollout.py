@@ -23,7 +23,7 @@ FAULTS: Final = {
     "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
     "server-killed": Fault("OutOfMemory", r"24Mi", {"serving": {"resources": {"limits": {"memory": "24Mi"}}}}),
     "quota-exceeded": Fault(
-        "QuotaExceeded", r"requests\.memory=64Gi", {"serving": {"resources": {"requests": {"memory": "64Gi"}}}}
+        "QuotaExceeded", r"requests\.memory=64Gi", {"serving": {"resources": {"limits": {"memory": "64Gi"}}}}
     ),
     "no-node": Fault("Unschedulable", r"nodes", {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}),
 }
