@@ -101,7 +101,7 @@ def test_help_teaches() -> None:
     assert module.__doc__
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_the_process_works_until_sigterm_and_ends_well(tmp_path: Path) -> None:
     port = free_port()
     async with serving(tmp_path) as kube:

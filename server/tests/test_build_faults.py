@@ -120,7 +120,7 @@ def test_an_interrupted_build_can_be_run_again(
     with builds.start("--termination-log", str(tmp_path / "log")) as process:
         until(lambda: (folder / seen).exists() or process.poll() is not None, seen)
         process.send_signal(number)
-        process.communicate(timeout=50)
+        process.communicate(timeout=150)
     if process.returncode != 0:  # else it was faster than the signal
         assert process.returncode == (128 + number if number != signal.SIGKILL else -number)
         assert builds.dataset.generations() == ("g1",)
@@ -141,7 +141,7 @@ def test_an_interrupted_build_can_be_run_again(
 
 def test_of_two_builds_of_one_generation_exactly_one_wins(builds: Builds) -> None:
     with builds.start("--generation", "g1") as one, builds.start("--generation", "g1") as other:
-        errors = [process.communicate(timeout=50)[1] for process in (one, other)]
+        errors = [process.communicate(timeout=150)[1] for process in (one, other)]
     assert sorted([one.returncode, other.returncode]) == [0, 5]
     loser = errors[0 if one.returncode else 1]
     assert "g1 of default/people is being built by another process" in loser or "g1 of default/people exists" in loser
@@ -159,7 +159,7 @@ class TestDiskFull:
         """A limit on file size stands for a quota: any user can set one."""
         with builds.start() as process:
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=150)
         assert (process.returncode, json.loads(out)["reason"]) == (6, "NotEnoughRoom")
         assert "no room left for" in err
         assert "shard-0000" in err

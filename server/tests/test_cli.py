@@ -17,7 +17,7 @@ from lookupdb.cli import GROUP, VERBS, cli
 
 def lookupdb(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lookupdb", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -87,5 +87,5 @@ def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
     # Opening the pipe waits for the command to open it, which then waits for what we never write.
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, fifo.open("w"):
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors.strip()) == (130, "interrupted")

@@ -20,7 +20,7 @@ from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
 from lookupdb.local.state import state_file
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 MANIFEST = """\
 apiVersion: lookupdb.dev/v1alpha1
 kind: LookupDataset

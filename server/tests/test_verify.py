@@ -79,7 +79,7 @@ def test_a_truncated_file_is_never_mapped(generation: Path, keep: int) -> None:
     size = shard_file(generation).stat().st_size
     change(shard_file(generation), lambda content: content.__delitem__(slice(keep, None)))
     command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "0", "--admin-port", "0"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 5
     assert f"the manifest says bytes {size}, found {keep}\n" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -133,7 +133,7 @@ def test_a_file_of_another_dataset_under_a_fitting_manifest_is_refused(tmp_path:
     manifest = generation / "manifest.json"
     manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "name": "two"}))
     command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "0", "--admin-port", "0"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 5
     assert "the manifest says dataset default/two, the file default/one" in ended.stderr
 
@@ -142,6 +142,6 @@ def test_a_port_in_use_is_told_at_once(generation: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", str(port)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in ended.stderr

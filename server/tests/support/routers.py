@@ -58,7 +58,7 @@ def routing(table: Path, *options: str, drain_seconds: int = 0, workers: int = 1
         command += ["--ready-file", str(ready), *options]
         process = subprocess.Popen(command)
         try:
-            until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 20)
+            until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 90)
             assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
             told = orjson.loads(ready.read_bytes())
             yield Router(process, told["port"], told["admin"])

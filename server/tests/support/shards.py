@@ -164,7 +164,7 @@ def serving(
             command += ["--shard", str(shard)]
         process = subprocess.Popen(command)
         try:
-            until(lambda: ready.exists() or process.poll() is not None, "the shard server is ready", 20)
+            until(lambda: ready.exists() or process.poll() is not None, "the shard server is ready", 90)
             assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
             told = orjson.loads(ready.read_bytes())
             yield Running(process, told["ports"], told["admin"])
@@ -173,7 +173,7 @@ def serving(
         assert status in (0, -signal.SIGKILL), f"the shard server ended with {status}"
 
 
-def stop(process: subprocess.Popen[bytes], seconds: float = 20.0) -> int:
+def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
     """SIGTERM, wait, SIGKILL if that did not help; the exit status."""
     if process.poll() is None:
         process.terminate()

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(look: Callable[[], T], what: str, seconds: float = 15.0) -> T:
+def until(look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
     """The first truthy value of ``look()``; AssertionError naming ``what`` when there is none in time."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
@@ -19,7 +19,7 @@ def until(look: Callable[[], T], what: str, seconds: float = 15.0) -> T:
     return found
 
 
-async def soon(look: Callable[[], T], what: str, seconds: float = 15.0) -> T:
+async def soon(look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
     """As ``until``, while the event loop goes on."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
