@@ -26,10 +26,10 @@ def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
                 *("--timeout=240s",),
                 timeout=250,
             )
-            until(lambda: not _pods_on(story, node), seconds=60, what=f"nothing left on {node}")
+            until(lambda: not _pods_on(story, node), seconds=240, what=f"nothing left on {node}")
             story.settled("records")
             before = load.report().answers
-            load.wait_answers(before + 2000, seconds=60)
+            load.wait_answers(before + 2000, seconds=240)
         finally:
             kubectl("uncordon", node)
         report = load.stop()

@@ -17,7 +17,7 @@ def test_replicas_go_from_one_to_three_and_back_under_load(story: Story) -> None
             kubectl("scale", LDS, "records", "--namespace", story.namespace, f"--replicas={replicas}")
             status = _scaled(story, replicas)
             before = load.report().answers
-            load.wait_answers(before + 4000, seconds=60)
+            load.wait_answers(before + 4000, seconds=240)
             assert status["rollouts"][0]["rollout"] == rollout, "replicas scale in place"
         report = load.stop()
 
@@ -37,4 +37,4 @@ def _scaled(story: Story, replicas: int) -> Manifest:
         assert len(pods) == 2 * replicas, [pod["metadata"]["name"] for pod in pods]
         return status
 
-    return until(look, seconds=180, what=f"{replicas} servers of each shard")
+    return until(look, seconds=300, what=f"{replicas} servers of each shard")

@@ -15,7 +15,7 @@ def test_four_shards_become_seven_under_load(story: Story) -> None:
     with story.load("records", keys) as load:
         story.change("records", shards=7)
         status = story.settled("records", generation="g2")
-        load.wait_generation("g2", seconds=10)
+        load.wait_generation("g2", seconds=60)
         report = load.stop()
 
     record("reshard", "answers", report.answers)

@@ -20,10 +20,10 @@ def test_a_shard_pod_goes_and_comes_back_under_load(story: Story, flags: tuple[s
     with story.load("records", keys) as load:
         uid = _uids(story)[pod]
         story.delete("pod", pod, *flags)
-        until(lambda: _uids(story).get(pod, uid) != uid, seconds=60, what=f"another pod called {pod}")
+        until(lambda: _uids(story).get(pod, uid) != uid, seconds=240, what=f"another pod called {pod}")
         story.settled("records")
         before = load.report().answers
-        load.wait_answers(before + 4000, seconds=60)
+        load.wait_answers(before + 4000, seconds=240)
         report = load.stop()
 
     kind = "killed" if flags else "asked to go"

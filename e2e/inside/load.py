@@ -27,7 +27,7 @@ from client import Answer, Connection, parsed
 SINGLES = int(os.environ.get("LOAD_SINGLES", "12"))
 BATCHES = int(os.environ.get("LOAD_BATCHES", "4"))
 BATCH_KEYS = 50
-PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "2000"))
+PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "500"))
 """Answers a second, of all connections together: the machine has more to do than this."""
 ASK_PORT = 8000
 SAMPLES = 20

@@ -11,7 +11,7 @@ FILE: Final = Path(__file__).parents[2] / ".bench" / "e2e.json"
 
 
 def record(story: str, figure: str, value: float | str, unit: str = "", *, at_most: float | None = None) -> None:
-    """Keeps and prints one figure, with the bound that the story holds it to, if any."""
+    """Keeps and prints one figure, with the goal that it has, if any."""
     line = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "story": story, "figure": figure, "value": value}
     line |= {"unit": unit} if unit else {}
     line |= {"at_most": at_most} if at_most is not None else {}
@@ -19,4 +19,5 @@ def record(story: str, figure: str, value: float | str, unit: str = "", *, at_mo
     with FILE.open("a") as file:
         file.write(json.dumps(line) + "\n")
     shown = f"{value:.2f}" if isinstance(value, float) else str(value)
-    print(f"FIGURE {story}: {figure} = {shown} {unit}".rstrip())
+    missed = at_most is not None and not isinstance(value, str) and value > at_most
+    print(f"FIGURE {story}: {figure} = {shown} {unit}".rstrip() + (f", MISSED: at most {at_most}" if missed else ""))

@@ -53,7 +53,7 @@ class Load:
 
     def __enter__(self) -> Self:
         apply(*self._manifests, namespace=self._namespace)
-        self.wait_answers(100, seconds=60)
+        self.wait_answers(100, seconds=240)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,7 +83,7 @@ class Load:
     def stop(self) -> Report:
         """Ends the load; the whole report."""
         run_in(self._name, self._namespace, "sh", "-c", "kill -TERM 1")
-        until(self._ended, seconds=60, what=f"the end of the load of {self._namespace}/{self._name}")
+        until(self._ended, seconds=240, what=f"the end of the load of {self._namespace}/{self._name}")
         return _report(kubectl("logs", self._name, "--namespace", self._namespace).strip().splitlines()[-1])
 
     def _ended(self) -> bool:

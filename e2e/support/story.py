@@ -68,6 +68,8 @@ class Story:
         """A LookupDataset of what ``source()`` made; further members of the spec as keywords. Not applied yet."""
         origin = {"url": "volume://records.csv", "volume": {"configMapName": source}}
         whole = {"source": origin, "key": {"columns": ["id"]}, "value": {"columns": ["id", "version", "text"]}} | spec
+        # The nodes share few processors with all else that runs here: stories are not about late answers.
+        whole["router"] = {"deadlineMilliseconds": 4000} | spec.get("router", {})
         return {"apiVersion": API_VERSION, "kind": "LookupDataset", "metadata": {"name": name}, "spec": whole}
 
     def resource(self, dataset: str) -> Manifest:
