@@ -79,7 +79,7 @@ def merged(base: Manifest, change: Manifest) -> Manifest:
     return both
 
 
-def shows(story: Story, fault: Fault, heard: int, *conditions: tuple[str, str], seconds: float = 120) -> None:
+def shows(story: Story, fault: Fault, heard: int, *conditions: tuple[str, str], seconds: float = 300) -> None:
     """Waits until the fault stands in Degraded and ``conditions`` with its sentence, and in one Event more than
     ``heard``; what served goes on serving."""
     for kind, truth in (("Degraded", "True"), *conditions):

@@ -103,14 +103,14 @@ class Story:
 
     # Waiting
 
-    def ready(self, dataset: str, *, seconds: float = 180) -> float:
+    def ready(self, dataset: str, *, seconds: float = 360) -> float:
         """Waits until the dataset is Ready for its spec as it is now, as ``kubectl wait`` would; how long it took."""
         began = time.monotonic()
         self.wait_condition(dataset, "Ready", "True", seconds=seconds)
         return time.monotonic() - began
 
     def wait_condition(
-        self, dataset: str, kind: str, status: str, *, reason: str | None = None, seconds: float = 120
+        self, dataset: str, kind: str, status: str, *, reason: str | None = None, seconds: float = 300
     ) -> Manifest:
         """Waits until a condition is so for the spec as it is now; the condition."""
 
@@ -124,7 +124,7 @@ class Story:
 
         return until(look, seconds=seconds, what=f"{self.namespace}/{dataset} {kind}={status} {reason or ''}")
 
-    def settled(self, dataset: str, *, generation: str | None = None, seconds: float = 240) -> Manifest:
+    def settled(self, dataset: str, *, generation: str | None = None, seconds: float = 480) -> Manifest:
         """Waits until there is nothing left to do: Ready, Built and RolledOut, not Degraded, the last refresh
         answered, the routing table confirmed, a single rollout left. The status."""
 
