@@ -14,7 +14,7 @@ Manifest = dict[str, Any]
 T = TypeVar("T")
 
 CALL_SECONDS: Final = 60.0
-POLL_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.7
 
 
 class KubectlFailed(AssertionError):
