@@ -37,7 +37,7 @@ def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
     record("node-drained", "answers", report.answers)
     record("node-drained", "failed or mixed answers", report.failed + report.mixed + report.wrong, at_most=0)
     record("node-drained", "slowest answer", report.longest, "s")
-    assert report.faultless, report
+    assert report.faultless, str(report)
 
 
 def _node() -> str:

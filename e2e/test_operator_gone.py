@@ -42,7 +42,7 @@ def test_lookups_do_not_notice_that_the_operator_goes_in_the_midst_of_a_rebuild(
     record("operator-gone", "operators killed during a rebuild", kills)
     record("operator-gone", "answers", report.answers)
     record("operator-gone", "failed or mixed answers", report.failed + report.mixed + report.wrong, at_most=0)
-    assert report.faultless, report
+    assert report.faultless, str(report)
     assert {name: seen["versions"] for name, seen in report.generations.items()} == {
         "g1": ["v1"],
         "g2": ["v2"],

@@ -28,7 +28,7 @@ def test_a_rebuild_fails_and_mixes_nothing(story: Story) -> None:
         report = load.stop()
 
     _record(report)
-    assert report.faultless, report
+    assert report.faultless, str(report)
     assert report.generations["g1"]["versions"] == ["old"]
     assert report.generations["g2"]["versions"] == ["new"]
     assert report.answers >= ANSWERS

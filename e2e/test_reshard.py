@@ -20,7 +20,7 @@ def test_four_shards_become_seven_under_load(story: Story) -> None:
 
     record("reshard", "answers", report.answers)
     record("reshard", "failed or mixed answers", report.failed + report.mixed + report.wrong, at_most=0)
-    assert report.faultless, report
+    assert report.faultless, str(report)
     assert status["shards"] == "7/7"
     rollout = status["rollouts"][0]["rollout"]
     sets = {found["metadata"]["name"] for found in find("statefulsets", story.namespace)}
