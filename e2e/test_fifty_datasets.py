@@ -13,25 +13,18 @@ DATASETS: Final = 50
 MEMORY_BYTES: Final = 200 * 1024 * 1024
 SMALL: Final[dict[str, Any]] = {
     "build": {"resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}},
-    "serving": {"resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}},
-    "router": {
-        "replicas": 1,
-        "drainSeconds": 0,
-        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
-    },
-    "rollout": {"drainSeconds": 0},
+    "serving": {"resources": {"requests": {"cpu": "1000"}}},
+    "router": {"replicas": 1, "resources": {"requests": {"cpu": "1000"}}},
 }
-"""Servers of fifty datasets on a machine that is made for one."""
+"""Fifty datasets on a machine that is made for one: they are built; no node is large enough for what serves them."""
 
 
 def test_fifty_datasets_fit_one_operator(story: Story) -> None:
     story.source("records", version="v1", records=100)
     story.apply(*(story.dataset(f"records-{number:02}", "records", **SMALL) for number in range(DATASETS)))
-    until(lambda: len(_with(story, "Built")) == DATASETS, seconds=600, what=f"{DATASETS} datasets built")
+    until(lambda: len(_with(story, "Built")) == DATASETS, seconds=900, what=f"{DATASETS} datasets built")
 
     held = _memory()
-    serving = len(_with(story, "Ready"))
-    record("fifty-datasets", "datasets that serve, of fifty built", serving)
     for what, value in held.items():
         record("fifty-datasets", f"operator's memory, {what}", value / 1024 / 1024, "MiB", at_most=MEMORY_BYTES >> 20)
     assert max(held.values()) <= MEMORY_BYTES

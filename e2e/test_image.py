@@ -50,4 +50,6 @@ def _size() -> int:
     """Bytes, as the node that runs it says; the image has several names there."""
     images = (image for node in find("nodes") for image in node["status"].get("images", []))
     name = pods.IMAGE.partition("@")[0]
-    return max(int(image["sizeBytes"]) for image in images if any(known.endswith(name) for known in image["names"] or ()))
+    return max(
+        int(image["sizeBytes"]) for image in images if any(known.endswith(name) for known in image["names"] or ())
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from e2e.support import store
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, kubectl, until
-from e2e.support.story import Story
+from e2e.support.story import PATIENT, Story
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 OURS = "!lookupdb.dev/e2e"
@@ -14,7 +14,7 @@ OURS = "!lookupdb.dev/e2e"
 
 def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, replicas=2, router={"replicas": 2}))
+    story.apply(story.dataset("records", "records", shards=2, replicas=2, router=PATIENT | {"replicas": 2}))
     story.settled("records")
     node = _node()
     assert _pods_on(story, node), f"nothing of the dataset runs on {node}"

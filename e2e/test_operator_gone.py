@@ -8,7 +8,7 @@ from typing import Final
 from e2e.support import release
 from e2e.support.figures import record
 from e2e.support.kubectl import KubectlFailed, find, kubectl, until
-from e2e.support.story import LDS, Story
+from e2e.support.story import LDS, PATIENT, Story
 
 KINDS: Final = (
     "jobs,statefulsets,deployments,services,configmaps,secrets,pods,"
@@ -20,7 +20,7 @@ KILLS: Final = 5
 
 def test_lookups_do_not_notice_that_the_operator_goes_in_the_midst_of_a_rebuild(story: Story) -> None:
     keys = story.source("records", version="v1", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, rollout={"drainSeconds": 1}))
+    story.apply(story.dataset("records", "records", shards=2, rollout={"drainSeconds": 1}, router=PATIENT))
     story.settled("records")
 
     with story.load("records", keys, per_second=500) as load:

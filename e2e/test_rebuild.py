@@ -6,7 +6,7 @@ from typing import Final
 
 from e2e.support.figures import record
 from e2e.support.load import Report
-from e2e.support.story import Story
+from e2e.support.story import PATIENT, Story
 
 ANSWERS: Final = 100_000
 CUTOVER_SECONDS: Final = 5
@@ -15,7 +15,7 @@ CUTOVER_SECONDS: Final = 5
 
 def test_a_rebuild_fails_and_mixes_nothing(story: Story) -> None:
     keys = story.source("records", version="old", records=2000)
-    story.apply(story.dataset("records", "records", shards=4))
+    story.apply(story.dataset("records", "records", shards=4, router=PATIENT))
     story.settled("records")
 
     with story.load("records", keys, per_second=1500) as load:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, kubectl, until
-from e2e.support.story import LDS, Story
+from e2e.support.story import LDS, PATIENT, Story
 
 
 def test_replicas_go_from_one_to_three_and_back_under_load(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2))
+    story.apply(story.dataset("records", "records", shards=2, router=PATIENT))
     rollout = story.settled("records")["rollouts"][0]["rollout"]
 
     with story.load("records", keys) as load:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from e2e.support.figures import record
 from e2e.support.kubectl import find
-from e2e.support.story import Story
+from e2e.support.story import PATIENT, Story
 
 
 def test_four_shards_become_seven_under_load(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=4))
+    story.apply(story.dataset("records", "records", shards=4, router=PATIENT))
     story.settled("records")
 
     with story.load("records", keys) as load:

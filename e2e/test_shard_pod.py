@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from e2e.support.figures import record
 from e2e.support.kubectl import find, until
-from e2e.support.story import Story
+from e2e.support.story import PATIENT, Story
 
 ABRUPT = ("--grace-period=0", "--force")
 
@@ -13,7 +13,7 @@ ABRUPT = ("--grace-period=0", "--force")
 @pytest.mark.parametrize("flags", [(), ABRUPT], ids=["asked-to-go", "killed"])
 def test_a_shard_pod_goes_and_comes_back_under_load(story: Story, flags: tuple[str, ...]) -> None:
     keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, replicas=2))
+    story.apply(story.dataset("records", "records", shards=2, replicas=2, router=PATIENT))
     rollout = story.settled("records")["rollouts"][0]["rollout"]
     pod = f"records-{rollout}-s0-0"
 
