@@ -31,7 +31,7 @@ def transitions(old: Status, new: Status) -> tuple[Report, ...]:
     for before, after in _changed(old, new):
         if after.reason in known and not _went_down(before, after):
             continue
-        warns = after.reason not in reasons.WELL or _went_down(before, after)
+        warns = _went_down(before, after) or (after.reason not in reasons.WELL and not _begins(after, new))
         report = Report("Warning" if warns else "Normal", after.reason, after.message)
         if after.reason not in told or after.type == status.DEGRADED:
             told[after.reason] = report
@@ -46,6 +46,12 @@ def _changed(old: Status, new: Status) -> Iterator[tuple[Condition | None, Condi
         if before is None and after.type == status.DEGRADED and after.status == "False":
             continue  # that nothing is wrong with a new dataset is no news
         yield before, after
+
+
+def _begins(after: Condition, new: Status) -> bool:
+    """Whether something is only not ready yet: nothing is wrong with it."""
+    degraded = new.condition(status.DEGRADED)
+    return after.type == status.READY and degraded is not None and degraded.status == "False"
 
 
 def _went_down(before: Condition | None, after: Condition) -> bool:

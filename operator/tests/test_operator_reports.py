@@ -53,6 +53,12 @@ SERVING = status_of(
             id="recovered",
         ),
         pytest.param(
+            status_of(ready=("False", "NoRoutingTable"), degraded=("False", "Healthy")),
+            status_of(ready=("False", "NoRouterReady"), degraded=("False", "Healthy")),
+            [("Normal", "NoRouterReady")],
+            id="not ready yet, and nothing is wrong",
+        ),
+        pytest.param(
             SERVING,
             status_of(ready=("False", "NoRouterReady"), degraded=("False", "Healthy")),
             [("Warning", "NoRouterReady")],

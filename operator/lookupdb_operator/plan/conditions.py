@@ -17,11 +17,12 @@ _MESSAGE_AT_MOST: Final = 4000
 
 def told(status: Status, situation: Situation) -> Status:
     """``status`` with all conditions as they are now."""
+    ready = verdicts.ready(status, situation.observed)
     judged = {
-        READY: verdicts.ready(status, situation.observed),
+        READY: ready,
         BUILT: verdicts.built(status, situation),
         ROLLED_OUT: verdicts.rolled_out(status, situation),
-        DEGRADED: verdicts.degraded(status, troubles.found(status, situation)),
+        DEGRADED: verdicts.degraded(status, troubles.found(status, situation), serves=ready.status == "True"),
     }
     return dated(status, judged, situation.dataset, situation.now)
 

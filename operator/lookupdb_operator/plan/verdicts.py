@@ -32,12 +32,13 @@ def ready(status: Status, observed: Observed) -> Verdict:
         lacking = serving.lacking(status, rollout, 1, observed)
         if lacking:
             shards = ", ".join(str(shard) for shard in list(lacking)[:10])
+            shards = f"shard {shards}" if len(lacking) == 1 else f"shards {shards}"
             more = ", …" if len(lacking) > 10 else ""
             where = names.rollout(observed.dataset.name, rollout.rollout)
             return Verdict(
                 "False",
                 reasons.SHARDS_UNAVAILABLE,
-                f"No server of {where} is ready for shard {shards}{more}: lookups of their keys are answered 503.",
+                f"No server of {where} is ready for {shards}{more}: lookups of keys there are answered 503.",
             )
     if not serving.ready_routers(observed):
         return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests find nobody to answer them.")
@@ -76,17 +77,18 @@ def rolled_out(status: Status, situation: Situation) -> Verdict:
         return _confirming(table, status, situation)
     where = rollouts.called(situation.dataset, wanted)
     if draining.is_draining(status):
-        return Verdict("True", reasons.DRAINING, f"{where} serves; {_drains(table, situation)}")
-    return Verdict("True", reasons.UP_TO_DATE, f"{where} serves, with {table.replicas} servers a shard.")
+        return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {_drains(table, situation)}")
+    servers = f"{table.replicas} {_servers(table.replicas)} a shard"
+    return Verdict("True", reasons.UP_TO_DATE, f"Routers answer from {where}, {servers}.")
 
 
-def degraded(status: Status, found: tuple[Trouble, ...]) -> Verdict:
-    """Whether anything is wrong, though it may serve."""
+def degraded(status: Status, found: tuple[Trouble, ...], *, serves: bool) -> Verdict:
+    """Whether anything is wrong, though it may serve: ``serves`` says whether it does."""
     if not found:
         return Verdict("False", reasons.HEALTHY, "Nothing is wrong.")
     told = " ".join(hints.sentence(trouble.reason, trouble.message) for trouble in found[:_TROUBLES_TOLD])
     more = f" And {len(found) - _TROUBLES_TOLD} more." if len(found) > _TROUBLES_TOLD else ""
-    keeps = f" {status.generation} keeps serving." if serving.answers(status) else ""
+    keeps = f" {status.generation} keeps serving." if serves else ""
     attempt = _next_attempt(status.build, status.failure)
     return Verdict("True", found[0].reason, f"{told}{more}{keeps}{attempt}")
 
@@ -117,6 +119,10 @@ def _confirming(table: Table, status: Status, situation: Situation) -> Verdict:
     return Verdict(
         "False", reasons.CONFIRMING, f"Routers take up routing table {table.version}, written {table.written_at}."
     )
+
+
+def _servers(count: int) -> str:
+    return "server" if count == 1 else "servers"
 
 
 def _drains(table: Table, situation: Situation) -> str:
