@@ -226,3 +226,15 @@ def test_a_builder_is_told_what_it_needs_and_no_more() -> None:
     words = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert not {"--active", "--unless-fingerprint", "--volume", "--threads"} & set(words)
     assert words[-1] == "--no-local-files"
+
+
+def test_pods_are_spread_where_nodes_have_no_zone() -> None:
+    # The scheduler counts no node that lacks the label of one of a pod's spread constraints, for any of them.
+    parts = rendered(airports())
+    for manifest in (*parts["router"], *parts["shards"]):
+        if manifest["kind"] in ("Deployment", "StatefulSet"):
+            spec = manifest["spec"]["template"]["spec"]
+            keys = [constraint["topologyKey"] for constraint in spec["topologySpreadConstraints"]]
+            assert keys == ["kubernetes.io/hostname"]
+            (preferred,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+            assert preferred["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"

@@ -120,17 +120,19 @@ def probes() -> dict[str, Any]:
     }
 
 
-def spread(selector: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Over nodes and zones, where there are several; where there is one, pods run all the same."""
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": key,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": dict(selector)},
-        }
-        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
-    ]
+def placement(selector: Mapping[str, str]) -> dict[str, Any]:
+    """Over nodes and zones, where there are several; where there is one, pods run all the same.
+
+    Zones are no second spread constraint: the scheduler leaves nodes that lack the label of any one out of the count
+    for all of them, so that on a cluster without zones nothing would be spread at all.
+    """
+    pods = {"labelSelector": {"matchLabels": dict(selector)}}
+    by_zone = {"weight": 100, "podAffinityTerm": {"topologyKey": "topology.kubernetes.io/zone", **pods}}
+    by_node = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **pods}
+    return {
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [by_zone]}},
+        "topologySpreadConstraints": [by_node],
+    }
 
 
 def _pull_secrets(dataset: Dataset, config: Config) -> list[dict[str, str]]:

@@ -56,7 +56,7 @@ def _template(dataset: Dataset, config: Config, selector: dict[str, str]) -> dic
         {
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + SPARE_SECONDS,
             "containers": [_container(dataset, config)],
-            "topologySpreadConstraints": pod.spread(selector),
+            **pod.placement(selector),
         },
         # Optional: routers are there before the first routing table is. Mounted whole, because the kubelet does not
         # update single files.

@@ -138,7 +138,7 @@ def _template(dataset: Dataset, rollout: Rollout, generation: Generation, config
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "initContainers": [_fetcher(dataset, generation, config, shard, amounts)],
             "containers": [_server(dataset, config, shard, amounts)],
-            "topologySpreadConstraints": pod.spread(selector),
+            **pod.placement(selector),
         },
         [{"name": "data", "emptyDir": {}}],
         annotations=pod.SAFE_TO_EVICT,
