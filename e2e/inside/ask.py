@@ -13,6 +13,7 @@ from typing import Any
 from client import Connection, parsed
 
 CONNECTIONS = 8
+OPEN_SECONDS = 20
 
 
 async def main() -> None:
@@ -26,6 +27,7 @@ async def main() -> None:
 
     async def worker() -> None:
         connection = Connection(url)
+        await connection.open(OPEN_SECONDS)
         for start, piece in work:
             answers[start : start + len(piece)] = await (
                 _batch(connection, piece) if asked["batch"] else _single(connection, piece[0])

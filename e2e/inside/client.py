@@ -32,6 +32,15 @@ class Connection:
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
+    async def open(self, seconds: float) -> None:
+        """Connects, at first refused or not: nodes learn of a Service's first endpoint a moment after it is ready."""
+        async with asyncio.timeout(seconds):
+            while not self._streams:
+                try:
+                    self._streams = await asyncio.open_connection(self._host, self._port)
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.1)
+
     async def get(self, key: str) -> Answer:
         """``GET /v1/lookup?key=…``."""
         return await self._ask(
