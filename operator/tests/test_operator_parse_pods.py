@@ -11,7 +11,7 @@ from lookupdb_operator import names, parse
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import reasons
 
-IMAGE = "ghcr.io/lookupdb/lookupdb:0.1.0"
+IMAGE = "registry.example/lookupdb:0.1.0"
 
 Json = dict[str, Any]
 
@@ -129,7 +129,7 @@ def test_a_pod_that_nobody_has_looked_at_yet() -> None:
         pytest.param("ErrImageNeverPull", "", "cannot be pulled; correct", id="not there, and never pulled"),
         pytest.param(
             "ErrImagePull",
-            "dial tcp: lookup ghcr.io: read udp 10.0.0.2:41532->10.96.0.10:53: i/o timeout",
+            "dial tcp: lookup registry.example: read udp 10.0.0.2:41532->10.96.0.10:53: i/o timeout",
             "read udp 10.0.0.2->10.96.0.10:53: i/o timeout",
             id="without the port, which changes",
         ),
