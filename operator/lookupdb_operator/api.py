@@ -19,7 +19,6 @@ from lookupdb import __version__
 from lookupdb_operator import names
 
 JSON: Final = "application/json"
-MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)

@@ -31,8 +31,6 @@ class Config:
     """NetworkPolicy peers that may read admin ports: the operator, and who scrapes metrics."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     """Further labels of every pod."""
-    dns_zone: str = "cluster.local"
-    """The cluster's; only told to people."""
 
 
 @dataclass(frozen=True, slots=True)

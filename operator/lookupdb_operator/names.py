@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from lookupdb import schema
@@ -60,8 +59,6 @@ DATASET_FILE: Final = "dataset.yaml"
 TABLE_PATH: Final = "/etc/lookupdb/table"
 TABLE_FILE: Final = "routing-table.json"
 
-_ROLLOUT: Final = re.compile(r"r([1-9][0-9]{0,8})")
-
 
 def build(dataset: str, generation: str) -> str:
     """A build's Job and the ConfigMap it reads: ``airports-g12-build``."""
@@ -116,14 +113,6 @@ def generation_name(number: int) -> str:
 def rollout_name(number: int) -> str:
     """``r34`` for 34."""
     return f"r{number}"
-
-
-def rollout_number(name: str) -> int:
-    """34 for ``r34``. Raises ValueError for anything that is not a rollout's name."""
-    match = _ROLLOUT.fullmatch(name)
-    if not match:
-        raise ValueError(f"a rollout is called r1, r2, …, found {name!r}")
-    return int(match[1])
 
 
 def labels(dataset: str, component: str | None = None) -> dict[str, str]:

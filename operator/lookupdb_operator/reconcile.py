@@ -20,6 +20,7 @@ from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
 from lookupdb_operator.observe import Held, Key, Observer
+from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.queue import Again
 from lookupdb_operator.reports import transitions
 from lookupdb_operator.status import Status
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 Decide = Callable[[Observed, Config, datetime], Plan]
 Refusals = Mapping[tuple[str, str], str]
 
-REFUSED_AGAIN: Final = 30.0
-"""Seconds until what was refused is tried again at the latest: a quota that was raised is noticed by then."""
 _DELETED_REMEMBERED: Final = 1024
 _DELETED_AGAIN: Final = 30.0
 """Seconds after which an object that is still there is deleted again; until then its informer only lags."""
@@ -113,7 +112,8 @@ class Reconciler:
         self._refusals[key] = refused
         if refused:
             raise Again(
-                "refused: " + "; ".join(refused.values()), at_most=min(plan.again or REFUSED_AGAIN, REFUSED_AGAIN)
+                "refused: " + "; ".join(refused.values()),
+                at_most=min(plan.again or REFUSED_AGAIN_AFTER, REFUSED_AGAIN_AFTER),
             )
         # What was refused and is no longer shows in a condition, which the next look takes back.
         return 0.0 if refusals else plan.again

@@ -16,8 +16,9 @@ from lookupdb_operator.health import Health
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
 from lookupdb_operator.observe import Held, Observer
+from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.queue import Again
-from lookupdb_operator.reconcile import REFUSED_AGAIN, Reconciler
+from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.status import DEGRADED, Condition, Status
 
 KEY = ("shop", "airports")
@@ -167,7 +168,7 @@ async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Ben
     bench.cluster.failures["apply Job"] = Refused("Job airports", "exceeded quota")
     with pytest.raises(Again) as raised:
         await bench.look()
-    assert raised.value.at_most == REFUSED_AGAIN
+    assert raised.value.at_most == REFUSED_AGAIN_AFTER
     assert bench.cluster.done == ["status", "apply Job", "apply Service"], "the others do not wait for it"
     bench.cluster.failures.clear()
     assert await bench.look() == 0.0, "the condition is to be taken back at once"

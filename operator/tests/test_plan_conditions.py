@@ -150,7 +150,19 @@ def test_an_invalid_spec_changes_nothing_that_serves() -> None:
         "Degraded": "True InvalidSpec",
     }
     assert "spec.key: give columns" in condition(planned, "Degraded").message
+    assert "g1 keeps serving" in condition(planned, "Degraded").message
     assert planned.status.rollouts == world.status.rollouts
+
+
+@pytest.mark.parametrize("problem", [None, "spec.key: give columns"], ids=["usable", "invalid"])
+def test_what_does_not_serve_is_not_said_to_keep_serving(problem: str | None) -> None:
+    world = serving()
+    world.problem = problem
+    for pod in world.pods.values():
+        pod.ready = pod.component == names.ROUTER
+    planned = world.look()
+    assert says(planned)["Ready"] == "False ShardsUnavailable"
+    assert "keeps serving" not in condition(planned, "Degraded").message
 
 
 class TestRefusals:

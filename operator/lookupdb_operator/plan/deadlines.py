@@ -14,7 +14,8 @@ ASK_EVERY: Final = 0.5
 ASK_SLOWLY: Final = 5.0
 """The same, once they take too long."""
 REFUSED_AGAIN_AFTER: Final = 30.0
-"""Seconds until a write that the API server refused is tried again, if nothing happens before."""
+"""Seconds until a write that the API server refused is tried again, if nothing happens before: a quota that was raised
+is noticed by then."""
 SILENT_AGAIN_AFTER: Final = 10.0
 """Seconds until pods that do not get on, and do not say why, are looked at again: why stands in Events, which are not
 watched, only read at such a look."""

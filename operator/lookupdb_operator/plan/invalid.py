@@ -13,10 +13,11 @@ from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Status
 def planned(status: Status, observed: Observed, now: datetime) -> Plan:
     """Nothing but conditions."""
     problem = hints.sentence(reasons.INVALID_SPEC, observed.dataset.problem or "The spec cannot be used")
-    keeps = f" {status.generation} keeps serving." if serving.answers(status) else ""
+    ready = verdicts.ready(status, observed)
+    keeps = f" {status.generation} keeps serving." if ready.status == "True" else ""
     broken = Verdict("False", reasons.INVALID_SPEC, problem)
     judged = {
-        READY: verdicts.ready(status, observed),
+        READY: ready,
         BUILT: broken,
         ROLLED_OUT: broken,
         DEGRADED: Verdict("True", reasons.INVALID_SPEC, problem + keeps),
