@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from e2e.support.story import LDS, Found, Story
+from e2e.support.story import LDS, Story
 
 
 def test_datasets_of_one_name_in_two_namespaces_are_two(new_story: Callable[..., Story]) -> None:
@@ -15,17 +15,13 @@ def test_datasets_of_one_name_in_two_namespaces_are_two(new_story: Callable[...,
         story.apply(story.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
     for name, story in stories.items():
         story.settled("records")
-        assert _versions(story.lookup("records", keys, batch=100)) == {name}
+        assert story.versions("records", keys) == {name}
 
     one, two = stories.values()
     one.delete(LDS, "records")
     one.source("records", version="again", records=300)
     one.apply(one.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
     one.settled("records", generation="g1")
-    assert _versions(one.lookup("records", keys, batch=100)) == {"again"}, "not the one that was deleted"
+    assert one.versions("records", keys) == {"again"}, "not the one that was deleted"
     assert two.settled("records")["generation"] == "g1"
-    assert _versions(two.lookup("records", keys, batch=100)) == {"two"}
-
-
-def _versions(found: list[Found]) -> set[str]:
-    return {answer.value["version"] for answer in found}
+    assert two.versions("records", keys) == {"two"}

@@ -223,7 +223,7 @@ def test_who_may_reach_the_store(defaults: Rendered) -> None:
     assert sweep["podSelector"]["matchLabels"].items() <= pods["lookupdb-sweep"]["metadata"]["labels"].items()
     (components,) = datasets["podSelector"]["matchExpressions"]
     for component in (names.BUILDER, names.SHARDS):
-        labels = names.labels("airports", component)
+        labels = names.labels("airports", "ds-1", component)
         assert datasets["podSelector"]["matchLabels"].items() <= labels.items()
         assert labels[components["key"]] in components["values"]
 

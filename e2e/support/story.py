@@ -157,6 +157,12 @@ class Story:
         answers = json.loads(run_in(pods.CLIENT, self.namespace, *command, stdin=asked))["answers"]
         return [Found(*answer) for answer in answers]
 
+    def versions(self, dataset: str, keys: Sequence[str]) -> set[str]:
+        """The versions among the values of ``keys``, of a dataset of what ``source()`` made; of what is not answered
+        200 the status instead."""
+        found = self.lookup(dataset, keys, batch=100)
+        return {answer.value["version"] if answer.status == 200 else str(answer.status) for answer in found}
+
     def load(self, dataset: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> Load:
         """Load on the dataset's router, to be used with ``with``. See ``load.Load``."""
         return Load(self.namespace, self.url(dataset), keys, name=name, **settings)

@@ -154,8 +154,9 @@ class Cluster:
             query = {**query, "continue": more}
         return {uid: warned for uid, (_, warned) in latest.items()}
 
-    async def ask_router(self, ip: str) -> RouterReport:
-        """What the router at ``ip`` answers from. A router that cannot be asked is a report with a problem."""
+    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
+        """What the router at ``ip`` answers from. A router that cannot be asked is a report with a problem, and so is
+        one with the routing table of another dataset than ``dataset_uid``."""
         if self._routers is None:
             self._routers = aiohttp.ClientSession(timeout=_ROUTER_TIMEOUT, auto_decompress=False)
         host = f"[{ip}]" if ":" in ip else ip
@@ -164,7 +165,7 @@ class Cluster:
             async with self._routers.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     return RouterReport(None, f"{url} answers {response.status}")
-                return _report(url, await _bounded(response))
+                return _report(url, await _bounded(response), dataset_uid)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
 
@@ -207,15 +208,18 @@ class Cluster:
         await self._api.close()
 
 
-def _report(url: str, text: bytes) -> RouterReport:
+def _report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
     """A router's worth is its slowest worker's: requests meet any of them."""
     try:
         workers = orjson.loads(text)["workers"]
         reports = [worker["report"] or {} for worker in workers]
         versions = [report.get("tableVersion") for report in reports]
+        strange = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
         problem = next((str(report["error"]) for report in reports if report.get("error")), "")
     except (ValueError, KeyError, TypeError, AttributeError):
         return RouterReport(None, f"{url} does not answer as a router does")
+    if strange:
+        return RouterReport(None, f"it answers from the routing table of another dataset, {strange[0]['datasetUid']}")
     told = [version for version in versions if isinstance(version, int)]
     if not told or len(told) < len(versions):
         return RouterReport(None, problem or "a worker has no routing table yet")

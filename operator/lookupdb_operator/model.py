@@ -161,6 +161,19 @@ class RouterReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Predecessor:
+    """An object of an earlier dataset of the same name, which Kubernetes has not collected yet. Pods are none: by
+    their labels nothing of ours finds them."""
+
+    kind: str
+    name: str
+    uid: str
+    """Of that dataset."""
+    orphaned: bool = False
+    """Whether it stays until somebody deletes it: it has no owner any more whose end would be its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """One dataset and all that belongs to it (by its uid: what another owner has is not here)."""
 
@@ -172,9 +185,17 @@ class Observed:
     """Service, ConfigMap, Deployment, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
     routers: Mapping[str, RouterReport] = field(default_factory=dict)
     """By pod uid; asked only while a routing table waits to be confirmed."""
+    predecessors: tuple[Predecessor, ...] = ()
+    """What an earlier dataset of this name has left: nothing of it is this one's, least of all what it serves."""
     refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) → why the API server refused our last write of it."""
     store: StoreAccess = field(default_factory=StoreAccess)
+
+    @property
+    def names(self) -> frozenset[tuple[str, str]]:
+        """Kind and name of all that belongs to the dataset."""
+        things: tuple[BuildJob | ShardSet | Existing, ...] = (*self.jobs, *self.sets, *self.others)
+        return frozenset({(one.ref.kind, one.ref.name) for one in things} | {("Pod", pod.name) for pod in self.pods})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ FIELD_MANAGER: Final = "lookupdb-operator"
 
 # Labels. Every object that the operator makes carries DATASET, and is watched by it.
 DATASET: Final = f"{GROUP}/dataset"
+DATASET_UID: Final = f"{GROUP}/dataset-uid"
+"""Of the very dataset: one that was deleted and one made anew have the same name, and must not share a pod."""
 GENERATION: Final = f"{GROUP}/generation"
 ROLLOUT: Final = f"{GROUP}/rollout"
 SHARD: Final = f"{GROUP}/shard"
@@ -115,15 +117,17 @@ def rollout_name(number: int) -> str:
     return f"r{number}"
 
 
-def labels(dataset: str, component: str | None = None) -> dict[str, str]:
+def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, str]:
     """Of every object that belongs to ``dataset``; with ``component``, of those that are part of one."""
-    common = {APP: "lookupdb", INSTANCE: dataset, MANAGED_BY: FIELD_MANAGER, DATASET: dataset}
+    common = {APP: "lookupdb", INSTANCE: dataset, MANAGED_BY: FIELD_MANAGER, DATASET: dataset, DATASET_UID: uid}
     return common | ({COMPONENT: component} if component else {})
 
 
-def selector(dataset: str, component: str, rollout: str | None = None, shard: int | None = None) -> dict[str, str]:
+def selector(
+    dataset: str, uid: str, component: str, rollout: str | None = None, shard: int | None = None
+) -> dict[str, str]:
     """What selects the pods of a component, of one rollout, of one shard."""
-    chosen = {DATASET: dataset, COMPONENT: component}
+    chosen = {DATASET: dataset, DATASET_UID: uid, COMPONENT: component}
     if rollout is not None:
         chosen[ROLLOUT] = rollout
     if shard is not None:

@@ -18,7 +18,7 @@ from lookupdb_operator import kinds, names, parse
 from lookupdb_operator.api import ApiError
 from lookupdb_operator.cluster import Cluster, Warned
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.model import BuildJob, Dataset, Existing, Observed, Pod, RouterReport, ShardSet
+from lookupdb_operator.model import BuildJob, Dataset, Existing, Observed, Pod, Predecessor, RouterReport, ShardSet
 from lookupdb_operator.parse import Header
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ class Held:
             sets=tuple(item for item in items if isinstance(item, ShardSet)),
             pods=tuple(item for item in items if isinstance(item, Pod)),
             others=tuple(item for item in items if isinstance(item, Existing)),
+            predecessors=tuple(self._predecessors(key, entry.item)),
         )
 
     def belonging(self, key: Key) -> Iterator[Entry]:
@@ -113,11 +114,21 @@ class Held:
         dataset = held.get((names.KIND, key[1]))
         if dataset is None:
             return
-        ours = {entry.head.uid for entry in held.values() if entry.head.owner_uid == dataset.head.uid}
+        uid = dataset.head.uid
+        ours = {entry.head.uid for entry in held.values() if entry.head.owner_uid == uid}
         for at in sorted(held):
             entry = held[at]
-            if entry.head.uid in ours or (isinstance(entry.item, Pod) and _made_by(entry.head, ours, key[1])):
+            if entry.head.uid in ours or (isinstance(entry.item, Pod) and _made_by(entry.head, uid, ours, key[1])):
                 yield entry
+
+    def _predecessors(self, key: Key, dataset: Dataset) -> Iterator[Predecessor]:
+        """What was made for a dataset that had the name of ``dataset`` before it. Of what has no uid label, nothing
+        was made by us."""
+        held = self._held[key]
+        for kind, name in sorted(held):
+            head = held[kind, name].head
+            if kind != kinds.POD.name and head.dataset_uid not in ("", dataset.uid) and head.owner_uid != dataset.uid:
+                yield Predecessor(kind, name, head.dataset_uid, orphaned=head.owner_kind != names.KIND)
 
 
 def _entry(kind: str, head: Header, body: Mapping[str, Any], before: Entry | None) -> Entry:
@@ -143,8 +154,10 @@ def _newer(head: Header, held: Header) -> bool:
     return int(told) > int(known)
 
 
-def _made_by(head: Header, ours: set[str], dataset: str) -> bool:
+def _made_by(head: Header, uid: str, ours: set[str], dataset: str) -> bool:
     """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched."""
+    if head.dataset_uid != uid:
+        return False
     if head.owner_kind == "ReplicaSet":
         return head.owner_name.startswith(f"{names.router(dataset)}-")
     return head.owner_uid in ours
@@ -175,7 +188,7 @@ class Observer:
             observed = _explained(observed, await self._warnings(key[0], stuck))
         return replace(
             observed,
-            routers=await self._ask(observed.pods) if ask_routers else {},
+            routers=await self._ask(observed) if ask_routers else {},
             refusals=refusals or {},
             store=store or StoreAccess(),
         )
@@ -187,14 +200,14 @@ class Observer:
             log.warning("events cannot be read", extra={"namespace": namespace, "reason": str(error)})
             return {}
 
-    async def _ask(self, pods: Iterable[Pod]) -> dict[str, RouterReport]:
+    async def _ask(self, observed: Observed) -> dict[str, RouterReport]:
         turns = asyncio.Semaphore(_ROUTERS_ASKED_AT_ONCE)
 
         async def ask(pod: Pod) -> tuple[str, RouterReport]:
             async with turns:
-                return pod.uid, await self._cluster.ask_router(pod.ip)
+                return pod.uid, await self._cluster.ask_router(pod.ip, observed.dataset.uid)
 
-        routers = [pod for pod in pods if pod.component == names.ROUTER and pod.phase == "Running" and pod.ip]
+        routers = [pod for pod in observed.pods if pod.component == names.ROUTER and pod.phase == "Running" and pod.ip]
         return dict(await asyncio.gather(*(ask(pod) for pod in routers if not pod.deleting)))
 
 

@@ -107,7 +107,7 @@ class Reconciler:
         acts = plan.apply or plan.delete or plan.status != observed.dataset.status
         if acts and not await self._write_status(observed.dataset, plan.status):
             return None
-        refused = await self._apply(observed.dataset, plan.apply)
+        refused = await self._apply(observed, plan.apply)
         refused |= await self._delete(observed.dataset, plan.delete)
         self._refusals[key] = refused
         if refused:
@@ -149,26 +149,26 @@ class Reconciler:
                 log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
         return True
 
-    async def _apply(self, dataset: Dataset, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
+    async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
         """Apply one after the other. A refusal of one, by kind and name, does not keep the others from being."""
         refused: dict[tuple[str, str], str] = {}
+        ours = observed.names
         for manifest in manifests:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
-            is_secret = kind == kinds.SECRET.name
             try:
-                # A Secret of that name may be somebody else's: it is not taken from them.
-                answer = await self._cluster.apply(manifest, force=not is_secret)
+                # What is not known to be ours may be somebody else's: it is not taken from them.
+                answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
             except (Refused, NotFound) as error:
                 refused[kind, name] = error.message
             except Conflict as error:
-                if not is_secret:
+                if (kind, name) in ours:
                     raise
                 refused[kind, name] = error.message
             else:
-                if not is_secret:
+                if kind != kinds.SECRET.name:
                     self._held.put(kind, answer)
                 continue
-            log.warning("%s/%s: %s %s: refused: %s", *dataset.key, kind, name, refused[kind, name])
+            log.warning("%s/%s: %s %s: refused: %s", *observed.dataset.key, kind, name, refused[kind, name])
         return refused
 
     async def _delete(self, dataset: Dataset, refs: tuple[Ref, ...]) -> dict[tuple[str, str], str]:

@@ -93,7 +93,13 @@ def _ingress(policies: tuple[Manifest, ...]) -> dict[str, list[tuple[Any, Any]]]
     }
 
 
-ROUTERS = [{"podSelector": {"matchLabels": {names.DATASET: "airports", names.COMPONENT: "router"}}}]
+ROUTERS = [
+    {
+        "podSelector": {
+            "matchLabels": {names.DATASET: "airports", names.DATASET_UID: airports().uid, names.COMPONENT: "router"}
+        }
+    }
+]
 
 
 def test_shards_answer_their_own_routers_alone_and_admin_ports_nobody_unless_told() -> None:

@@ -251,15 +251,16 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
     try:
         with pytest.raises(Unreachable, match="does not answer"):
             await cluster.apply(CONFIG_MAP)
-        report = await cluster.ask_router("127.0.0.1")
+        report = await cluster.ask_router("127.0.0.1", "ds-1")
         assert report.table_version is None
         assert "does not answer" in report.problem
     finally:
         await cluster.close()
 
 
-def worker(version: int | None, error: str | None = None) -> Json:
-    return {"index": 0, "state": "ready", "report": {"tableVersion": version, "tableSeen": 5, "error": error}}
+def worker(version: int | None, error: str | None = None, uid: str = "ds-1") -> Json:
+    report = {"datasetUid": uid if version else None, "tableVersion": version, "tableSeen": 5, "error": error}
+    return {"index": 0, "state": "ready", "report": report}
 
 
 @pytest.mark.parametrize(
@@ -276,12 +277,17 @@ def worker(version: int | None, error: str | None = None) -> Json:
             id="new",
         ),
         pytest.param({"workers": []}, RouterReport(None, "a worker has no routing table yet"), id="no workers"),
+        pytest.param(
+            {"workers": [worker(4), worker(9, uid="ds-0")]},
+            RouterReport(None, "it answers from the routing table of another dataset, ds-0"),
+            id="of the dataset that had this name before",
+        ),
     ],
 )
 async def test_what_a_router_answers_from(answer: Json, expected: RouterReport) -> None:
     async with connected() as (server, cluster):
         server.then(answer)
-        assert await cluster.ask_router("127.0.0.1") == expected
+        assert await cluster.ask_router("127.0.0.1", "ds-1") == expected
     assert server.asked[0].path == "/status"
     assert "authorization" not in server.asked[0].headers
 
@@ -298,7 +304,7 @@ async def test_what_a_router_answers_from(answer: Json, expected: RouterReport) 
 async def test_what_is_no_router(answer: Callable[[], web.Response], told: str) -> None:
     async with connected() as (server, cluster):
         server.answers.append(answer())
-        report = await cluster.ask_router("127.0.0.1")
+        report = await cluster.ask_router("127.0.0.1", "ds-1")
     assert report.table_version is None
     assert told in report.problem
 

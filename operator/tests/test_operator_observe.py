@@ -12,7 +12,7 @@ from lookupdb_operator import names
 from lookupdb_operator.api import Unreachable
 from lookupdb_operator.cluster import Cluster, Warned
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.model import Observed, RouterReport
+from lookupdb_operator.model import Observed, Predecessor, RouterReport
 from lookupdb_operator.observe import Held, Observer
 from lookupdb_operator.plan import reasons
 
@@ -31,7 +31,7 @@ def body(name: str, uid: str, *, version: int = 1, owner: tuple[str, str] | None
         "resourceVersion": str(version),
         "generation": 1,
         "creationTimestamp": "2026-03-01T12:00:00Z",
-        "labels": names.labels("airports", members.pop("component", None)) | members.pop("labels", {}),
+        "labels": names.labels("airports", "ds-1", members.pop("component", None)) | members.pop("labels", {}),
     }
     if owner:
         reference = {"kind": owner[0], "uid": owner[1], "name": members.pop("owner_name", "x"), "controller": True}
@@ -104,6 +104,44 @@ def test_what_another_of_the_same_name_had_is_not_its() -> None:
     )
     observed = of(everything)
     assert (observed.jobs, observed.pods, observed.others) == ((), (), ())
+
+
+def test_what_a_predecessor_left_is_told_of_until_it_is_gone() -> None:
+    labels = {names.DATASET_UID: "ds-0"}
+    collected = body("airports-r1-s0", "set-0", owner=(names.KIND, "ds-0"), labels=labels, spec={"replicas": 1})
+    orphaned = body("airports-r1", "svc-0", labels=labels)
+    left_pod = pod("airports-r1-s0-0", "pod-0", ("StatefulSet", "set-0"), labels=labels)
+    of_the_user = body("airports-mine", "cm-1")
+    del of_the_user["metadata"]["labels"][names.DATASET_UID]
+    everything = held(
+        ("LookupDataset", dataset()),
+        ("StatefulSet", collected),
+        ("Service", orphaned),
+        ("Pod", left_pod),
+        ("ConfigMap", of_the_user),
+        ("Job", job()),
+    )
+    assert of(everything).predecessors == (
+        Predecessor("Service", "airports-r1", "ds-0", orphaned=True),
+        Predecessor("StatefulSet", "airports-r1-s0", "ds-0"),
+    )
+    everything.drop("Service", "maps", "airports-r1", "svc-0")
+    everything.drop("StatefulSet", "maps", "airports-r1-s0", "set-0")
+    assert of(everything).predecessors == ()
+    assert [one.ref.uid for one in of(everything).jobs] == ["job-1"]
+
+
+def test_router_pods_of_a_predecessor_are_not_ours_though_their_replica_set_has_our_name() -> None:
+    labels = {names.DATASET_UID: "ds-0"}
+    left = pod(
+        "airports-router-1-a",
+        "pod-0",
+        ("ReplicaSet", "rs-0"),
+        names.ROUTER,
+        owner_name="airports-router-1",
+        labels=labels,
+    )
+    assert of(held(("LookupDataset", dataset()), ("Pod", left))).pods == ()
 
 
 def test_router_pods_are_known_by_their_replica_set() -> None:
@@ -179,7 +217,8 @@ class Asked:
             raise Unreachable("events", "no answer")
         return self.warned
 
-    async def ask_router(self, ip: str) -> RouterReport:
+    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
+        assert dataset_uid == "ds-1"
         self.ips.append(ip)
         return RouterReport(7)
 

@@ -111,7 +111,7 @@ def job(conditions: list[dict[str, Any]], **status: Any) -> dict[str, Any]:
     return {
         "metadata": meta(
             name="airports-g3-build",
-            labels=names.labels("airports", names.BUILDER) | {names.GENERATION: "g3"},
+            labels=names.labels("airports", "ds-1", names.BUILDER) | {names.GENERATION: "g3"},
             annotations={names.DIGEST: "0123456789abcdef"},
         ),
         "spec": {"activeDeadlineSeconds": 21600, "backoffLimit": 0},
@@ -156,7 +156,7 @@ def test_a_job_that_nobody_has_looked_at_yet() -> None:
 
 
 def test_a_shards_servers() -> None:
-    labels = names.labels("airports", names.SHARDS) | names.selector("airports", names.SHARDS, "r2", 13)
+    labels = names.labels("airports", "ds-1", names.SHARDS) | names.selector("airports", "ds-1", names.SHARDS, "r2", 13)
     body = {
         "metadata": meta(name="airports-r2-s13", labels=labels),
         "spec": {"replicas": 3},

@@ -26,7 +26,7 @@ def pod(status: Json, component: str = names.SHARDS, **meta: Any) -> Json:
             "uid": "uid-9",
             "resourceVersion": "77",
             "creationTimestamp": "2026-03-01T12:00:00Z",
-            "labels": names.labels("airports", component),
+            "labels": names.labels("airports", "ds-1", component),
             **meta,
         },
         "spec": {
@@ -85,7 +85,11 @@ def trouble(status: Json, component: str = names.SHARDS, **meta: Any) -> Trouble
 
 
 def test_a_serving_pod() -> None:
-    labels = names.labels("airports", names.SHARDS) | {names.GENERATION: "g3", names.ROLLOUT: "r2", names.SHARD: "0"}
+    labels = names.labels("airports", "ds-1", names.SHARDS) | {
+        names.GENERATION: "g3",
+        names.ROLLOUT: "r2",
+        names.SHARD: "0",
+    }
     status = {"phase": "Running", "podIP": "10.244.1.6", "conditions": conditions(Ready="True")}
     status["containerStatuses"] = [container(RUNNING, ended(137, "OOMKilled"), ready=True)]
     parsed = parse.pod(pod(status, labels=labels))

@@ -14,7 +14,7 @@ from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
+from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Ref
 from lookupdb_operator.observe import Held, Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.queue import Again
@@ -125,7 +125,7 @@ async def test_status_first_then_what_should_be_then_what_should_not(bench: Benc
         "status",
         "event Warning BadSource",
         "apply Secret gently",
-        "apply Job",
+        "apply Job gently",
         "delete Service u-9",
     ]
     assert bench.held.kinds == ["LookupDataset", "Job"], "the next look sees what this one wrote, but no Secret"
@@ -155,21 +155,21 @@ async def test_a_dataset_that_is_gone_meanwhile_is_left_alone(bench: Bench) -> N
 
 async def test_an_api_server_that_is_away_is_asked_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.plan = Plan(status=STATUS, apply=(manifest("Job"), manifest("Service")))
-    bench.cluster.failures["apply Job"] = Unreachable("Job airports", "it does not answer")
+    bench.cluster.failures["apply Job gently"] = Unreachable("Job airports", "it does not answer")
     with pytest.raises(Again):
         await bench.look()
-    assert bench.cluster.done[-1] == "apply Job"
+    assert bench.cluster.done[-1] == "apply Job gently"
     assert (bench.count("unreachable"), bench.metrics.errors._value.get()) == (1, 1)
     assert "it does not answer" in caplog.text
 
 
 async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Bench) -> None:
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"), manifest("Service")), again=3600.0)
-    bench.cluster.failures["apply Job"] = Refused("Job airports", "exceeded quota")
+    bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     with pytest.raises(Again) as raised:
         await bench.look()
     assert raised.value.at_most == REFUSED_AGAIN_AFTER
-    assert bench.cluster.done == ["status", "apply Job", "apply Service"], "the others do not wait for it"
+    assert bench.cluster.done == ["status", "apply Job gently", "apply Service gently"], "the others do not wait for it"
     bench.cluster.failures.clear()
     assert await bench.look() == 0.0, "the condition is to be taken back at once"
     assert await bench.look() == 3600.0
@@ -177,13 +177,26 @@ async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Ben
     assert refusals == [{}, {("Job", "airports"): "exceeded quota"}, {}]
 
 
-async def test_a_secret_of_somebody_else_is_not_taken(bench: Bench) -> None:
-    bench.plan = Plan(status=DATASET.status, apply=(manifest("Secret"), manifest("Job")))
-    bench.cluster.failures["apply Secret gently"] = Conflict("Secret airports", "conflict with kubectl: .data")
+async def test_what_is_somebody_elses_is_not_taken(bench: Bench) -> None:
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Secret"), manifest("Service"), manifest("Job")))
+    for kind in ("Secret", "Service"):
+        failure = Conflict(f"{kind} airports", "conflict with kubectl: .spec")
+        bench.cluster.failures[f"apply {kind} gently"] = failure
+    with pytest.raises(Again, match="conflict with kubectl"):
+        await bench.look()
+    assert bench.cluster.done == ["status", "apply Secret gently", "apply Service gently", "apply Job gently"]
+    assert bench.held.kinds[-1:] == ["Job"], "what is another's is not held"
     with pytest.raises(Again):
         await bench.look()
-    assert bench.cluster.done == ["status", "apply Secret gently", "apply Job"]
-    bench.cluster.failures["apply Job"] = Conflict("Job airports", "another uid")
+    assert {kind for kind, _ in bench.observer.asked[-1][1]} == {"Secret", "Service"}
+
+
+async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -> None:
+    bench.observer.observed = Observed(DATASET, others=(Existing(Ref("Service", "airports", "u-2"), "digest"),))
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Service"),))
+    await bench.look()
+    assert bench.cluster.done == ["status", "apply Service"]
+    bench.cluster.failures["apply Service"] = Conflict("Service airports", "another uid")
     with pytest.raises(Again, match="another uid"):
         await bench.look()
 
@@ -218,7 +231,7 @@ async def test_an_event_that_cannot_be_told_stops_nothing(bench: Bench) -> None:
     bench.plan = Plan(status=STATUS, apply=(manifest("Job"),))
     bench.cluster.failures["event Warning BadSource"] = Refused("Event", "forbidden")
     assert await bench.look() is None
-    assert bench.cluster.done[-1] == "apply Job"
+    assert bench.cluster.done[-1] == "apply Job gently"
 
 
 async def test_a_dataset_that_is_gone_leaves_no_metrics(bench: Bench) -> None:

@@ -95,10 +95,13 @@ def test_the_time_of_a_condition_changes_with_its_truth_alone() -> None:
 
 
 def test_what_serves_is_told_of() -> None:
-    status = serving().status
+    world = serving()
+    status = world.status
     assert (status.generation, status.records, status.bytes) == ("g1", 10, 1000)
     assert (status.shards, status.replicas) == ("2/2", 2)
-    assert status.selector == f"{names.DATASET}=airports,{names.COMPONENT}=shard,{names.ROLLOUT}=r1"
+    assert status.selector == (
+        f"{names.DATASET}=airports,{names.DATASET_UID}={world.dataset.uid},{names.COMPONENT}=shard,{names.ROLLOUT}=r1"
+    )
 
 
 class TestReady:

@@ -89,7 +89,7 @@ def _template(dataset: Dataset, build: Build, config: Config) -> dict[str, Any]:
     environment = [*secrets, pod.store_environment(dataset)]
     words = _words(dataset, build, config, amounts)
     container = pod.container(dataset, config, "build", words, amounts, mounts, envFrom=environment)
-    labels = names.labels(dataset.name, names.BUILDER) | {names.GENERATION: build.generation}
+    labels = names.labels(dataset.name, dataset.uid, names.BUILDER) | {names.GENERATION: build.generation}
     return pod.template(
         dataset,
         config,

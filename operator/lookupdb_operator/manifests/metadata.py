@@ -25,7 +25,7 @@ def metadata(
     return {
         "namespace": dataset.namespace,
         "name": name,
-        "labels": names.labels(dataset.name, component) | dict(labels or {}),
+        "labels": names.labels(dataset.name, dataset.uid, component) | dict(labels or {}),
         "ownerReferences": [
             {
                 "apiVersion": names.API_VERSION,

@@ -25,7 +25,7 @@ def network_policies(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
     if not config.network_policies:
         return ()
     admin = _from(config.admin_clients, _port(names.ADMIN_PORT)) if config.admin_clients else []
-    routers = {"podSelector": {"matchLabels": names.selector(dataset.name, names.ROUTER)}}
+    routers = {"podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, names.ROUTER)}}
     shards = {**_port(names.SHARD_PORT), "endPort": names.SHARD_PORT + _MOST_WORKERS - 1}
     return (
         _policy(dataset, names.SHARDS, [*_from([routers], shards), *admin]),
@@ -41,7 +41,7 @@ def _policy(dataset: Dataset, component: str, ingress: list[Rule]) -> Manifest:
             "kind": "NetworkPolicy",
             "metadata": metadata(dataset, names.network_policy(dataset.name, component), component),
             "spec": {
-                "podSelector": {"matchLabels": names.selector(dataset.name, component)},
+                "podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, component)},
                 "policyTypes": ["Ingress"],
                 **given(ingress=ingress),  # none: nobody
             },

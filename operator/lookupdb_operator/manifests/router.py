@@ -19,7 +19,7 @@ SPARE_SECONDS: Final = 15
 def routers(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
     """A dataset's routers. They start without a routing table, and wait for one."""
     about = metadata(dataset, names.router(dataset.name), names.ROUTER)
-    selector = names.selector(dataset.name, names.ROUTER)
+    selector = names.selector(dataset.name, dataset.uid, names.ROUTER)
     fixed = (
         _deployment(dataset, config, about, selector),
         _service(about, selector),
@@ -52,7 +52,7 @@ def _template(dataset: Dataset, config: Config, selector: dict[str, str]) -> dic
     return pod.template(
         dataset,
         config,
-        names.labels(dataset.name, names.ROUTER),
+        names.labels(dataset.name, dataset.uid, names.ROUTER),
         {
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + SPARE_SECONDS,
             "containers": [_container(dataset, config)],

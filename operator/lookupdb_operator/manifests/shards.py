@@ -85,7 +85,7 @@ def _service(dataset: Dataset, rollout: Rollout) -> Manifest:
             "spec": {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
-                "selector": names.selector(dataset.name, names.SHARDS, rollout.rollout),
+                "selector": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout),
                 "ports": [
                     pod.service_port("resp", names.SHARD_PORT, "resp"),
                     pod.service_port("admin", names.ADMIN_PORT, "admin"),
@@ -108,7 +108,9 @@ def _stateful_set(dataset: Dataset, rollout: Rollout, shard: int, replicas: int,
                 "podManagementPolicy": "Parallel",
                 # The template never changes. If somebody changes it all the same, no pod is restarted for it.
                 "updateStrategy": {"type": "OnDelete"},
-                "selector": {"matchLabels": names.selector(dataset.name, names.SHARDS, rollout.rollout, shard)},
+                "selector": {
+                    "matchLabels": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
+                },
                 "template": template,
             },
         }
@@ -117,7 +119,7 @@ def _stateful_set(dataset: Dataset, rollout: Rollout, shard: int, replicas: int,
 
 def _disruption_budget(dataset: Dataset, rollout: Rollout, shard: int) -> Manifest:
     name = names.shard_set(dataset.name, rollout.rollout, shard)
-    selector = names.selector(dataset.name, names.SHARDS, rollout.rollout, shard)
+    selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return disruption_budget(metadata(dataset, name, names.SHARDS, _labels(rollout, shard)), selector)
 
 
@@ -127,9 +129,9 @@ def _labels(rollout: Rollout, shard: int | None = None) -> dict[str, str]:
 
 
 def _template(dataset: Dataset, rollout: Rollout, generation: Generation, config: Config, shard: int) -> dict[str, Any]:
-    labels = names.labels(dataset.name, names.SHARDS) | _labels(rollout, shard)
+    labels = names.labels(dataset.name, dataset.uid, names.SHARDS) | _labels(rollout, shard)
     amounts = resources.server(dataset.spec, generation.largest_shard_bytes)
-    selector = names.selector(dataset.name, names.SHARDS, rollout.rollout, shard)
+    selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return pod.template(
         dataset,
         config,

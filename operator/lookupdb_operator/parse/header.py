@@ -25,6 +25,8 @@ class Header:
     resource_version: str
     dataset: str
     """The dataset label."""
+    dataset_uid: str
+    """The label with the dataset's uid."""
     owner_kind: str
     owner_name: str
     owner_uid: str
@@ -43,6 +45,7 @@ def header(body: Body) -> Header:
         uid=meta["uid"],
         resource_version=meta.get("resourceVersion") or "",
         dataset=labels(body).get(names.DATASET) or "",
+        dataset_uid=labels(body).get(names.DATASET_UID) or "",
         owner_kind=owner.get("kind") or "",
         owner_name=owner.get("name") or "",
         owner_uid=owner.get("uid") or "",

@@ -27,14 +27,14 @@ def desired(status: Status, situation: Situation) -> tuple[Manifest, ...]:
 
 
 def differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted comes again when it is
-    gone; a Job that exists is left alone: it cannot be changed."""
-    digests, deleting = _digests(observed), _deleting(observed)
+    """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted, or is another
+    dataset's, comes when that is gone; a Job that exists is left alone: it cannot be changed."""
+    digests, taken = _digests(observed), _taken(observed)
     replicas = {one.ref.name: one.replicas for one in observed.sets}
 
     def differs(one: Manifest) -> bool:
         name = name_of(one)
-        if name in deleting or (one["kind"] == "Job" and name in digests):
+        if name in taken or (one["kind"] == "Job" and name in digests):
             return False
         # Scaled by another manager or by hand, a StatefulSet keeps its digest.
         scaled = one["kind"] == "StatefulSet" and replicas.get(name[1]) != one["spec"]["replicas"]
@@ -114,8 +114,9 @@ def _digests(observed: Observed) -> dict[Name, str]:
     return {(one.ref.kind, one.ref.name): one.digest for one in _every(observed)}
 
 
-def _deleting(observed: Observed) -> set[Name]:
-    return {(one.ref.kind, one.ref.name) for one in _every(observed) if one.deleting}
+def _taken(observed: Observed) -> set[Name]:
+    predecessors = {(one.kind, one.name) for one in observed.predecessors}
+    return predecessors | {(one.ref.kind, one.ref.name) for one in _every(observed) if one.deleting}
 
 
 def _every(observed: Observed) -> Iterator[BuildJob | ShardSet | Existing]:

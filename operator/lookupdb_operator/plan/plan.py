@@ -2,6 +2,7 @@
 each sees what those before it have decided.
 
     ownership      is it ours to act on?
+    succession     is all of an earlier dataset of this name gone?
     mending        moments that a clock set back has left in the future
     outcomes       how the build under way ended
     build          what is to be built; numbers of generations are claimed
@@ -39,6 +40,7 @@ from lookupdb_operator.plan import (
     rollout,
     serving,
     store,
+    succession,
 )
 from lookupdb_operator.plan.situation import Situation, Wish
 from lookupdb_operator.status import Status
@@ -57,6 +59,8 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     )
     if dataset.parsed is None:
         return invalid.planned(status, observed, now)
+    if succession.has_to_wait(status, observed):
+        return succession.planned(status, observed, now)
     situation = Situation(observed, config, now, Wish.of(dataset, dataset.parsed, config))
     status = _decided(status, situation)
     secret = _secret(status, situation)

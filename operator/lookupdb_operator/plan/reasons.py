@@ -17,6 +17,12 @@ NO_ROUTER_READY: Final = "NoRouterReady"
 SHARDS_UNAVAILABLE: Final = "ShardsUnavailable"
 """Shards have no ready server (Ready), or fewer than they should (Degraded)."""
 
+# Ready, Built and RolledOut
+WAITING_FOR_PREDECESSOR: Final = "WaitingForPredecessor"
+"""An earlier dataset of the same name is being collected; this one begins when nothing of it is left."""
+PREDECESSOR_ORPHANED: Final = "PredecessorOrphaned"
+"""An earlier dataset of the same name has left objects that Kubernetes does not collect."""
+
 # Built
 BUILDING: Final = "Building"
 """A build is under way."""
@@ -117,6 +123,7 @@ WELL: Final = frozenset(
     {
         SERVING,
         NO_ROUTING_TABLE,
+        WAITING_FOR_PREDECESSOR,
         BUILDING,
         GENERATION_BUILT,
         UP_TO_DATE,

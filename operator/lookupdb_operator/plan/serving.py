@@ -19,7 +19,7 @@ def told(status: Status, observed: Observed) -> Status:
         return replace(status, shards="", replicas=0, selector="")
     shards = shard_count(status, rollout)
     served = shards - len(lacking(status, rollout, 1, observed))
-    chosen = names.selector(dataset.name, SHARDS, rollout.rollout)
+    chosen = names.selector(dataset.name, dataset.uid, SHARDS, rollout.rollout)
     return replace(
         status,
         shards=f"{served}/{shards}",

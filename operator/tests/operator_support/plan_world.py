@@ -29,6 +29,7 @@ from lookupdb_operator.model import (
     Observed,
     Plan,
     Pod,
+    Predecessor,
     Ref,
     RouterReport,
     ShardSet,
@@ -125,6 +126,7 @@ class World:
     pods: dict[str, Process] = field(default_factory=dict)
     store: StoreAccess = field(default_factory=lambda: StoreAccess({"AWS_ACCESS_KEY_ID": "a"}, "d1"))
     secret: Manifest | None = None
+    predecessors: tuple[Predecessor, ...] = ()
     refusals: dict[Key, str] = field(default_factory=dict)
     refuses: Callable[[Manifest], str] = lambda manifest: ""
     published: dict[str, str] = field(default_factory=dict)
@@ -188,6 +190,7 @@ class World:
             pods=tuple(self._pod(pod) for pod in self.pods.values()),
             others=tuple(_existing(one) for one in things if one.manifest["kind"] not in ("Job", "StatefulSet")),
             routers=reports if self.asked else {},
+            predecessors=self.predecessors,
             refusals=dict(self.refusals),
             store=self.store,
         )

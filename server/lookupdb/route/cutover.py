@@ -74,6 +74,7 @@ class Cutover:
         live = self._lookups.live
         watched = self._next or live
         return {
+            "datasetUid": live.table.dataset.uid if live else None,
             "tableVersion": live.table.version if live else None,
             "tableSeen": self._seen,
             "generation": live.active.name if live else None,
