@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from lookupdb import keys, schema, spec
+from lookupdb.build import location
 from lookupdb.errors import InvalidManifest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,6 +44,12 @@ def test_every_invalid_example_is_refused_for_its_reason(path: Path) -> None:
         spec.read_manifest(path)
     assert _expected(path) in str(caught.value)
     assert str(caught.value).count("; ") == _expected(path).count("; "), "it must be invalid for one reason only"
+
+
+@pytest.mark.parametrize("scheme", [*location.SCHEMES, "volume"])
+def test_every_scheme_a_source_is_read_from_is_valid(scheme: str) -> None:
+    source = {"url": f"{scheme}://data/people.csv", "volume": {"claimName": "data"}}
+    assert schema.complete(resource(source=source))["spec"]["source"]["url"] == source["url"]
 
 
 def test_quantities_are_numbers_or_text() -> None:

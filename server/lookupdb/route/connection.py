@@ -33,10 +33,17 @@ class Connection(asyncio.Protocol):
     async def open(
         cls, address: Address, on_reply: Callable[[Any], None], on_lost: Callable[[str], None]
     ) -> Connection:
-        """Resolve the name anew and connect. Raises OSError."""
+        """Resolve the name anew and connect to the first of its addresses that answers. Raises OSError."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: cls(on_reply, on_lost), address.host, address.port)
-        return connection
+        refused: OSError | None = None
+        for host in await _resolved(address):
+            try:
+                _, connection = await loop.create_connection(lambda: cls(on_reply, on_lost), host, address.port)
+            except OSError as error:
+                refused = error
+            else:
+                return connection
+        raise refused or OSError(f"{address.host} has no address")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Have the kernel watch the other end while nothing is asked of it."""
@@ -81,3 +88,13 @@ class Connection(asyncio.Protocol):
             if self._transport:
                 self._transport.abort()
             self._on_lost(why)
+
+
+async def _resolved(address: Address) -> list[str]:
+    """The addresses of a name. Asked apart from connecting: uvloop, given up while it does both, lets the resolver's
+    late error be nobody's."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{address.host} cannot be a name: {error}") from error
+    return [str(at[0]) for *_, at in found]
