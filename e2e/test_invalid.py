@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from e2e.support.kubectl import KubectlFailed, kubectl
+from e2e.support.command import CommandFailed
+from e2e.support.kubectl import kubectl
 from e2e.support.story import EXAMPLES, Story
 
 EXPECT: Final = "# expect: "
@@ -27,6 +28,6 @@ def _unexpected(path: Path, story: Story) -> str | None:
     (expected,) = (line.removeprefix(EXPECT) for line in path.read_text().splitlines() if line.startswith(EXPECT))
     try:
         kubectl("apply", "--dry-run=server", "--validate=strict", "--namespace", story.namespace, "-f", str(path))
-    except KubectlFailed as refused:
+    except CommandFailed as refused:
         return None if expected in str(refused) else f"{path.name}: expected {expected!r}, got: {refused}"
     return f"{path.name}: accepted, expected {expected!r}"

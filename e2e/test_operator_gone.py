@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from e2e.support import release
+from e2e.support.command import CommandFailed
 from e2e.support.figures import record
-from e2e.support.kubectl import KubectlFailed, find, kubectl, until
+from e2e.support.kubectl import find, kubectl, until
 from e2e.support.story import LDS, PATIENT, Story
 
 KINDS: Final = (
@@ -90,7 +91,7 @@ def _killed_until(done: Callable[[], object]) -> int:
 def _nothing_left(story: Story) -> bool:
     try:
         left = [f"{item['kind']}/{item['metadata']['name']}" for item in find(KINDS, story.namespace, DATASET)]
-    except KubectlFailed:
+    except CommandFailed:
         return False
     assert not left, left
     return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from e2e.support import release
-from e2e.support.kubectl import KubectlFailed, find, kubectl
+from e2e.support.command import CommandFailed
+from e2e.support.kubectl import find, kubectl
 
 TAIL: Final = "--tail=40"
 
@@ -51,7 +52,7 @@ def operator() -> str:
 def _troubled_pods(name: str) -> list[str]:
     try:
         pods = find("pods", name)
-    except KubectlFailed as error:
+    except CommandFailed as error:
         return [str(error)]
     troubled = [pod["metadata"]["name"] for pod in pods if _in_trouble(pod["status"])]
     return [_said("describe", "pod", pod, "-n", name) for pod in troubled[:4]]
@@ -67,6 +68,6 @@ def _in_trouble(status: dict[str, object]) -> bool:
 def _said(*arguments: str) -> str:
     try:
         said = kubectl(*arguments, timeout=30)
-    except KubectlFailed as error:
+    except CommandFailed as error:
         said = str(error)
     return f"$ kubectl {' '.join(arguments)}\n{said.rstrip()}\n"

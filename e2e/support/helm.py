@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any, Final
 
 from e2e.support import release
+from e2e.support.command import run
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "lookupdb"
 _TOOLS: Final = ROOT / ".tools" / "bin"
 
 
-class HelmFailed(AssertionError):
-    """helm ended with something else than 0."""
-
-
 def helm(*arguments: str, stdin: str | None = None, timeout: float = 400) -> str:
-    """Standard output of ``helm ARGUMENTS``. Raises HelmFailed."""
+    """Standard output of ``helm ARGUMENTS``. Raises CommandFailed."""
     own = _TOOLS / "helm"
     command = [str(own) if own.exists() else "helm", *arguments, "--namespace", release.NAMESPACE]
-    try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired as late:
-        raise HelmFailed(f"{' '.join(command)}: nothing within {timeout} s") from late
-    if done.returncode:
-        raise HelmFailed(f"{' '.join(command)}: exit code {done.returncode}: {done.stdout}{done.stderr.strip()}")
-    return done.stdout
+    return run(command, stdin=stdin, timeout=timeout)
 
 
 def values() -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+
+from e2e.support.command import run
 
 Manifest = dict[str, Any]
 """A Kubernetes object, as JSON."""
@@ -17,20 +18,9 @@ CALL_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.7
 
 
-class KubectlFailed(AssertionError):
-    """kubectl ended with something else than 0."""
-
-
 def kubectl(*arguments: str, stdin: str | None = None, timeout: float = CALL_SECONDS) -> str:
-    """Standard output of ``kubectl ARGUMENTS``. Raises KubectlFailed."""
-    command = ["kubectl", *arguments]
-    try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired as late:
-        raise KubectlFailed(f"{' '.join(command)}: nothing within {timeout} s") from late
-    if done.returncode:
-        raise KubectlFailed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip() or done.stdout}")
-    return done.stdout
+    """Standard output of ``kubectl ARGUMENTS``. Raises CommandFailed."""
+    return run(["kubectl", *arguments], stdin=stdin, timeout=timeout)
 
 
 def apply(*manifests: Manifest, namespace: str | None = None) -> None:
@@ -40,7 +30,7 @@ def apply(*manifests: Manifest, namespace: str | None = None) -> None:
 
 
 def get(kind: str, name: str, namespace: str | None = None) -> Manifest:
-    """One object. Raises KubectlFailed when there is none."""
+    """One object. Raises CommandFailed when there is none."""
     found: Manifest = json.loads(kubectl("get", kind, name, *_in(namespace), "-o", "json"))
     return found
 
@@ -81,7 +71,7 @@ def raw(path: str) -> str:
 
 
 def until(look: Callable[[], T | None], *, seconds: float, what: str) -> T:
-    """Calls ``look`` until it returns something true, and returns that. An AssertionError that it raises (KubectlFailed
+    """Calls ``look`` until it returns something true, and returns that. An AssertionError that it raises (CommandFailed
     is one) counts as not yet. Raises AssertionError with ``what`` and the last refusal after ``seconds``."""
     deadline = time.monotonic() + seconds
     last = ""
