@@ -72,6 +72,12 @@ class Project:
         assert list((self.folder / "scratch").iterdir()) == []
         return error
 
+    def damage(self, generation: str) -> None:
+        """Its manifest cannot be read any more."""
+        path = Path(self.dataset.url) / generation / "manifest.json"
+        path.chmod(0o644)
+        path.write_bytes(b"{")
+
     @property
     def dataset(self) -> Dataset:
         return store.open(str(self.store)).dataset(read_manifest(self.manifest))
@@ -109,6 +115,23 @@ class TestResult:
         result = project.built("--unless-fingerprint", fingerprint)
         assert (result["outcome"], result["generation"], result["reason"]) == ("unchanged", None, "Unchanged")
         assert project.dataset.generations() == ("g1",)
+
+    def test_a_store_that_was_lost_is_filled_again_though_the_source_is_unchanged(self, project: Project) -> None:
+        fingerprint = project.built()["fingerprint"]
+        project.dataset.remove("g1")
+        assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "built"
+
+    def test_so_is_one_whose_generations_are_of_another_spec(self, project: Project) -> None:
+        fingerprint = project.built()["fingerprint"]
+        project.describe(shards=3)
+        assert project.built("--unless-fingerprint", fingerprint)["generation"] == "g2"
+        assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "unchanged"
+
+    def test_an_older_generation_of_the_source_will_do_when_newer_ones_cannot_be_read(self, project: Project) -> None:
+        fingerprint = project.built()["fingerprint"]
+        project.built()
+        project.damage("g2")
+        assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "unchanged"
 
     def test_a_source_written_again_as_it_was_is_unchanged(self, project: Project) -> None:
         """As a ConfigMap is that the kubelet mounts anew."""
@@ -296,6 +319,14 @@ class TestExplain:
         ):
             assert part in text
         assert sorted(project.folder.rglob("*")) == before
+
+    def test_says_whether_anything_would_be_built(self, project: Project) -> None:
+        fingerprint = project.built()["fingerprint"]
+        words = ("--explain", "--unless-fingerprint")
+        assert f"{fingerprint}, as given: nothing would be built" in project.build(*words, fingerprint).stdout
+        assert f"{fingerprint}, not the one given" in project.build(*words, "f" * 32).stdout
+        project.dataset.remove("g1")
+        assert "as given, and no whole generation of it" in project.build(*words, fingerprint).stdout
 
     def test_fails_as_the_build_would(self, project: Project) -> None:
         (project.folder / "people.csv").unlink()

@@ -13,7 +13,7 @@ The records side reads and sorts:
 ``slices`` cuts a large source into pieces. ``reading`` reads one, in this process or, told by a ``job``, in one of the
 processes of a ``crew``. ``parse_csv``, ``parse_json`` and ``parse_parquet`` make rows, ``rows`` and ``objects`` keys
 and values of them, ``sorter`` sorts out of core with ``runs``, ``sample`` keeps values to train the dictionary on,
-``budget`` divides the memory limit.
+``budget`` divides the memory limit. ``earlier`` looks at what the store holds already.
 
 The writer side turns the sorted records into shard files: ``duplicates``, ``compress``, ``write``, then ``gates``.
 """

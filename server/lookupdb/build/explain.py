@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lookupdb import shardfile
-from lookupdb.build import run
+from lookupdb.build import earlier, run
 from lookupdb.build.display import quantity
 from lookupdb.build.source import SourceObject, fingerprint, resolve
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec, Gates
-from lookupdb.store import Store
+from lookupdb.store import Dataset, Store
 from lookupdb.store.directory import free_bytes
 
 _SHOWN_FILES = 20
@@ -36,7 +36,7 @@ def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
         ("memory", [f"{quantity(options.memory_limit, 'bytes')} at most, on {options.threads} cores"]),
         ("scratch", [_room(options, source_bytes)]),
         ("target", [f"{dataset.url}/{generation}", *_store_room(dataset.free_bytes())]),
-        ("fingerprint", [_fingerprint(objects, options)]),
+        ("fingerprint", [_fingerprint(objects, options, dataset, spec)]),
     ]
     return "\n".join(
         f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
@@ -120,10 +120,12 @@ def _store_room(free: int | None) -> list[str]:
     return [] if free is None else [f"{quantity(free, 'bytes')} free"]
 
 
-def _fingerprint(objects: Sequence[SourceObject], options: run.Options) -> str:
-    found = fingerprint(tuple(objects))
+def _fingerprint(objects: Sequence[SourceObject], options: run.Options, dataset: Dataset, spec: DatasetSpec) -> str:
+    found = fingerprint(objects)
     if options.unless_fingerprint is None:
         return found
-    return (
-        f"{found}, {'as given: nothing would be built' if found == options.unless_fingerprint else 'not the one given'}"
-    )
+    if found != options.unless_fingerprint:
+        return f"{found}, not the one given"
+    if not earlier.holds(dataset, spec, found):
+        return f"{found}, as given, and no whole generation of it and this spec is in the store"
+    return f"{found}, as given: nothing would be built"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lookupdb import __version__, keys, shardfile
-from lookupdb.build import gates
+from lookupdb.build import earlier, gates
 from lookupdb.build.budget import Budget
 from lookupdb.build.compress import choose_dictionary
 from lookupdb.build.duplicates import Duplicates
@@ -45,7 +45,7 @@ class Options:
     active: str | None = None
     """The generation that gates compare with; None: the newest whole one."""
     unless_fingerprint: str | None = None
-    """Build nothing when the source has this fingerprint."""
+    """Build nothing when the source has this fingerprint and the store a generation of it, built to the same spec."""
     local_files: bool = True
     """Whether files of this machine may be read, other than those of the volume."""
 
@@ -65,7 +65,7 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
         return _adopted(spec, dataset, options.generation, began)
     objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     print_of = fingerprint(objects)
-    if options.unless_fingerprint == print_of:
+    if options.unless_fingerprint == print_of and earlier.holds(dataset, spec, print_of):
         return _unchanged(spec, print_of, began)
     active = active_manifest(dataset, options.active)
     try:

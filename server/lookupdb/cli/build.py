@@ -78,7 +78,11 @@ DEFAULT_STORE: Final = ".lookupdb/store"
     show_default=False,
     help="Refuse urls of files of this machine (paths, file://); volume:// is not one.",
 )
-@option("--unless-fingerprint", metavar="F", help="Build nothing when the source's fingerprint is F.")
+@option(
+    "--unless-fingerprint",
+    metavar="F",
+    help="Build nothing when the source's fingerprint is F and the store holds a generation of it and this very spec.",
+)
 @option("--explain", "explains", is_flag=True, help="Say what would be done, and do nothing.")
 @option(
     "--termination-log",

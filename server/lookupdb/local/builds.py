@@ -11,7 +11,8 @@ from pathlib import Path
 
 import orjson
 
-from lookupdb.errors import CorruptFile, LookupdbError
+from lookupdb.build import earlier
+from lookupdb.errors import LookupdbError
 from lookupdb.local.environment import BUILDER, environment
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Dataset
@@ -52,15 +53,12 @@ class Wish:
 def reusable(dataset: Dataset, spec: DatasetSpec) -> str | None:
     """The newest whole generation that was built to this very spec, whatever the source has become since."""
     content = spec.content_hash()
-    for generation in reversed(dataset.generations()):
-        with suppress(CorruptFile):
-            if dataset.manifest(generation).content == content:
-                return generation
-    return None
+    return next((manifest.generation for manifest in earlier.readable(dataset) if manifest.content == content), None)
 
 
 async def build(wish: Wish, active: str | None, unless_fingerprint: str | None) -> str | None:
-    """Build a generation and return its name; None when the source is still what ``unless_fingerprint`` says.
+    """Build a generation and return its name; None when the source is still what ``unless_fingerprint`` says
+    and the store holds a generation of it.
 
     Raises BuildFailed. When cancelled, the builder is interrupted and waited for.
     """
