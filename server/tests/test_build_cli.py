@@ -19,8 +19,10 @@ from lookupdb.build.report import Result
 from lookupdb.cli.build import command
 from lookupdb.errors import (
     BadSource,
+    CorruptFile,
     GateClosed,
     GenerationExists,
+    GenerationMissing,
     InvalidManifest,
     LookupdbError,
     NotEnoughRoom,
@@ -132,6 +134,8 @@ class TestResult:
         project.built()
         project.damage("g2")
         assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "unchanged"
+        project.damage("g1")
+        assert project.built("--unless-fingerprint", fingerprint)["generation"] == "g3"
 
     def test_a_source_written_again_as_it_was_is_unchanged(self, project: Project) -> None:
         """As a ConfigMap is that the kubelet mounts anew."""
@@ -277,9 +281,6 @@ class TestRefusals:
             project.dataset.claim("g1", project.folder / "scratch")
         assert (caught.value.exit_code, caught.value.reason) == (5, "StoreDenied")
 
-    def test_an_active_generation_that_is_not_there(self, project: Project) -> None:
-        assert isinstance(project.refused("--active", "g9"), StoreError)
-
     def test_too_small_a_memory_limit_says_what_is_needed(self, project: Project) -> None:
         error = project.refused("--memory-limit", "64MiB")
         assert isinstance(error, NotEnoughRoom)
@@ -290,6 +291,64 @@ class TestRefusals:
         error = project.build("--scratch", str(project.folder / "file" / "x")).exception
         assert isinstance(error, NotEnoughRoom)
         assert "give another one with --scratch" in str(error)
+
+
+class TestActiveGenerationThatIsLost:
+    """Nothing that happens to the store may keep builds from it for ever, and no gate is passed unseen."""
+
+    @pytest.fixture
+    def project(self, project: Project) -> Project:
+        """g1 of 1,000 records, and g2, which serves and is damaged; a source of 500 now."""
+        project.built()
+        project.built()
+        project.damage("g2")
+        project.rows(500)
+        return project
+
+    @pytest.mark.parametrize("active", [("--active", "g2"), ("--active", "g9"), ()])
+    def test_gates_compare_with_the_newest_that_can_be_read(self, project: Project, active: tuple[str, ...]) -> None:
+        project.describe(gates={"maxShrinkPercent": 10})
+        result = project.build(*active)
+        assert isinstance(result.exception, GateClosed)
+        assert "g1 has 1,000, the new one 500" in result.exception.message
+        (warning,) = _warnings(result)
+        assert "the active generation cannot be read from the store" in warning
+        assert "comparedWith=g1" in warning
+        project.describe(gates={"maxShrinkPercent": 50})
+        assert project.built(*active)["generation"] == "g3"
+
+    def test_without_a_gate_that_compares_it_is_built_though_nothing_can_be_read(self, project: Project) -> None:
+        project.damage("g1")
+        result = project.build("--active", "g2")
+        assert project.dataset.generations() == ("g1", "g2", "g3")
+        assert "generation=g2 comparedWith=none" in _warnings(result)[0]
+
+    @pytest.mark.parametrize(
+        ("active", "kind"),
+        [(("--active", "g9"), GenerationMissing), (("--active", "g2"), CorruptFile), ((), CorruptFile)],
+    )
+    @pytest.mark.parametrize("gate", ["maxShrinkPercent", "maxGrowthPercent"])
+    def test_with_one_it_is_refused_and_says_what_to_do(
+        self, project: Project, active: tuple[str, ...], kind: type[StoreError], gate: str
+    ) -> None:
+        project.damage("g1")
+        project.describe(gates={gate: 10})
+        error = project.refused(*active)
+        assert type(error) is kind
+        assert error.hint
+        assert f"take spec.gates.{gate} away" in error.hint
+        assert project.dataset.generations() == ("g1", "g2")
+
+    def test_the_first_generation_of_all_has_nothing_to_compare_with(self, project: Project) -> None:
+        for generation in ("g1", "g2"):
+            project.dataset.remove(generation)
+        project.describe(gates={"maxShrinkPercent": 10})
+        assert _warnings(project.build()) == []
+        assert project.dataset.generations() == ("g1",)
+
+
+def _warnings(result: Any) -> list[str]:
+    return [line for line in result.stderr.splitlines() if " WARNING " in line]
 
 
 def test_same_source_and_spec_give_the_same_files(project: Project) -> None:

@@ -21,7 +21,7 @@ def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
     run.check_memory(options.memory_limit)
     objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     dataset = store.dataset(spec)
-    active = run.active_manifest(dataset, options.active)
+    active = earlier.active_manifest(dataset, options.active, spec.gates)
     generation = options.generation or dataset.next_generation()
     source_bytes = sum(one.described.bytes for one in objects)
     parts: list[tuple[str, Sequence[str]]] = [

@@ -90,6 +90,12 @@ BEFORE_WRITING: tuple[Check, ...] = (max_rejected_rows,)
 AFTER_WRITING: tuple[Check, ...] = (min_records, max_shrink_percent, max_growth_percent, required_keys)
 
 
+def comparing(gates: Gates) -> list[str]:
+    """The gates that are set and compare with the active generation, as a manifest calls them."""
+    percents = {"maxShrinkPercent": gates.max_shrink_percent, "maxGrowthPercent": gates.max_growth_percent}
+    return [name for name, percent in percents.items() if percent is not None]
+
+
 def closed(checks: tuple[Check, ...], gates: Gates, facts: Facts) -> list[str]:
     """Why gates are closed, one sentence a gate."""
     return [reason for check in checks if (reason := check(gates, facts))]

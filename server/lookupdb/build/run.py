@@ -43,7 +43,7 @@ class Options:
     generation: str | None = None
     """None: the next free one."""
     active: str | None = None
-    """The generation that gates compare with; None: the newest whole one."""
+    """The generation that gates compare with; None: the newest whole one. The newest readable one stands in for it."""
     unless_fingerprint: str | None = None
     """Build nothing when the source has this fingerprint and the store a generation of it, built to the same spec."""
     local_files: bool = True
@@ -67,7 +67,7 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
     print_of = fingerprint(objects)
     if options.unless_fingerprint == print_of and earlier.holds(dataset, spec, print_of):
         return _unchanged(spec, print_of, began)
-    active = active_manifest(dataset, options.active)
+    active = earlier.active_manifest(dataset, options.active, spec.gates)
     try:
         with (
             scratch_folder(options.scratch) as scratch,
@@ -189,12 +189,6 @@ class _Build:
 def check_memory(limit: int) -> None:
     """Raises NotEnoughRoom when no build fits ``limit`` bytes."""
     Budget.of(limit)
-
-
-def active_manifest(dataset: Dataset, generation: str | None) -> Manifest | None:
-    """Of ``generation``, or of the newest whole one; None when there is none yet."""
-    name = generation or dataset.newest()
-    return None if name is None else dataset.manifest(name)
 
 
 def usable_cores() -> int:

@@ -47,7 +47,8 @@ DEFAULT_STORE: Final = ".lookupdb/store"
 @option(
     "--active",
     type=Generation(),
-    help="The generation that gates compare with.  [default: the newest whole one]",
+    help="The generation that gates compare with; the newest readable one where the store has lost it.  "
+    "[default: the newest whole one]",
     show_default=False,
 )
 @option(
@@ -122,6 +123,10 @@ def command(
     cluster keep spec.keepGenerations). A --generation that is there already is adopted when it was built to this very
     spec, so that a build can be repeated when nobody heard how it ended. When a build fails or is interrupted, nothing
     of it is left and earlier generations are as they were: run it again.
+
+    Gates that compare with the active generation take the newest that can be read when the store has lost it; when it
+    has lost them all, though there were some, maxShrinkPercent and maxGrowthPercent refuse the build: take them away
+    until the next generation is built.
     """
     began = time.monotonic()
     chosen = run.Options(**options, local_files=not no_local_files)
