@@ -68,6 +68,8 @@ class Existing:
     """The rollout label, where there is one."""
     generation: str = ""
     """The generation label, where there is one."""
+    table_version: int = 0
+    """The table-version annotation: of the routing table."""
     deleting: bool = False
     trouble: Trouble | None = None
     """Of a Deployment: why its pods cannot be made (quota)."""
@@ -139,6 +141,7 @@ class ShardSet:
 
     ref: Ref
     rollout: str
+    generation: str
     shard: int
     digest: str
     replicas: int

@@ -56,6 +56,8 @@ class Generation:
     normalize: tuple[str, ...]
     value_format: Literal["json", "raw"]
     built_at: str
+    refresh: str = ""
+    """The last value of the refresh annotation that it answers: it was built for it, or found to be as new."""
 
 
 @dataclass(frozen=True, slots=True)

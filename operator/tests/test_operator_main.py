@@ -6,11 +6,23 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-from operator_support.kube import Kube, Object, Refusal, Write, serving
+from operator_support.kube import Kube, Refusal, Write, serving
+from operator_support.kube_story import (
+    all_steps,
+    condition,
+    dataset,
+    quiet,
+    respecified,
+    seen,
+    status_of,
+    step_to_build,
+    step_to_ready,
+    step_to_servers,
+    step_to_table,
+)
 from operator_support.kubelet import Kubelet, kubelet_of
 from operator_support.running import Running, operating, options, until
 
@@ -28,70 +40,6 @@ async def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def kubelet(kube: Kube) -> AsyncIterator[Kubelet]:
     async with kubelet_of(kube) as made:
         yield made
-
-
-def dataset(name: str = "airports", namespace: str = "shop", **spec: Any) -> Object:
-    return {
-        "apiVersion": "lookupdb.dev/v1alpha1",
-        "kind": "LookupDataset",
-        "metadata": {"namespace": namespace, "name": name},
-        "spec": {"source": {"url": "example://airports.csv.gz"}, "key": {"columns": ["icao"]}, "shards": 2, **spec},
-    }
-
-
-def status_of(kube: Kube, name: str = "airports") -> Object:
-    return dict((kube.get("LookupDataset", "shop", name) or {}).get("status", {}))
-
-
-def condition(kube: Kube, kind: str, name: str = "airports") -> Object:
-    conditions = status_of(kube, name).get("conditions", [])
-    return next((one for one in conditions if one["type"] == kind), {"status": "", "reason": "", "message": ""})
-
-
-def seen(kube: Kube) -> str:
-    """What a person would look at."""
-    lines = [
-        f"{condition['type']}={condition['status']} {condition['reason']}: {condition['message']}"
-        for condition in status_of(kube).get("conditions", [])
-    ]
-    lines += [" ".join(key) for key in sorted(kube.objects)]
-    lines += [str(write) for write in kube.writes[-40:]]
-    return "\n".join(lines)
-
-
-async def step_to_build(kube: Kube) -> None:
-    await until(lambda: kube.all("Job"), "a build", lambda: seen(kube))
-
-
-async def step_to_servers(kube: Kube, kubelet: Kubelet) -> None:
-    kubelet.end_builds()
-    await until(lambda: len(kube.all("StatefulSet")) == 2, "shard servers", lambda: seen(kube))
-
-
-async def step_to_table(kube: Kube, kubelet: Kubelet) -> None:
-    kubelet.start_routers()
-    kubelet.start_servers()
-    await until(lambda: kube.get("ConfigMap", "shop", "airports-routing-table"), "a table", lambda: seen(kube))
-
-
-async def step_to_ready(kube: Kube) -> None:
-    await until(lambda: condition(kube, "Ready")["status"] == "True", "Ready", lambda: seen(kube))
-
-
-async def all_steps(kube: Kube, kubelet: Kubelet) -> None:
-    await step_to_build(kube)
-    await step_to_servers(kube, kubelet)
-    await step_to_table(kube, kubelet)
-    await step_to_ready(kube)
-
-
-async def quiet(kube: Kube) -> None:
-    """Return when nothing is written for a second."""
-    writes = -1
-    while writes != len(kube.writes):
-        writes = len(kube.writes)
-        for _ in range(10):
-            await asyncio.sleep(0.1)
 
 
 async def looked(operator: Running, times: int = 1) -> None:
@@ -232,7 +180,7 @@ async def test_of_two_operators_one_acts(kube: Kube) -> None:
         await step_to_build(kube)
         await asyncio.gather(looked(first), looked(second))
         await quiet(kube)
-        kube.put({**(kube.get("LookupDataset", "shop", "airports") or {}), "spec": dataset(shards=3)["spec"]})
+        kube.put(respecified(kube, shards=3))
         await until(lambda: kube.get("Job", "shop", "airports-g2-build"), "the next build", lambda: seen(kube))
         await quiet(kube)
         texts = [(await operator.ask("/metrics"))[1] for operator in (first, second)]

@@ -163,7 +163,7 @@ def test_a_shards_servers() -> None:
         "status": {"observedGeneration": 2, "replicas": 3, "readyReplicas": 2, "availableReplicas": 2},
     }
     ref = Ref("StatefulSet", "airports-r2-s13", "uid-1")
-    assert parse.shard_set(body) == ShardSet(ref, "r2", 13, digest="", replicas=3, ready=2)
+    assert parse.shard_set(body) == ShardSet(ref, "r2", "", 13, digest="", replicas=3, ready=2)
 
 
 def test_readiness_that_is_not_of_the_newest_spec_does_not_count() -> None:

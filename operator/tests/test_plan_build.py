@@ -78,6 +78,16 @@ class TestRefresh:
         world.settle()
         assert (world.status.generation, world.status.refreshed) == ("g2", "monday")
 
+    def test_answered_with_another_specs_generation_is_not_answered_for_this_one(self) -> None:
+        world = serving()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.annotate("monday")
+        world.settle()
+        world.edit(source={"url": "s3://data/v1.csv"})
+        world.content_of_source = lambda url: f"{url} of monday".ljust(64)
+        world.settle()
+        assert (world.status.generation, world.status.last_generation) == ("g3", 3), "g1 is of before monday"
+
     def test_taken_away_asks_for_nothing(self) -> None:
         world = serving()
         world.annotate("monday")
@@ -131,6 +141,17 @@ class TestJobs:
         world.takes.build = NEVER
         world.reconcile()
         assert world.look().apply == ()
+
+    def test_that_have_ended_before_their_pod_was_seen_to_end_are_waited_with(self) -> None:
+        for state in ("Succeeded", "Failed"):
+            world = World()
+            world.reconcile()
+            world.step()
+            job = world.things["Job", "airports-g1-build"]
+            job.manifest = {**job.manifest, "state": state}
+            planned = world.look()
+            assert planned.status.build is not None
+            assert (planned.status.failure, planned.delete) == (None, ())
 
     def test_a_pods_result_counts_before_its_job_has_ended(self) -> None:
         world = World()

@@ -89,7 +89,7 @@ class TestConfirming:
         ("routers", "is_confirmed"),
         [
             pytest.param([(2, {})], True, id="one, which answers from it"),
-            pytest.param([(3, {})], True, id="one, which answers from a newer one"),
+            pytest.param([(3, {})], False, id="one, which answers from a newer one"),
             pytest.param([(2, {}), (1, {})], False, id="two, one of them behind"),
             pytest.param([(2, {}), (None, {})], False, id="two, one without any table"),
             pytest.param([(2, {}), (1, {"ready": False})], False, id="two, one behind and not ready"),

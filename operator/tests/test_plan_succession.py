@@ -42,7 +42,7 @@ def test_what_nobody_collects_is_told_with_the_command_that_deletes_it() -> None
     assert (told.status, told.reason) == ("True", reasons.PREDECESSOR_ORPHANED)
     assert told.message == (
         "An earlier dataset of this name has left Service airports-r1, StatefulSet airports-r1-s0, which nobody"
-        " collects. Delete them: kubectl delete -n default services,statefulsets -l lookupdb.dev/dataset-uid=uid-0"
+        " collects; delete them: kubectl delete -n default services,statefulsets -l lookupdb.dev/dataset-uid=uid-0"
     )
     assert condition(planned, READY).reason == reasons.PREDECESSOR_ORPHANED
 
@@ -54,4 +54,8 @@ def test_what_has_begun_goes_on_and_leaves_alone_what_is_restored_beside_it() ->
     world.edit(replicas=1)
     planned = world.look()
     assert table not in {(one["kind"], one["metadata"]["name"]) for one in planned.apply}
-    assert planned.apply or planned.status != world.status
+    assert (condition(planned, DEGRADED).status, condition(planned, DEGRADED).reason) == (
+        "True",
+        reasons.PREDECESSOR_ORPHANED,
+    )
+    assert condition(planned, READY).status == "True", "what serves keeps serving"

@@ -32,11 +32,12 @@ def routing_table(dataset: Dataset, table: Table, generation: Generation) -> Man
             }
         ],
     }
+    about = metadata(dataset, names.routing_table(dataset.name), names.ROUTER)
     return stamped(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": metadata(dataset, names.routing_table(dataset.name), names.ROUTER),
+            "metadata": {**about, "annotations": {names.TABLE_VERSION: str(table.version)}},
             "data": {names.TABLE_FILE: orjson.dumps(content).decode() + "\n"},
         }
     )

@@ -48,6 +48,7 @@ def shard_set(body: Body) -> ShardSet:
     return ShardSet(
         ref=Ref("StatefulSet", head.name, head.uid),
         rollout=labels(body).get(names.ROLLOUT) or "",
+        generation=labels(body).get(names.GENERATION) or "",
         shard=number(labels(body).get(names.SHARD)),
         digest=annotations_of(body).get(names.DIGEST) or "",
         replicas=1 if replicas is None else int(replicas),
@@ -68,6 +69,7 @@ def existing(kind: str, body: Body) -> Existing:
         digest=annotations_of(body).get(names.DIGEST) or "",
         rollout=labels(body).get(names.ROLLOUT) or "",
         generation=labels(body).get(names.GENERATION) or "",
+        table_version=max(0, number(annotations_of(body).get(names.TABLE_VERSION))),
         deleting=deleting(body),
         trouble=why,
     )

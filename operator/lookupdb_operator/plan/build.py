@@ -22,8 +22,10 @@ def decided(status: Status, situation: Situation) -> Status:
 
 
 def is_needed(status: Status, wish: Wish) -> bool:
-    """Whether the store lacks what is asked for. An annotation that was taken away asks for nothing."""
-    return generations.wanted(status, wish) is None or wish.refresh not in ("", status.refreshed)
+    """Whether the store lacks what is asked for. An annotation that was taken away asks for nothing; one that was
+    answered with another spec's generation still asks for this one's."""
+    wanted = generations.wanted(status, wish)
+    return wanted is None or wish.refresh not in ("", wanted.refresh)
 
 
 def _of_this_wish(status: Status, wish: Wish) -> Status:

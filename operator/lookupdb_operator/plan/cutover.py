@@ -40,6 +40,10 @@ def confirmed(status: Status, situation: Situation) -> Status:
 
 def decided(status: Status, situation: Situation) -> Status:
     """``status`` with the routing table that should be written by now, its version claimed."""
+    return _newest(_wished(status, situation), situation)
+
+
+def _wished(status: Status, situation: Situation) -> Status:
     table, wish = status.table, situation.wish
     wanted = rollout.wanted(status, situation)
     is_another = wanted is not None and (table is None or table.rollout != wanted.rollout)
@@ -87,6 +91,16 @@ def is_overdue(status: Status, situation: Situation) -> bool:
     if table is None or table.confirmed_at:
         return False
     return clock.seconds_until(table.written_at, CONFIRMED_WITHIN, situation.now) == 0
+
+
+def _newest(status: Status, situation: Situation) -> Status:
+    """``status`` with a version of its routing table that routers take up: status may have been set back."""
+    table, newest = status.table, routers.newest_table(situation.observed)
+    if table is None or newest <= table.version:
+        return status
+    return replace(
+        status, table=replace(table, version=newest + 1, written_at=clock.written(situation.now), confirmed_at="")
+    )
 
 
 def _written(status: Status, target: Rollout, replicas: int, workers: int, situation: Situation) -> Status:

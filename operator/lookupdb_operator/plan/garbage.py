@@ -35,8 +35,9 @@ def _is_past(one: Existing, status: Status, desired: set[tuple[str, str]]) -> bo
         return _is_past_rollout(one.rollout, status)
     if one.generation:
         return _is_past_build(one.generation, status)
+    # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
     # What has no digest was not written by us.
-    return bool(one.digest) and (one.ref.kind, one.ref.name) not in desired
+    return bool(one.digest) and not one.table_version and (one.ref.kind, one.ref.name) not in desired
 
 
 def _is_past_build(generation: str, status: Status) -> bool:

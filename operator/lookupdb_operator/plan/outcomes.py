@@ -11,7 +11,7 @@ from typing import Final, Literal, cast
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
 from lookupdb_operator.plan import failures, generations, reasons
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.situation import Situation, Wish
 from lookupdb_operator.status import Build, Generation, Status
 
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
@@ -27,7 +27,7 @@ def recorded(status: Status, situation: Situation) -> Status:
     if result is not None and result.outcome in ("built", "adopted"):
         return _refreshed(generations.added(status, _generation(build, result, situation)), build)
     if result is not None and result.outcome == "unchanged":
-        return _refreshed(status, build)
+        return _refreshed(_confirmed(status, build, wish), build)
     trouble = _failure(job, pods, result)
     if trouble is None:
         return status
@@ -64,7 +64,14 @@ def _generation(build: Build, result: BuildResult, situation: Situation) -> Gene
         normalize=wish.normalize,
         value_format=cast(Literal["json", "raw"], wish.value_format),
         built_at=result.built_at,
+        refresh=build.refresh,
     )
+
+
+def _confirmed(status: Status, build: Build, wish: Wish) -> Status:
+    """``status`` when the source is as it was for the generation that is there already."""
+    known = generations.wanted(status, wish)
+    return status if known is None else generations.added(status, replace(known, refresh=build.refresh))
 
 
 def _refreshed(status: Status, build: Build) -> Status:
@@ -75,10 +82,11 @@ def _failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | 
     """Why the build failed; None while it may still come to something.
 
     A builder that was interrupted does not know by whom: the deadline, an eviction. Kubernetes says, a little later.
+    Of a Job that has ended the pod may be seen to end later: two watches tell of them.
     """
     if result is not None and result.reason != reasons.INTERRUPTED:
         return Trouble(_reason(result), result.message or "The builder gave no message.")
-    if job is None or job.state == "Running" or job.deleting:
+    if job is None or job.state == "Running" or job.deleting or any(_goes_on(pod) for pod in pods):
         return None
     if job.state == "Succeeded":
         return _NO_RESULT if pods else None
@@ -88,6 +96,10 @@ def _failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | 
     if told is not None:
         return told
     return _NO_RESULT if result is None else Trouble(reasons.INTERRUPTED, result.message)
+
+
+def _goes_on(pod: Pod) -> bool:
+    return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
 
 
 def _reason(result: BuildResult) -> str:

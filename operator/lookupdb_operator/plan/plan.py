@@ -4,6 +4,7 @@ each sees what those before it have decided.
     ownership      is it ours to act on?
     succession     is all of an earlier dataset of this name gone?
     mending        moments that a clock set back has left in the future
+    recovery       what status has forgotten, though it is there
     outcomes       how the build under way ended
     build          what is to be built; numbers of generations are claimed
     rollout        which rollouts should exist; their numbers are claimed
@@ -37,6 +38,7 @@ from lookupdb_operator.plan import (
     mending,
     outcomes,
     ownership,
+    recovery,
     rollout,
     serving,
     store,
@@ -62,7 +64,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     if succession.has_to_wait(status, observed):
         return succession.planned(status, observed, now)
     situation = Situation(observed, config, now, Wish.of(dataset, dataset.parsed, config))
-    status = _decided(status, situation)
+    status = _decided(recovery.recovered(status, observed, now), situation)
     secret = _secret(status, situation)
     if secret:
         status = store.noted(status, situation)

@@ -26,7 +26,7 @@ def answering(observed: Observed) -> tuple[Pod, ...]:
 
 
 def behind(observed: Observed, table: Table) -> Mapping[str, str]:
-    """Pod → why it does not answer from ``table`` or a newer one yet, of routers that may be answering."""
+    """Pod → why it does not answer from ``table`` yet, of routers that may be answering."""
     late: dict[str, str] = {}
     for pod in answering(observed):
         report = observed.routers.get(pod.uid)
@@ -34,9 +34,16 @@ def behind(observed: Observed, table: Table) -> Mapping[str, str]:
             late[pod.name] = "it was not asked yet"
         elif report.table_version is None:
             late[pod.name] = report.problem or "it has no routing table"
-        elif report.table_version < table.version:
+        elif report.table_version != table.version:
             late[pod.name] = report.problem or f"it answers from table {report.table_version}"
     return late
+
+
+def newest_table(observed: Observed) -> int:
+    """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
+    set back: a router takes up none but a newer one."""
+    told = [report.table_version or 0 for report in observed.routers.values()]
+    return max((*told, *(one.table_version for one in observed.others)), default=0)
 
 
 def _is_down(pod: Pod) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, Trouble
-from lookupdb_operator.plan import clock, cutover, outcomes, reasons, routers, serving
+from lookupdb_operator.plan import clock, cutover, outcomes, predecessors, reasons, routers, serving
 from lookupdb_operator.plan import rollout as rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Status
@@ -22,6 +22,7 @@ def found(status: Status, situation: Situation) -> tuple[Trouble, ...]:
     every = (
         *of_serving(status, situation),
         *_of_writes(situation.observed),
+        *_one(predecessors.orphaned(situation.observed)),
         *_one(of_build(status, situation.observed)),
         *_one(of_rollout(status, situation)),
         *_one(of_table(status, situation)),

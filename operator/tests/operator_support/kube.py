@@ -22,6 +22,7 @@ from aiohttp import web
 
 from lookupdb_operator.kinds import Kind
 from operator_support.kube_answers import KINDS, discovery, matches, merged
+from operator_support.kube_rights import Need, needs
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]
@@ -57,6 +58,8 @@ class Kube:
     writes: list[Write] = field(default_factory=list)
     reads: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of every request that does not write."""
+    used: set[Need] = field(default_factory=set)
+    """What all requests together had to be granted."""
     before_write: Callable[[Write], None] = lambda write: None
     """May raise Refusal."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -90,7 +93,7 @@ class Kube:
             coded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
             new["data"] = {**new.get("data", {}), **coded}
         meta["uid"] = old["metadata"]["uid"] if old else meta.get("uid", f"uid-{next(self._uids)}")
-        meta["creationTimestamp"] = "2030-01-01T00:00:00Z"
+        meta.setdefault("creationTimestamp", "2030-01-01T00:00:00Z")
         generation = old["metadata"]["generation"] if old else 0
         meta["generation"] = generation + (old is None or old.get("spec") != new.get("spec"))
         meta["resourceVersion"] = old["metadata"]["resourceVersion"] if old else ""
@@ -154,6 +157,10 @@ class Kube:
         kind = next((kind for kind in KINDS if (kind.api_version, kind.plural) == (api_version, rest[0])), None)
         if kind is None:
             raise Refusal(404, f"no resource {rest[0]}")
+        exists = (kind.name, namespace, rest[1] if len(rest) > 1 else "") in self.objects
+        self.used.update(
+            needs(request.method, kind, namespace, rest[1:], watches="watch" in request.query, exists=exists)
+        )
         if request.method == "GET":
             if gate := self.closed.get(request.path):
                 await gate.wait()

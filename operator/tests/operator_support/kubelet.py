@@ -63,7 +63,7 @@ class Kubelet:
     def start_routers(self) -> None:
         """Every Deployment has all of its pods, and they are ready."""
         for deployment in self.kube.all("Deployment"):
-            name, replicas = f"{deployment['metadata']['name']}-5d8f", deployment["spec"]["replicas"]
+            name, replicas = f"{deployment['metadata']['name']}-5d8f", deployment["spec"].get("replicas", 1)
             for replica in range(replicas):
                 self._pod(deployment, f"{name}-{replica}", self._running(), owner=("ReplicaSet", name))
             self._tell(deployment, {"replicas": replicas, "readyReplicas": replicas})

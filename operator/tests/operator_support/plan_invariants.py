@@ -72,7 +72,7 @@ class Invariants:
         version = 0 if before.table is None else before.table.version
         if before.table is not None and (after.table is None or after.table.version < version):
             raise Broken("the routing table's version goes back")
-        rolled = {rollout.generation for rollout in after.rollouts}
+        rolled = {rollout.generation for rollout in after.rollouts if rollout.template}
         if not rolled <= {generation.generation for generation in after.generations}:
             raise Broken("a generation that is rolled out is not kept")
 

@@ -205,9 +205,9 @@ class World:
 
     def _set(self, thing: Thing) -> ShardSet:
         ready = sum(pod.ready and pod.dies_at is None for pod in self.pods.values() if pod.owner == thing.uid)
-        rollout, shard = _label(thing, names.ROLLOUT), int(_label(thing, names.SHARD))
+        shard, labels = int(_label(thing, names.SHARD)), (_label(thing, names.ROLLOUT), _label(thing, names.GENERATION))
         replicas = thing.manifest["spec"]["replicas"]
-        return ShardSet(_ref(thing), rollout, shard, digest_of(thing.manifest), replicas, ready)
+        return ShardSet(_ref(thing), *labels, shard, digest_of(thing.manifest), replicas, ready)
 
     def _pod(self, pod: Process) -> Pod:
         waits = pod.trouble is not None and not pod.ready
@@ -447,7 +447,7 @@ class World:
         if pod.dies_at is not None or table is None or self.age(pod) < self.takes.router_start:
             return
         content = _table(table.manifest["data"][names.TABLE_FILE])
-        if pod.table is not None and pod.table["version"] == content["version"]:
+        if pod.table is not None and pod.table["version"] >= content["version"]:
             pod.ready = pod.trouble is None
             return
         nudged = pod.nudged is not None and pod.annotation == str(content["version"])
@@ -489,4 +489,5 @@ def _label(thing: Thing, label: str) -> str:
 
 def _existing(thing: Thing) -> Existing:
     labels = _label(thing, names.ROLLOUT), _label(thing, names.GENERATION)
-    return Existing(_ref(thing), digest_of(thing.manifest), *labels)
+    version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
+    return Existing(_ref(thing), digest_of(thing.manifest), *labels, version)

@@ -1,0 +1,76 @@
+"""A status that was wiped or set back: what serves goes on, and no number is used twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from operator_support.plan_given import serving
+from operator_support.plan_world import World
+
+from lookupdb_operator import names
+from lookupdb_operator.model import RouterReport
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.status import Status
+
+
+def _of_some_age() -> World:
+    """g3 serves from r3, by routing table 3."""
+    world = serving()
+    for version in (2, 3):
+        world.edit(source={"url": f"s3://data/v{version}.csv"})
+        world.settle()
+    assert world.status.table is not None
+    assert (world.status.generation, world.status.last_rollout, world.status.table.version) == ("g3", 3, 3)
+    return world
+
+
+def _set_back(world: World, status: Status) -> None:
+    world.status = status
+    world.version += 1
+
+
+def _versions(world: World) -> set[int]:
+    return {pod.table["version"] for pod in world.pods.values() if pod.component == names.ROUTER and pod.table}
+
+
+def test_a_status_that_was_wiped_is_built_up_again_beside_what_serves() -> None:
+    world = _of_some_age()
+    _set_back(world, Status())
+    planned = world.reconcile()
+    assert planned.delete == ()
+    assert [(one.rollout, one.generation, one.named) for one in planned.status.rollouts] == [("r3", "g3", 2)]
+    world.settle()
+    assert (world.status.generation, [one.rollout for one in world.status.rollouts]) == ("g4", ["r4"])
+    assert _versions(world) == {4}
+
+
+def test_a_routing_table_is_numbered_past_the_one_that_is_written_whatever_status_says() -> None:
+    world = _of_some_age()
+    table = world.status.table
+    assert table is not None
+    _set_back(world, replace(world.status, table=replace(table, version=1)))
+    world.settle()
+    assert _versions(world) == {4}
+
+
+def test_routers_that_are_ahead_of_all_that_is_written_are_overtaken() -> None:
+    """As after a backup of the cluster was restored: they take up none but a newer table."""
+    world = _of_some_age()
+    for pod in world.pods.values():
+        if pod.component == names.ROUTER:
+            pod.table = {**(pod.table or {}), "version": 9}
+    world.asked = True
+    world.settle()
+    assert _versions(world) == {10}
+
+
+def test_until_then_nobody_says_that_what_status_remembers_is_in_effect() -> None:
+    world = _of_some_age()
+    observed = world.observe()
+    ahead = {pod.uid: RouterReport(9) for pod in observed.pods if pod.component == names.ROUTER}
+    status = world.planner(replace(observed, routers=ahead), world.config, world.now).status
+    assert status.table is not None
+    assert (status.table.version, status.table.confirmed_at) == (10, "")
+    rolled_out = status.condition("RolledOut")
+    assert rolled_out is not None
+    assert rolled_out.reason == reasons.CONFIRMING
