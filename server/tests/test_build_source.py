@@ -140,7 +140,7 @@ def test_the_fingerprint_changes_when_a_file_does(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(CSV)
     (tmp_path / "b.csv").write_bytes(CSV)
 
-    def now(url: str = "*.csv") -> str:
+    def now(url: str = "*.csv") -> str | None:
         return fingerprint(resolve(dataset(tmp_path, url), volume=None))
 
     first = now()

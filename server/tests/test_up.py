@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
+from support.web import web_file
 
 from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
@@ -159,6 +160,21 @@ def test_a_changed_source_is_built_at_the_next_start(people: Callable[..., Stack
     second = people()
     assert second.find("ada@example.com") == {"ada@example.com": {"title": "Enchantress"}}
     assert second.generations() == ["g1", "g2"]
+
+
+def test_a_source_whose_changes_cannot_be_seen_is_read_at_every_start_and_not_watched(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    with web_file(b"email,title\nada@example.com,Countess\n") as file:
+        (tmp_path / "people.yaml").write_text(MANIFEST.replace("people.csv", f"{file.url}/people.csv"))
+        stack = people("--watch", "--watch-seconds", "0.05")
+        assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+        stack.says("its source's changes are not watched")
+        assert stack.stop() == 0
+        file.content = file.content.replace(b"Countess", b"Duchess ")
+        stack = people()
+        assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Duchess "}}
+        assert stack.generations() == ["g1", "g2"]
 
 
 def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: Callable[..., Stack]) -> None:

@@ -3,7 +3,7 @@
 The records side reads and sorts:
 
     objects = source.resolve(spec, volume=None)         # what there is: location lists files and objects
-    source.fingerprint(objects)                         # changes when the source does
+    source.fingerprint(objects)                         # changes when the source does; None: not known yet
     files = fetch.fetch(objects, scratch, progress)     # plain local files; inflate decompresses
     with records.SortedRecords(spec, files, scratch, memory_limit, threads, progress) as sorted_records:
         sorted_records.rejected, sorted_records.rows, sorted_records.sample

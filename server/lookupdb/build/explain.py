@@ -122,6 +122,8 @@ def _store_room(free: int | None) -> list[str]:
 
 def _fingerprint(objects: Sequence[SourceObject], options: run.Options, dataset: Dataset, spec: DatasetSpec) -> str:
     found = fingerprint(objects)
+    if found is None:
+        return "known once the source is read: its server tells neither ETag nor Last-Modified"
     if options.unless_fingerprint is None:
         return found
     if found != options.unless_fingerprint:

@@ -1,12 +1,14 @@
 """Makes every file of the source a plain, uncompressed file of this machine.
 
 A local file that is not compressed is used where it is. All else is streamed into scratch in bounded memory and
-decompressed on the way by us, so that a stream that is cut short is always seen.
+decompressed on the way by us, so that a stream that is cut short is always seen. What its server does not identify is
+identified by what was read.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from typing import Final
 from lookupdb.build.inflate import inflate
 from lookupdb.build.location import Remote, describe_local, remote_errors
 from lookupdb.build.progress import Progress
-from lookupdb.build.source import Format, SourceObject
+from lookupdb.build.source import Format, SourceObject, is_identified
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.manifest import SourceFile
 
@@ -29,7 +31,7 @@ class LocalFile:
     """One file of the source, plain and uncompressed."""
 
     described: SourceFile
-    """The object it was made from."""
+    """The object it was made from, identified."""
     format: Format
     delimiter: str
     path: Path
@@ -80,7 +82,10 @@ def _in_place(item: SourceObject) -> LocalFile:
 
 
 def _copy(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
-    chunks = _counted(_chunks(item), item.described, progress)
+    described, checksum = item.described, None if is_identified(item.described) else hashlib.sha256()
+    chunks = _counted(_chunks(item), described, progress)
+    if checksum:
+        chunks = _summed(chunks, checksum)
     if item.compression != "none":
         chunks = inflate(chunks, item.compression, item.described.url)
     with room_in(target.parent), target.open("wb") as out:
@@ -88,7 +93,9 @@ def _copy(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
             out.write(chunk)
     if isinstance(item.place, Path):
         _check_unchanged(item.described, item.place)
-    return LocalFile(item.described, item.format, item.delimiter, target, target.stat().st_size, False)
+    if checksum:
+        described = replace(described, etag=checksum.hexdigest())
+    return LocalFile(described, item.format, item.delimiter, target, target.stat().st_size, False)
 
 
 def _chunks(item: SourceObject) -> Iterator[bytes]:
@@ -100,6 +107,12 @@ def _chunks(item: SourceObject) -> Iterator[bytes]:
     with item.place.open("rb") as file:
         while chunk := file.read(_CHUNK):
             yield chunk
+
+
+def _summed(chunks: Iterable[bytes], checksum: hashlib._Hash) -> Iterator[bytes]:
+    for chunk in chunks:
+        checksum.update(chunk)
+        yield chunk
 
 
 def _counted(chunks: Iterator[bytes], described: SourceFile, progress: Progress) -> Iterator[bytes]:

@@ -267,9 +267,10 @@ def _describe(url: str, meta: Any) -> SourceFile:
     return SourceFile(url, meta["size"], meta["e_tag"], _time(meta))
 
 
-def _time(meta: Any) -> str:
+def _time(meta: Any) -> str | None:
+    """None where the server tells no time: obstore then says it is 1970."""
     moment: datetime.datetime = meta["last_modified"]
-    return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
+    return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z") if moment.timestamp() else None
 
 
 @contextmanager

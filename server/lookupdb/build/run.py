@@ -14,13 +14,13 @@ from lookupdb.build import earlier, gates
 from lookupdb.build.budget import Budget
 from lookupdb.build.compress import choose_dictionary
 from lookupdb.build.duplicates import Duplicates
-from lookupdb.build.fetch import fetch
+from lookupdb.build.fetch import LocalFile, fetch
 from lookupdb.build.progress import Progress
 from lookupdb.build.reading import no_collection
 from lookupdb.build.records import SortedRecords
 from lookupdb.build.report import Result
 from lookupdb.build.scratch import scratch_folder
-from lookupdb.build.source import SourceObject, fingerprint, resolve
+from lookupdb.build.source import fingerprint, resolve
 from lookupdb.build.write import GenerationWriter
 from lookupdb.errors import GenerationExists
 from lookupdb.manifest import Manifest, ShardFile, Totals
@@ -65,7 +65,7 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
         return _adopted(spec, dataset, options.generation, began)
     objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     print_of = fingerprint(objects)
-    if options.unless_fingerprint == print_of and earlier.holds(dataset, spec, print_of):
+    if print_of and _need_not_be(spec, dataset, options, print_of):
         return _unchanged(spec, print_of, began)
     active = earlier.active_manifest(dataset, options.active, spec.gates)
     try:
@@ -73,8 +73,14 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
             scratch_folder(options.scratch) as scratch,
             dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
         ):
+            files = fetch(objects, scratch, progress)
+            if print_of is None:  # only what was read tells
+                print_of = fingerprint(files)
+                assert print_of, "what was fetched is identified"
+                if _need_not_be(spec, dataset, options, print_of):
+                    return _unchanged(spec, print_of, began)
             one = _Build(spec, options, progress, scratch, claim, active)
-            manifest = one.run(objects, print_of, began)
+            manifest = one.run(files, print_of, began)
     except GenerationExists:
         if options.generation is None:
             raise
@@ -103,14 +109,13 @@ class _Build:
         self.active = active
         self.reading_peak = 0
 
-    def run(self, objects: Sequence[SourceObject], print_of: str, began: float) -> Manifest:
-        """Fetch, sort, write, check, publish."""
+    def run(self, files: Sequence[LocalFile], print_of: str, began: float) -> Manifest:
+        """Sort, write, check, publish."""
         options = self.options
-        files = fetch(objects, self.scratch, self.progress)
         limit, threads = options.memory_limit, options.threads
         with no_collection(), SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records:
             rejected, self.reading_peak = records.rejected, records.peak_memory
-            duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in objects], records.origin)
+            duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in files], records.origin)
             facts = gates.Facts(records.rows, rejected, self.active, lambda _key: True)
             gates.pass_all(gates.BEFORE_WRITING, self.spec.gates, facts)
             dictionary, shards, totals = self._write(records, duplicates)
@@ -124,7 +129,7 @@ class _Build:
             generation=self.claim.generation,
             content=spec.content_hash(),
             fingerprint=print_of,
-            source=tuple(one.described for one in objects),
+            source=tuple(one.described for one in files),
             key_columns=spec.key.columns,
             separator=spec.key.separator,
             normalize=spec.key.normalize,
@@ -198,6 +203,10 @@ def usable_cores() -> int:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _need_not_be(spec: DatasetSpec, dataset: Dataset, options: Options, print_of: str) -> bool:
+    return options.unless_fingerprint == print_of and earlier.holds(dataset, spec, print_of)
 
 
 def _unchanged(spec: DatasetSpec, print_of: str, began: float) -> Result:

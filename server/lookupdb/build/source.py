@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import orjson
 
@@ -63,10 +63,28 @@ def _refuse_local_files(urls: Iterable[str]) -> None:
             )
 
 
-def fingerprint(objects: Iterable[SourceObject]) -> str:
-    """32 hex digits that change when any object's url, size, ETag or (without ETag) time does, or their order."""
+class Described(Protocol):
+    """What has been made of one object of the source."""
+
+    @property
+    def described(self) -> SourceFile:
+        """The object."""
+
+
+def is_identified(described: SourceFile) -> bool:
+    """Whether a change of the object would be seen: some web servers tell neither ETag nor time."""
+    return described.etag is not None or described.modified is not None
+
+
+def fingerprint(objects: Iterable[Described]) -> str | None:
+    """32 hex digits that change when any object's url, size, ETag or (without ETag) time does, or their order.
+
+    None when one of them is not identified, as it is once it has been fetched: of the same size is not unchanged.
+    """
     entries = []
     for item in objects:
+        if not is_identified(item.described):
+            return None
         entry = asdict(item.described)
         if entry["etag"] is not None:
             del entry["modified"]

@@ -181,11 +181,18 @@ class Up:
             spec = self._reread()
             objects = await asyncio.to_thread(resolve, spec, volume=self._options.volume)
         except LookupdbError as error:
-            if str(error) != self._last_complaint:
-                self._last_complaint = str(error)
-                self._say(f"{self._spec.name}: not rebuilt: {error}")
+            self._complain(f"not rebuilt: {error}")
             return None
-        return Wanted(spec.content_hash(), fingerprint(objects), spec.replicas, spec.serving_workers)
+        found = fingerprint(objects)
+        if found is None:  # to fetch it at every look would be too much to ask of its server
+            self._complain("its source's changes are not watched: its server tells neither ETag nor Last-Modified")
+        return Wanted(spec.content_hash(), found or self._served().fingerprint, spec.replicas, spec.serving_workers)
+
+    def _complain(self, what: str) -> None:
+        """Say it, once while it stays the same."""
+        if what != self._last_complaint:
+            self._last_complaint = what
+            self._say(f"{self._spec.name}: {what}")
 
     def _reread(self) -> DatasetSpec:
         """The manifest as it is now. Raises InvalidManifest, also when it has become another dataset's."""
