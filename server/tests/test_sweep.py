@@ -130,6 +130,20 @@ class TestLiving:
         assert (sums["outcome"], sums["removedGenerations"], sums["datasets"]) == ("swept", 2, 1)
         assert swept(place)[0] == []
 
+    def test_nothing_newer_than_what_is_known_to_serve_goes(self, place: Place) -> None:
+        """The list was read before the sweep began: since then g4 may have been built, and serve with no other left."""
+        people = place.publish(place.dataset("people"), "g1", "g2", "g3", "g4", "g5")
+        place.living(people, keep=1, protect=("g2", "g3"))
+        swept(place)
+        assert people.generations() == ("g2", "g3", "g4", "g5")
+
+    def test_of_one_of_which_nothing_is_known_to_serve_nothing_goes(self, place: Place) -> None:
+        """As of one whose status was lost, or cannot be read."""
+        people = place.publish(place.dataset("people"), "g1", "g2", "g3")
+        place.living(people, keep=1)
+        assert swept(place)[0] == []
+        assert people.generations() == ("g1", "g2", "g3")
+
     def test_a_build_under_way_stays_and_what_a_dead_one_left_goes(self, place: Place, clock: Clock) -> None:
         people = place.publish(place.dataset("people"), "g1")
         place.living(people)
@@ -227,7 +241,7 @@ class TestNeverTouched:
     def test_anything_in_a_dry_run(self, place: Place, clock: Clock) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2")
         gone = place.publish(place.dataset("gone"), "g1")
-        place.living(people, keep=1)
+        place.living(people, keep=1, protect=("g2",))
         sentences, sums = swept(place, "--dry-run")
         assert sentences == [
             "would have: team/gone (3f2b9c1e): marked: no such dataset lives",
@@ -306,7 +320,7 @@ def test_without_a_cluster_the_lists_own_is_swept(tmp_path: Path) -> None:
 def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(tmp_path, str(tmp_path / "store"), None)
     one, other = (place.publish(place.dataset(name), "g1", "g2") for name in ("one", "other"))
-    place.living(one, other, keep=1)
+    place.living(one, other, keep=1, protect=("g2",))
     remove = type(one).remove
 
     def failing(self: Any, generation: str) -> None:

@@ -65,9 +65,12 @@ def command(store_url: str, cluster_id: str | None, living_list: Path, grace: fl
     \b
         lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living living.json --dry-run
 
-    Of a living dataset the newest generations stay, as many as it keeps, and those that the list protects. A dataset
-    that the list does not name is marked by the first sweep that finds it so; a later one removes it, once the mark
-    has stood for the grace period. A generation whose builder is alive stays, and so does whatever is not known.
+    Of a living dataset the newest generations stay, as many as it keeps, those that the list protects, and all that
+    are newer than these: they may have come to serve since the list was read. Where it protects none, all stay.
+
+    A dataset that the list does not name is marked by the first sweep that finds it so; a later one removes it, once
+    the mark has stood for the grace period. A generation whose builder is alive stays, and so does whatever is not
+    known.
 
     The list has the members formatVersion (1), cluster, and datasets: [{namespace, name, uid, keep, protect}]; with
     namespaces: [...], only what is in those is swept. Of another cluster or another format it is refused. Standard

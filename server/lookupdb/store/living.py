@@ -23,7 +23,7 @@ class Living:
     keep: int
     """So many of the newest generations."""
     protect: frozenset[str]
-    """And these: what serves, what is rolled out."""
+    """And these: what serves, what is rolled out. What is newer than all of them stays too; none: everything stays."""
 
 
 def cluster_of(path: Path) -> str:

@@ -2,6 +2,8 @@
 
 A dataset that does not live is marked first, by a note in its folder, and removed when the mark has stood for the grace
 period: a dataset that comes back meanwhile loses its mark and nothing else. Generations whose builder is alive stay.
+The list is older than the sweep: of a living dataset only what is older than the newest generation it protects goes,
+because what was built since may serve, and nothing of one that protects none, of which nobody knows what serves.
 What is not known to be ours is never touched, nor is anything of another cluster.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import datetime
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import GenerationExists, StoreError
+from lookupdb.manifest import generation_number
 from lookupdb.store.dataset import Dataset
 from lookupdb.store.layout import Address
 from lookupdb.store.living import Living
@@ -68,10 +71,8 @@ class Sweep:
             yield f"{_called(dataset)}: unmarked: it lives"
             self.summary.unmarked += 1
             self._note(dataset, None)
-        whole = dataset.generations()
-        for generation in whole[: max(0, len(whole) - living.keep)]:
-            if generation not in living.protect:
-                yield from self._remove(dataset, generation)
+        for generation in _outlived(dataset.generations(), living):
+            yield from self._remove(dataset, generation)
         yield from self._remove_remains(dataset)
 
     def _bury(self, dataset: Dataset) -> Iterator[str]:
@@ -111,6 +112,13 @@ class Sweep:
     def _note(self, dataset: Dataset, content: bytes | None) -> None:
         if not self._dry:
             dataset.write_note(MARK, content)
+
+
+def _outlived(whole: Sequence[str], living: Living) -> list[str]:
+    """Of the generations ``whole``, oldest first, those that ``living`` neither keeps nor may come to need."""
+    newest = max(map(generation_number, living.protect), default=0)
+    older = [generation for generation in whole[: -living.keep] if generation_number(generation) < newest]
+    return [generation for generation in older if generation not in living.protect]
 
 
 def _reclaim(dataset: Dataset, generation: str) -> bool:
