@@ -17,8 +17,12 @@ _RESYNCS: Final = 3
 class Health:
     """What ``/healthz`` answers."""
 
-    def __init__(self, metrics: Metrics, *, resync: float, alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, metrics: Metrics, *, resync: float, alive: Callable[[], bool], longest_wait: Callable[[], float]
+    ) -> None:
+        """``longest_wait``: seconds that some dataset has been waiting for a look, or for its look to end."""
         self._metrics = metrics
+        self._longest_wait = longest_wait
         self._patience = max(_RESYNCS * resync, _PATIENCE)
         self._alive = alive
         self._failure: str | None = None
@@ -34,7 +38,9 @@ class Health:
         if not self._alive():
             return "a worker of the queue has ended"
         if (age := self._metrics.success_age()) > self._patience:
-            return f"no look at a dataset and no resync has succeeded for {age:.0f} s"
+            return f"no look at a dataset has succeeded for {age:.0f} s, nor has a resync where there are none"
+        if (wait := self._longest_wait()) > self._patience:
+            return f"a dataset has been waiting for the end of a look for {wait:.0f} s"
         return None
 
 

@@ -98,7 +98,12 @@ class _Operator:
     async def start(self) -> None:
         """Before kopf lists anything: all that a look needs, then the workers, who wait for the first key."""
         options = self._options
-        health = Health(self._metrics, resync=options.resync_seconds, alive=self._alive)
+        health = Health(
+            self._metrics,
+            resync=options.resync_seconds,
+            alive=self._alive,
+            longest_wait=lambda: self._queue.longest_wait,
+        )
         self._port = Port(health, self._metrics, host=options.host, port=options.port)
         await self._port.open()
         config = replace(options.config, cluster=await _persistently(self._cluster_id))

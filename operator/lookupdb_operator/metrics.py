@@ -57,7 +57,7 @@ class Metrics:
         )
         Gauge(
             "lookupdb_operator_last_success_age_seconds",
-            "Seconds since a look at a dataset, or a resync, last succeeded.",
+            "Seconds since a look at a dataset last succeeded; where there is no dataset, since a resync did.",
             registry=self._registry,
         ).set_function(self.success_age)
 
@@ -70,7 +70,7 @@ class Metrics:
         self._depth.set_function(depth)
 
     def succeeded(self) -> None:
-        """A look or a resync ended well."""
+        """A look ended well; where there is nothing to look at, a resync."""
         self._last_success = self._clock()
 
     def success_age(self) -> float:

@@ -64,8 +64,10 @@ class Queue(Generic[K]):
         self._chance = chance
         self._longest = longest
         self._waiting: deque[K] = deque()
-        self._known: set[K] = set()
-        self._running: set[K] = set()
+        self._known: dict[K, float] = {}
+        """Waiting, since when."""
+        self._running: dict[K, float] = {}
+        """Being looked at, since when."""
         self._timers: dict[K, Timer] = {}
         self._failures: dict[K, int] = {}
         self._arrived = asyncio.Event()
@@ -75,13 +77,18 @@ class Queue(Generic[K]):
         """How many keys wait for a worker."""
         return len(self._waiting)
 
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that some key has been waiting for a worker, or for its look to end; 0 when none does."""
+        return self._clock.time() - min((*self._known.values(), *self._running.values()), default=self._clock.time())
+
     def add(self, key: K) -> None:
         """Look at ``key`` as soon as a worker is free. A look that was planned for later is not needed any more."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
         if key in self._known:
             return
-        self._known.add(key)
+        self._known[key] = self._clock.time()
         if key not in self._running:
             self._waiting.append(key)
             self._arrived.set()
@@ -116,13 +123,13 @@ class Queue(Generic[K]):
             self._arrived.clear()
             await self._arrived.wait()
         key = self._waiting.popleft()
-        self._known.discard(key)
-        self._running.add(key)
+        del self._known[key]
+        self._running[key] = self._clock.time()
         return key
 
     def done(self, key: K) -> None:
         """``key`` may be looked at again."""
-        self._running.discard(key)
+        self._running.pop(key, None)
         if key in self._known:
             self._waiting.append(key)
             self._arrived.set()

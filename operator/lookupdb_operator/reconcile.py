@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 Decide = Callable[[Observed, Config, datetime], Plan]
 Refusals = Mapping[tuple[str, str], str]
 
+_ASKED_EVERY: Final = 600.0
+"""Seconds after which routers are asked at the next look though nothing has changed: that they answer from another
+table than status says (it was set back, the cluster was restored) shows nowhere else."""
 _DELETED_REMEMBERED: Final = 1024
 _DELETED_AGAIN: Final = 30.0
 """Seconds after which an object that is still there is deleted again; until then its informer only lags."""
@@ -49,6 +52,7 @@ class Reconciler:
         metrics: Metrics,
         decide: Decide,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._held = held
         self._observer = observer
@@ -58,8 +62,10 @@ class Reconciler:
         self._metrics = metrics
         self._decide = decide
         self._now = now
+        self._clock = clock
         self._refusals: dict[Key, Refusals] = {}
         self._asks: set[Key] = set()
+        self._asked: dict[Key, float] = {}
         self._deleted: OrderedDict[str, float] = OrderedDict()
 
     async def look(self, key: Key) -> float | None:
@@ -74,6 +80,7 @@ class Reconciler:
             outcome = "done"
         except Again:
             outcome = "refused"
+            self._metrics.succeeded()  # all was done that the API server lets be done
             raise
         except Conflict as error:
             outcome = "conflict"
@@ -93,7 +100,7 @@ class Reconciler:
     async def _look(self, key: Key) -> float | None:
         refusals = self._refusals.get(key, {})
         observed = await self._observer.observe(
-            key, ask_routers=key in self._asks, refusals=refusals, store=self._store()
+            key, ask_routers=self._is_to_ask(key), refusals=refusals, store=self._store()
         )
         if observed is None:
             self._forget(key)
@@ -118,6 +125,14 @@ class Reconciler:
         # What was refused and is no longer shows in a condition, which the next look takes back.
         return 0.0 if refusals else plan.again
 
+    def _is_to_ask(self, key: Key) -> bool:
+        """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
+        now = self._clock()
+        asks = key in self._asks or now - self._asked.get(key, float("-inf")) >= _ASKED_EVERY
+        if asks:
+            self._asked[key] = now
+        return asks
+
     def _remember(self, dataset: Dataset, plan: Plan) -> None:
         if plan.ask_routers:
             self._asks.add(dataset.key)
@@ -131,6 +146,7 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         self._refusals.pop(key, None)
         self._asks.discard(key)
+        self._asked.pop(key, None)
         self._metrics.forget(*key)
 
     async def _write_status(self, dataset: Dataset, status: Status) -> bool:
@@ -174,7 +190,7 @@ class Reconciler:
     async def _delete(self, dataset: Dataset, refs: tuple[Ref, ...]) -> dict[tuple[str, str], str]:
         refused: dict[tuple[str, str], str] = {}
         for ref in refs:
-            if time.monotonic() - self._deleted.get(ref.uid, float("-inf")) < _DELETED_AGAIN:
+            if self._clock() - self._deleted.get(ref.uid, float("-inf")) < _DELETED_AGAIN:
                 continue
             try:
                 await self._cluster.delete(ref, dataset.namespace)
@@ -182,7 +198,7 @@ class Reconciler:
                 refused[ref.kind, ref.name] = error.message
                 log.warning("%s/%s: deleting %s %s: refused: %s", *dataset.key, ref.kind, ref.name, error.message)
                 continue
-            self._deleted[ref.uid] = time.monotonic()
+            self._deleted[ref.uid] = self._clock()
             self._deleted.move_to_end(ref.uid)
             if len(self._deleted) > _DELETED_REMEMBERED:
                 self._deleted.popitem(last=False)

@@ -246,7 +246,7 @@ def test_a_node_that_was_rebooted() -> None:
     [
         pytest.param(
             '{"reason":"CorruptFile","message":"shard 3: sha256 differs\\n  build it again"}\n',
-            reasons.FETCH_FAILED,
+            reasons.CORRUPT_FILE,
             "(exit code 5: shard 3: sha256 differs; build it again)",
             id="json",
         ),

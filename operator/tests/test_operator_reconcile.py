@@ -83,7 +83,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.cluster, self.held, self.observer, self.metrics = FakeCluster(), FakeHeld(), FakeObserver(), Metrics()
-        self.plan = Plan(status=DATASET.status)
+        self.plan, self.clock = Plan(status=DATASET.status), 0.0
         self.reconciler = Reconciler(
             held=cast(Held, self.held),
             observer=cast(Observer, self.observer),
@@ -93,6 +93,7 @@ class Bench:
             metrics=self.metrics,
             decide=lambda observed, config, now: self.plan,
             now=lambda: datetime(2030, 1, 1, tzinfo=UTC),
+            clock=lambda: self.clock,
         )
 
     async def look(self) -> float | None:
@@ -224,7 +225,24 @@ async def test_routers_are_asked_while_the_plan_wants_to_know(bench: Bench) -> N
     bench.plan = Plan(status=DATASET.status)
     await bench.look()
     await bench.look()
-    assert [asked for asked, _ in bench.observer.asked] == [False, True, False]
+    assert [asked for asked, _ in bench.observer.asked] == [True, True, False], "at first they are asked anyhow"
+
+
+async def test_routers_are_asked_now_and_then_though_nothing_has_changed(bench: Bench) -> None:
+    for moment in (100.0, 699.0, 700.0, 701.0):
+        bench.clock = moment
+        await bench.look()
+    assert [asked for asked, _ in bench.observer.asked] == [True, False, True, False]
+
+
+async def test_a_look_of_which_a_write_was_refused_is_a_success_as_far_as_it_goes(bench: Bench) -> None:
+    """A quota that is full is not mended by starting the operator anew."""
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"),))
+    bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
+    before = bench.metrics._last_success
+    with pytest.raises(Again):
+        await bench.look()
+    assert bench.metrics._last_success > before
 
 
 async def test_an_event_that_cannot_be_told_stops_nothing(bench: Bench) -> None:
@@ -260,9 +278,9 @@ async def test_a_defect_is_counted_and_passed_on(bench: Bench) -> None:
 
 
 def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
-    now, alive = [0.0], [True]
+    now, alive, waited = [0.0], [True], [0.0]
     metrics = Metrics(clock=lambda: now[0])
-    health = Health(metrics, resync=600.0, alive=lambda: alive[0])
+    health = Health(metrics, resync=600.0, alive=lambda: alive[0], longest_wait=lambda: waited[0])
     now[0] = 1800.0
     assert health.problem() is None
     now[0] = 1801.0
@@ -270,7 +288,11 @@ def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
     metrics.succeeded()
     assert health.problem() is None
     now[0] = 2000.0
-    assert Health(metrics, resync=10.0, alive=lambda: True).problem() is None, "900 s at least"
+    short = Health(metrics, resync=10.0, alive=lambda: True, longest_wait=lambda: waited[0])
+    assert short.problem() is None, "900 s at least"
+    waited[0] = 901.0
+    assert "waiting for the end of a look for 901 s" in (short.problem() or "")
+    assert health.problem() is None
     alive[0] = False
     assert "worker" in (health.problem() or "")
     alive[0] = True

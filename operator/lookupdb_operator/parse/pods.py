@@ -27,6 +27,7 @@ _STARTING: Final = frozenset(
 _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
 _TOLD_BY_FETCH: Final = frozenset(
     {reasons.STORE_DENIED, reasons.STORE_UNAVAILABLE, reasons.OUT_OF_DISK, reasons.NOT_ENOUGH_ROOM}
+    | {reasons.GENERATION_MISSING, reasons.CORRUPT_FILE}
 )
 _LIMITS: Final = {
     names.BUILDER: "spec.build.resources",

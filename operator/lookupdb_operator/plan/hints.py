@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from lookupdb_operator import names
 from lookupdb_operator.plan import reasons
+
+_REFRESH: Final = f"Set the annotation {names.REFRESH} to another value: the dataset is built again."
 
 REMEDIES: Final[Mapping[str, str]] = {
     reasons.BAD_SOURCE: "Correct the source, or the spec.",
@@ -13,6 +16,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.STORE_UNAVAILABLE: "Look whether the store answers from this cluster.",
     reasons.STORE_DENIED: "Correct the store's credentials in the operator's Secret.",
     reasons.STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
+    reasons.GENERATION_MISSING: _REFRESH,
+    reasons.CORRUPT_FILE: _REFRESH,
     reasons.NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
     reasons.OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
     reasons.DEADLINE_EXCEEDED: "Raise spec.build.deadlineSeconds.",

@@ -66,6 +66,8 @@ STORE_DENIED: Final = "StoreDenied"
 """The store refuses the credentials."""
 GENERATION_EXISTS: Final = "GenerationExists"
 """The store already holds another generation of this number."""
+GENERATION_MISSING: Final = "GenerationMissing"
+"""The store has lost a generation that is to be served, or compared with."""
 OUT_OF_MEMORY: Final = "OutOfMemory"
 """Killed for using more memory than its limit."""
 NOT_ENOUGH_ROOM: Final = "NotEnoughRoom"
@@ -109,6 +111,7 @@ OF_BUILDERS: Final = frozenset(
         STORE_UNAVAILABLE,
         STORE_DENIED,
         GENERATION_EXISTS,
+        GENERATION_MISSING,
         OUT_OF_MEMORY,
         NOT_ENOUGH_ROOM,
         OUT_OF_DISK,
