@@ -128,7 +128,7 @@ class Up:
         await rollout.start()
         totals = manifest.totals
         self._say(
-            f"{spec.name}: {generation} serves {_counted(totals.records, 'record')} from "
+            f"{spec.name}: {generation} is loaded: {_counted(totals.records, 'record')} in "
             f"{_counted(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
         )
         return rollout
