@@ -79,6 +79,7 @@ async def started(router: Router, *given: dict[str, Any], version: int = 1) -> R
 async def test_without_a_table_it_waits_and_is_not_complete(router: Router) -> None:
     router.watcher.start()
     assert (router.status["error"], router.status["tableVersion"]) == (cutover.WAITING, None)
+    assert router.status["datasetUid"] is None
     assert not router.core.cutover.complete
 
 
@@ -242,6 +243,41 @@ async def test_an_older_version_is_refused_and_said_so(router: Router, entries: 
     router.write(table_file(entries["g2"], version=5))
     await soon(lambda: router.status["error"] is None, "all is well again")
     assert await router.core.find("k1") == b"g2"
+
+
+async def test_a_table_of_another_dataset_is_refused_by_a_router_of_one_the_first_too(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    """A dataset that is deleted and made again is another one: what the old one's table names is on its way out."""
+    router = Router(router.path, Core(router.core.limits, dataset_uid="local"))
+    strange = {"namespace": "default", "name": "sample", "uid": "of before"}
+    router.write(table_file(entries["g1"], version=7, dataset=strange))
+    router.watcher.start()
+    assert "'of before'" in router.status["error"]
+    assert "'local'" in router.status["error"]
+    assert (router.status["tableVersion"], router.status["datasetUid"], router.status["tableSeen"]) == (None, None, 7)
+    assert router.core.count("reloads_refused") == 1
+    assert not router.core.cutover.complete
+    router.write(table_file(entries["g1"], version=1))
+    await router.in_effect(1)
+    assert (router.status["datasetUid"], router.status["error"]) == ("local", None)
+    router.write(table_file(entries["g2"], version=8, dataset=strange))
+    await soon(lambda: router.core.count("reloads_refused") == 2, "it is refused again")
+    assert (router.status["tableVersion"], router.status["datasetUid"]) == (1, "local")
+    router.watcher.stop()
+    router.core.close()
+
+
+async def test_a_router_of_any_takes_it_and_says_whose_it_is(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    assert router.status["datasetUid"] == "local"
+    strange = {"namespace": "default", "name": "sample", "uid": "another"}
+    router.write(table_file(entries["g1"], version=1, dataset=strange))
+    await soon(lambda: router.status["error"], "it waits for shards of that dataset")
+    assert "waits for an endpoint to prove itself" in router.status["error"]
+    assert router.status["datasetUid"] == "local"
 
 
 async def test_a_table_before_its_shards_answers_unavailable_and_then_serves(

@@ -104,6 +104,19 @@ def test_versions_only_grow(new: RoutingTable, current: RoutingTable | None, sen
     assert (why is None) if sentence is None else (why and sentence in why)
 
 
+def test_a_router_of_one_dataset_takes_no_table_of_another() -> None:
+    own, other = table(entry([[A]])), table(entry([[A]]), dataset=OTHER, version=9)
+    sentence = (
+        "it is the table of default/sample with uid 'made again', and this router is of the dataset with uid 'local'"
+    )
+    for current in (None, own):
+        assert refusal(own, current, "local") is None
+        assert refusal(other, current, "local") == sentence
+    old = refusal(own, table(entry([[A]]), version=2), "local")
+    assert old
+    assert "is older than version 2" in old
+
+
 ONE, TWO = table(entry([[A], [A]]), version=1), table(entry([[B], [B]]), version=2)
 NEXT = table(entry([[B], [B]], "g2"), version=2)
 

@@ -149,6 +149,18 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
         assert router.get("/v1/lookup/k1") == (200, b"v1")
 
 
+def test_a_router_of_one_dataset_serves_no_other(table: Path) -> None:
+    with starting(table, "--dataset-uid", "another") as router:
+        sentence = "uid 'local', and this router is of the dataset with uid 'another'"
+        until(lambda: sentence in (router.reports("error")[0] or ""), "the table is refused")
+        assert router.reports("datasetUid") == [None]
+        assert router.get("/v1/lookup/k1")[0] == 503
+        assert b"lookupdb_router_reloads_refused_total 1.0" in router.get("/metrics", admin=True)[1]
+    with routing(table, "--dataset-uid", "local") as router:
+        assert router.get("/v1/lookup/k1") == (200, b"v1")
+        assert router.reports("datasetUid") == ["local"]
+
+
 def test_shard_servers_that_want_a_password_are_given_it(generation: Path, tmp_path: Path) -> None:
     password, path = tmp_path / "password", tmp_path / "table.json"
     password.write_text("open sesame\n")

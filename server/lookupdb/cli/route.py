@@ -39,6 +39,12 @@ def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., An
     required=True,
     help="The routing table file. It is watched: a change takes effect while serving.",
 )
+@option(
+    "--dataset-uid",
+    metavar="UID",
+    help="The dataset to route for: a table of another is refused, also of one deleted that had the same name.  "
+    "[default: any]",
+)
 @option("--host", default="127.0.0.1", help="The address to listen on. 0.0.0.0 is for containers.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, help="The public HTTP port; 0 takes a free one.")
 @option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
@@ -63,6 +69,7 @@ def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., An
 def command(
     *,
     table: Path,
+    dataset_uid: str | None,
     host: str,
     port: int,
     admin_port: int,
@@ -88,7 +95,7 @@ def command(
     """
     sockets = listeners.bind_shared(host, port, workers)
     counters = Counters(NAMES, workers)
-    config = worker.config(table.absolute(), _limits(limits), password)
+    config = worker.config(table.absolute(), dataset_uid, _limits(limits), password)
     fleet = Fleet(
         module="lookupdb.route.worker",
         configs=[config] * workers,

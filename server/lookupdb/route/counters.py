@@ -35,7 +35,7 @@ COUNTERS: Final = {
     "endpoints_broken": "Times that a connection to an endpoint that was in use broke.",
     "proofs_failed": "Times that an endpoint proved to serve something else than the routing table says.",
     "reloads": "Routing tables put into effect.",
-    "reloads_refused": "Routing tables refused: not valid, or older than the one in effect.",
+    "reloads_refused": "Routing tables refused: not valid, older than the one in effect, or another dataset's.",
 }
 
 GAUGES: Final = {

@@ -30,12 +30,18 @@ _UNREADY: Final = INDEX["endpoints_unready"]
 
 
 class Cutover:
-    """Puts routing tables into effect in ``lookups``. ``on_change`` is called when ``status()`` has changed."""
+    """Puts routing tables into effect in ``lookups``. ``on_change`` is called when ``status()`` has changed.
 
-    def __init__(self, lookups: Lookups, settings: Settings, on_change: Callable[[], None]) -> None:
+    With ``dataset_uid``, a table of any other dataset is refused, the first one too.
+    """
+
+    def __init__(
+        self, lookups: Lookups, settings: Settings, on_change: Callable[[], None], dataset_uid: str | None = None
+    ) -> None:
         self._lookups = lookups
         self._settings = settings
         self._on_change = on_change
+        self._dataset_uid = dataset_uid
         self._pool = Pool(settings)
         self._next: LiveTable | None = None
         self._retiring: list[LiveTable] = []
@@ -50,7 +56,7 @@ class Cutover:
         """Put ``table`` into effect as soon as it can be; the newest table offered wins."""
         self._seen = table.version
         current = self._lookups.live
-        why = tables.refusal(table, current.table if current else None)
+        why = tables.refusal(table, current.table if current else None, self._dataset_uid)
         if why:
             self.refuse(why)
             return
@@ -70,7 +76,7 @@ class Cutover:
             self._on_change()
 
     def status(self) -> dict[str, Any]:
-        """What this worker reports: the version in effect, the version seen, and what is wrong."""
+        """What this worker reports: whose table and which version is in effect, the version seen, and what is wrong."""
         live = self._lookups.live
         watched = self._next or live
         return {

@@ -119,12 +119,18 @@ def parse(content: bytes) -> RoutingTable:
     return table
 
 
-def refusal(new: RoutingTable, current: RoutingTable | None) -> str | None:
-    """Why ``new`` may not follow ``current``, as a sentence; None when it may.
+def refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
+    """Why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None: of any), as a sentence;
+    None when it may.
 
     Versions only grow, so that a late or repeated write cannot bring back shards that are being retired. Another
     dataset (also one deleted and made again: its uid differs) counts from its own beginning.
     """
+    if uid is not None and new.dataset.uid != uid:
+        return (
+            f"it is the table of {new.dataset} with uid {new.dataset.uid!r}, and this router is of the dataset with "
+            f"uid {uid!r}"
+        )
     if current is None or new.dataset != current.dataset or new.version > current.version or new == current:
         return None
     if new.version == current.version:

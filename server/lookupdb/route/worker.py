@@ -31,9 +31,9 @@ REPORT_SECONDS: Final = 0.05
 """How long a change may wait before the supervisor is told."""
 
 
-def config(table: Path, limits: Limits, password: str | None) -> dict[str, Any]:
+def config(table: Path, dataset_uid: str | None, limits: Limits, password: str | None) -> dict[str, Any]:
     """What the supervisor tells each worker in ``Boot.config``."""
-    return {"table": str(table), "limits": asdict(limits), "password": password}
+    return {"table": str(table), "dataset_uid": dataset_uid, "limits": asdict(limits), "password": password}
 
 
 def settings(limits: Limits, slot: memoryview, password: str | None) -> Settings:
@@ -91,7 +91,8 @@ async def route(boot: Boot) -> None:
         if cutover.complete:
             complete.set()
 
-    cutover = Cutover(lookups, settings(limits, slot, boot.config["password"]), changed)
+    endpoints = settings(limits, slot, boot.config["password"])
+    cutover = Cutover(lookups, endpoints, changed, boot.config["dataset_uid"])
     watcher = Watcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
     reports.changed(cutover)  # that there is no routing table yet, if so

@@ -129,14 +129,14 @@ class Clients:
 
 
 @contextlib.contextmanager
-def starting(table: Path) -> Iterator[Router]:
+def starting(table: Path, *options: str) -> Iterator[Router]:
     """``lookupdb route`` that need not become ready: on ports chosen beforehand, since there is no ready file yet."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         port, admin = one.getsockname()[1], other.getsockname()[1]
     command = [sys.executable, "-m", "lookupdb", "route", "--table", str(table), "--drain-seconds", "0"]
-    process = subprocess.Popen([*command, "--port", str(port), "--admin-port", str(admin)])
+    process = subprocess.Popen([*command, "--port", str(port), "--admin-port", str(admin), *options])
     router = Router(process, port, admin)
 
     def answers() -> bool:

@@ -117,11 +117,12 @@ class Core:
 
     limits: Limits = LIMITS
     counters: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * len(NAMES))).cast("Q"))
+    dataset_uid: str | None = None
 
     def __post_init__(self) -> None:
         self.lookups = Lookups(self.limits, self.counters)
         settings = Settings(self.limits.deadline_seconds, self.limits.max_queued_keys, self.counters, random.Random(1))
-        self.cutover = Cutover(self.lookups, settings, lambda: None)
+        self.cutover = Cutover(self.lookups, settings, lambda: None, self.dataset_uid)
 
     def count(self, name: str) -> int:
         """One of the counters."""
