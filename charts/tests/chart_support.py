@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import yaml
 
 ROOT: Final = Path(__file__).parents[2]
@@ -102,6 +103,11 @@ def template(
             *flags,
         ]
         return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def taken(verb: click.Command, arguments: list[str]) -> dict[str, Any]:
+    """What ``verb`` understands by its ``arguments``; click's UsageError when it does not."""
+    return verb.make_context("verb", list(arguments)).params
 
 
 def complaints(rendered: Rendered) -> str:

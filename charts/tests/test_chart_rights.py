@@ -1,0 +1,113 @@
+"""The operator's rights: what it really asks of an API server, in a story in which it does all that it ever does, is
+granted by the chart's roles; and what is granted is used."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_support.kube import Kube, serving
+from operator_support.kube_rights import Grant, Need, grants
+from operator_support.kube_story import all_steps, condition, dataset, respecified, seen, step_to_build
+from operator_support.kubelet import Kubelet, kubelet_of
+from operator_support.running import free_port, operating, until
+
+from chart_support import Rendered, Values, render, taken
+from lookupdb_operator import command, kinds
+from lookupdb_operator.main import Options
+
+UNUSED = [
+    # Of who makes an object with blockOwnerDeletion, where the admission plugin OwnerReferencesPermissionEnforcement
+    # is on, as on OpenShift.
+    ("update", "lookupdb.dev/lookupdatasets/finalizers"),
+]
+
+SPEC: dict[str, Any] = {
+    "router": {"autoscaling": {"maxReplicas": 3}, "resources": {"requests": {"cpu": "1"}}, "deadlineMilliseconds": 100},
+    "rollout": {"drainSeconds": 0},
+}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["shop"]}], ids=["everywhere", "in a listed namespace"])
+async def test_the_operator_may_do_what_it_does_and_no_more(
+    values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    rendered = render(values)
+    async with serving(tmp_path) as kube, kubelet_of(kube) as kubelet:
+        await lived(kube, kubelet, chosen_by(rendered, kubelet))
+
+    given = granted(rendered)
+    assert [need for need in sorted(kube.used) if not any(one.covers(need) for one in given)] == []
+    idle = [one for one in sorted(given) if not any(one.covers(need) for need in kube.used)]
+    assert [(one.verb, one.resource) for one in idle] == UNUSED
+
+
+def test_what_a_rule_covers() -> None:
+    need = Need("create", "/configmaps", "shop", "airports-routing-table")
+    assert Grant("create", "/configmaps").covers(need)
+    assert not Grant("patch", "/configmaps").covers(need)
+    assert not Grant("create", "/configmaps", "elsewhere").covers(need)
+    assert not Grant("create", "/configmaps", names=(need.name,)).covers(need), "no name is known yet"
+
+
+def chosen_by(rendered: Rendered, kubelet: Kubelet) -> Options:
+    """What the operator is started with by the chart, but for its addresses."""
+    chosen = command.options(**taken(command.command, rendered.args()[1:]))
+    return replace(chosen, host="127.0.0.1", port=free_port(), admin_port=kubelet.admin_port)
+
+
+def granted(rendered: Rendered) -> set[Grant]:
+    """By every role that is bound to the operator's ServiceAccount."""
+    roles = [*rendered.of("Role"), *rendered.of("ClusterRole")]
+    bindings = [*rendered.of("RoleBinding"), *rendered.of("ClusterRoleBinding")]
+    bound = {(one["roleRef"]["kind"], one["roleRef"]["name"], one["metadata"].get("namespace")) for one in bindings}
+    return grants(
+        role for role in roles if (role["kind"], role["metadata"]["name"], role["metadata"].get("namespace")) in bound
+    )
+
+
+async def lived(kube: Kube, kubelet: Kubelet, chosen: Options) -> None:
+    """A dataset from its first build to its second rollout, with troubles and remnants."""
+    kube.put(dataset(**SPEC))
+    async with operating(chosen):
+        await step_to_build(kube)
+        await asked_for_events(kube)
+        await all_steps(kube, kubelet)
+        await rolled_out_again(kube, kubelet)
+        await tidied(kube)
+        await until(lambda: kube.get("ConfigMap", chosen.namespace, chosen.living_list), "the living list")
+
+
+async def asked_for_events(kube: Kube) -> None:
+    """A Job that has had no pod for long: only events tell why."""
+    (job,) = kube.all("Job")
+    job = {**job, "metadata": {**job["metadata"], "creationTimestamp": "2020-01-01T00:00:00Z"}}
+    kube.put(job)
+    await until(lambda: any(one.resource == "/events" and one.verb == "list" for one in kube.used), "a look at events")
+
+
+async def rolled_out_again(kube: Kube, kubelet: Kubelet) -> None:
+    """Another number of shards: a build, a rollout, and the end of those before."""
+    kube.put(respecified(kube, **SPEC, shards=3))
+    await until(lambda: kube.get("Job", "shop", "airports-g2-build"), "the next build", lambda: seen(kube))
+    kubelet.end_builds()
+    await until(lambda: len(kube.all("StatefulSet")) == 5, "both rollouts' servers", lambda: seen(kube))
+    kubelet.start_servers()
+    await until(lambda: len(kube.all("StatefulSet")) == 3, "the first rollout's end", lambda: seen(kube))
+    await until(lambda: condition(kube, "RolledOut")["reason"] == "UpToDate", "the end", lambda: seen(kube))
+
+
+async def tidied(kube: Kube) -> None:
+    """What nothing asks for goes, as an operator of another version may leave it, also where nothing ever goes else."""
+    left = []
+    for kind in (kinds.DEPLOYMENT, kinds.AUTOSCALER, kinds.NETWORK_POLICY):
+        like = copy.deepcopy(kube.all(kind.name)[0])
+        del like["metadata"]["uid"]
+        kube.put({**like, "metadata": {**like["metadata"], "name": "left-over"}})
+        left.append((kind.name, "shop", "left-over"))
+    await until(lambda: not any(one in kube.objects for one in left), "the end of what was left", lambda: seen(kube))
