@@ -69,6 +69,7 @@ def _container(dataset: Dataset, config: Config) -> dict[str, Any]:
     assert dataset.parsed is not None, "there are no routers of a spec that cannot be used"
     own = {
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
+        "--dataset-uid": dataset.uid,
         "--host": "0.0.0.0",  # noqa: S104 - the pod's own address
         "--port": names.ROUTER_PORT,
         "--admin-port": names.ADMIN_PORT,
