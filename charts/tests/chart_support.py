@@ -67,6 +67,8 @@ class Rendered:
                 yield item["metadata"]["name"], spec["jobTemplate"]["spec"]["template"]
             elif item["kind"] == "Deployment":
                 yield item["metadata"]["name"], spec["template"]
+            else:
+                assert "template" not in spec, f"the pods of a {item['kind']} are not looked at"
 
 
 def render(values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> Rendered:

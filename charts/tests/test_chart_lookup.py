@@ -13,6 +13,8 @@ import pytest
 
 from chart_support import CHART, NAMESPACE, Values, notes, render
 
+PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
 
 class _Router(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
@@ -86,11 +88,18 @@ def test_the_pod_runs_that_script() -> None:
 @pytest.mark.parametrize(
     ("values", "there", "absent"),
     [
-        ({}, ["airports-router.somewhere.svc", "delete crd", "pvc/lookupdb-store"], ["kubectl apply --server-side"]),
+        (
+            {},
+            ["airports-router.somewhere.svc", "delete crd", "pvc/lookupdb-store"],
+            ["kubectl apply --server-side", "Prometheus"],
+        ),
         ({"crds": {"enabled": False}}, ["kubectl apply --server-side -f crds/"], ["delete crd"]),
         ({"watchNamespaces": ["one"]}, ["for datasets in one."], []),
+        ({"podMonitor": {"enabled": True}}, ["cannot read the metrics yet", "networkPolicies:\n    monitoring:"], []),
+        ({"podMonitor": {"enabled": True}, "networkPolicies": {"enabled": False}}, [], ["Prometheus"]),
+        ({"podMonitor": {"enabled": True}, "networkPolicies": {"monitoring": [PEER]}}, [], ["Prometheus"]),
     ],
-    ids=["defaults", "no CRD", "listed namespaces"],
+    ids=["defaults", "no CRD", "listed namespaces", "metrics shut off", "metrics open to all", "metrics open"],
 )
 def test_notes(values: Values, there: list[str], absent: list[str]) -> None:
     told = notes(values)

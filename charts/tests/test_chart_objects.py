@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import click
 import pytest
@@ -12,6 +14,7 @@ from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, Rendered, Values, ren
 from lookupdb.cli import cli as verbs
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
+from lookupdb_operator.metrics import Metrics
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +58,8 @@ def test_every_pod_is_restricted(values: Values) -> None:
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["runAsUser"] >= 10000, name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert spec["automountServiceAccountToken"] is (name == "lookupdb"), name
+        assert spec["automountServiceAccountToken"] is (name == "lookupdb"), f"{name}: only the operator has a token"
+        assert ("serviceAccountName" in spec) is (name == "lookupdb"), name
         assert not any("hostPath" in volume for volume in spec.get("volumes", ())), name
         for container in [*spec.get("initContainers", ()), *spec["containers"]]:
             security = container["securityContext"]
@@ -213,16 +217,28 @@ def test_nothing_of_the_prometheus_operator_by_default(defaults: Rendered) -> No
     assert not defaults.of("PrometheusRule")
 
 
-def test_every_alert_names_a_metric_that_exists() -> None:
-    from lookupdb_operator.metrics import Metrics
+def alerts(values: Values) -> dict[str, Any]:
+    (rule,) = render({"prometheusRule": {"enabled": True}, **values}).of("PrometheusRule")
+    return {alert["alert"]: alert for alert in rule["spec"]["groups"][0]["rules"]}
 
-    known = Metrics().text().decode() + (CHART.parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    known += "lookupdb_operator_dataset_condition"  # there is none without a dataset
-    (rule,) = render({"prometheusRule": {"enabled": True}}).of("PrometheusRule")
-    for alert in rule["spec"]["groups"][0]["rules"]:
-        (metric,) = [
-            word
-            for word in alert["expr"].replace("(", " ").replace("{", " ").replace("[", " ").split()
-            if word.startswith("lookupdb_")
-        ]
-        assert metric in known, alert["alert"]
+
+def test_every_alert_is_documented_and_names_a_metric_that_exists() -> None:
+    documented = (CHART.parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    known = Metrics().text().decode() + documented
+    for name, alert in alerts({}).items():
+        (metric,) = re.findall(r"lookupdb_\w+", alert["expr"])
+        assert metric in known, name
+        assert f"| `{name}` | {alert['labels']['severity']} |" in documented
+
+
+def test_an_operator_that_is_gone_is_told_of() -> None:
+    """Its datasets' alerts end with it. The metric is one that it has from its start, without any dataset."""
+    gone = alerts({})["LookupdbOperatorGone"]["expr"]
+    assert gone == "absent(lookupdb_operator_last_success_age_seconds)"
+    assert "\nlookupdb_operator_last_success_age_seconds " in Metrics().text().decode()
+    of_this_release = alerts({"podMonitor": {"enabled": True}})["LookupdbOperatorGone"]["expr"]
+    assert of_this_release == f'absent(lookupdb_operator_last_success_age_seconds{{job="{NAMESPACE}/lookupdb"}})'
+
+
+def test_what_is_degraded_is_not_said_to_serve() -> None:
+    assert "serves" not in alerts({})["LookupDatasetDegraded"]["annotations"]["summary"]
