@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import orjson
 
-from lookupdb import schema, spec
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.manifests import digest_of
@@ -24,7 +23,6 @@ from lookupdb_operator.model import (
     BuildJob,
     BuildResult,
     Dataset,
-    Existing,
     Manifest,
     Observed,
     Plan,
@@ -38,11 +36,11 @@ from lookupdb_operator.model import (
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import Status
 from operator_support.plan_invariants import Invariants
+from operator_support.plan_things import NAME, NAMESPACE, UID, Process, Takes, Thing, completed, existing, label, ref
 
 NEVER: Final = 1e9
 BEGIN: Final = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 CONFIG: Final = Config(image="lookupdb:1", store="s3://lookupdb", cluster="c1")
-NAMESPACE, NAME, UID = "default", "airports", "uid-1"
 SPEC: Final[dict[str, Any]] = {
     "source": {"url": "s3://data/v1.csv"},
     "key": {"columns": ["id"]},
@@ -52,50 +50,6 @@ SPEC: Final[dict[str, Any]] = {
 
 Planner = Callable[[Observed, Config, datetime], Plan]
 Key = tuple[str, str]
-
-
-@dataclass
-class Thing:
-    """One object that is no pod."""
-
-    manifest: Manifest
-    uid: str
-    born: datetime
-
-
-@dataclass
-class Process:
-    """One pod, with what runs in it."""
-
-    name: str
-    uid: str
-    owner: str
-    """uid of what made it."""
-    component: str
-    labels: Mapping[str, str]
-    born: datetime
-    ready: bool = False
-    ended: bool = False
-    dies_at: datetime | None = None
-    annotation: str = ""
-    trouble: Trouble | None = None
-    result: BuildResult | None = None
-    table: dict[str, Any] | None = None
-    """The routing table that a router answers from."""
-    nudged: datetime | None = None
-
-
-@dataclass
-class Takes:
-    """Seconds."""
-
-    build: float = 3
-    start: float = 2
-    router_start: float = 1
-    table: float = 1
-    slow_table: float = 20
-    """Without the nudge."""
-    stop: float = 1
 
 
 class Conflict(Exception):
@@ -188,7 +142,7 @@ class World:
             jobs=tuple(self._job(thing) for thing in things if thing.manifest["kind"] == "Job"),
             sets=tuple(self._set(thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
             pods=tuple(self._pod(pod) for pod in self.pods.values()),
-            others=tuple(_existing(one) for one in things if one.manifest["kind"] not in ("Job", "StatefulSet")),
+            others=tuple(existing(one) for one in things if one.manifest["kind"] not in ("Job", "StatefulSet")),
             routers=reports if self.asked else {},
             predecessors=self.predecessors,
             refusals=dict(self.refusals),
@@ -201,13 +155,13 @@ class World:
     def _job(self, thing: Thing) -> BuildJob:
         state = thing.manifest.get("state", "Running")
         waiting = thing.manifest.get("failure")
-        return BuildJob(_ref(thing), _label(thing, names.GENERATION), digest_of(thing.manifest), state, waiting)
+        return BuildJob(ref(thing), label(thing, names.GENERATION), digest_of(thing.manifest), state, waiting)
 
     def _set(self, thing: Thing) -> ShardSet:
         ready = sum(pod.ready and pod.dies_at is None for pod in self.pods.values() if pod.owner == thing.uid)
-        shard, labels = int(_label(thing, names.SHARD)), (_label(thing, names.ROLLOUT), _label(thing, names.GENERATION))
+        shard, labels = int(label(thing, names.SHARD)), (label(thing, names.ROLLOUT), label(thing, names.GENERATION))
         replicas = thing.manifest["spec"]["replicas"]
-        return ShardSet(_ref(thing), *labels, shard, digest_of(thing.manifest), replicas, ready)
+        return ShardSet(ref(thing), *labels, shard, digest_of(thing.manifest), replicas, ready)
 
     def _pod(self, pod: Process) -> Pod:
         waits = pod.trouble is not None and not pod.ready
@@ -380,7 +334,7 @@ class World:
         """What must hold at every moment."""
         tables = [pod.table for pod in self.pods.values() if pod.component == names.ROUTER and pod.table]
         sets = {
-            (_label(one, names.ROLLOUT), int(_label(one, names.SHARD))): one.manifest["spec"]["replicas"]
+            (label(one, names.ROLLOUT), int(label(one, names.SHARD))): one.manifest["spec"]["replicas"]
             for one in self.things.values()
             if one.manifest["kind"] == "StatefulSet"
         }
@@ -399,7 +353,7 @@ class World:
         pod = pods[0]
         if self.secret is None or pod.dies_at is not None or self.age(pod) < self.takes.build:
             return
-        generation = _label(job, names.GENERATION)
+        generation = label(job, names.GENERATION)
         config_map = self.things.get(("ConfigMap", job.manifest["metadata"]["name"]))
         if config_map is None:
             return
@@ -468,26 +422,3 @@ class World:
 def _table(text: str) -> dict[str, Any]:
     content: dict[str, Any] = orjson.loads(text)
     return content
-
-
-@functools.cache
-def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec]:
-    """A spec with its defaults, and parsed."""
-    metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
-    resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": orjson.loads(given)}
-    whole = schema.complete(resource)
-    return whole["spec"], spec.parse_resource(whole)
-
-
-def _ref(thing: Thing) -> Ref:
-    return Ref(thing.manifest["kind"], thing.manifest["metadata"]["name"], thing.uid)
-
-
-def _label(thing: Thing, label: str) -> str:
-    return str(thing.manifest["metadata"]["labels"].get(label, ""))
-
-
-def _existing(thing: Thing) -> Existing:
-    labels = _label(thing, names.ROLLOUT), _label(thing, names.GENERATION)
-    version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
-    return Existing(_ref(thing), digest_of(thing.manifest), *labels, version)

@@ -17,7 +17,8 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, Observed, Ref, Trouble
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import Status
-from operator_support.plan_world import UID, Conflict, Planner, Process, Takes, World
+from operator_support.plan_things import UID, Process, Takes
+from operator_support.plan_world import Conflict, Planner, World
 
 CONVERGES_WITHIN: Final = 4000.0
 """Seconds. The longest back-off is half an hour."""

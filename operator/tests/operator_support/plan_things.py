@@ -1,0 +1,88 @@
+"""What there is in the model cluster: objects, pods, how long things take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from lookupdb import schema, spec
+from lookupdb_operator import names
+from lookupdb_operator.manifests import digest_of
+from lookupdb_operator.model import BuildResult, Existing, Manifest, Ref, Trouble
+
+NAMESPACE, NAME, UID = "default", "airports", "uid-1"
+
+
+@dataclass
+class Thing:
+    """One object that is no pod."""
+
+    manifest: Manifest
+    uid: str
+    born: datetime
+
+
+@dataclass
+class Process:
+    """One pod, with what runs in it."""
+
+    name: str
+    uid: str
+    owner: str
+    """uid of what made it."""
+    component: str
+    labels: Mapping[str, str]
+    born: datetime
+    ready: bool = False
+    ended: bool = False
+    dies_at: datetime | None = None
+    annotation: str = ""
+    trouble: Trouble | None = None
+    result: BuildResult | None = None
+    table: dict[str, Any] | None = None
+    """The routing table that a router answers from."""
+    nudged: datetime | None = None
+
+
+@dataclass
+class Takes:
+    """Seconds."""
+
+    build: float = 3
+    start: float = 2
+    router_start: float = 1
+    table: float = 1
+    slow_table: float = 20
+    """Without the nudge."""
+    stop: float = 1
+
+
+@functools.cache
+def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec]:
+    """A spec with its defaults, and parsed."""
+    metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
+    resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": orjson.loads(given)}
+    whole = schema.complete(resource)
+    return whole["spec"], spec.parse_resource(whole)
+
+
+def ref(thing: Thing) -> Ref:
+    """Its name and uid."""
+    return Ref(thing.manifest["kind"], thing.manifest["metadata"]["name"], thing.uid)
+
+
+def label(thing: Thing, name: str) -> str:
+    """One of its labels; empty when it has none of that name."""
+    return str(thing.manifest["metadata"]["labels"].get(name, ""))
+
+
+def existing(thing: Thing) -> Existing:
+    """As the operator observes it."""
+    labels = label(thing, names.ROLLOUT), label(thing, names.GENERATION)
+    version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
+    return Existing(ref(thing), digest_of(thing.manifest), *labels, version)
