@@ -46,6 +46,9 @@ VARIANTS: dict[str, Values] = {
     "no sweep": {"sweep": {"enabled": False}},
     "claim of ours": {"store": {"embedded": {"persistence": {"existingClaim": "mine"}}}},
     "sidecar": {"store": {"embedded": {"metadata": "sidecar", "persistence": {"storageClass": "nfs"}}}},
+    "part of an umbrella chart": {
+        "global": {"imageRegistry": "mirror.example:5000", "imagePullSecrets": ["all"], "somebodyElses": {"a": 1}}
+    },
     "pods": {
         "operator": {**POD, "extraArgs": ["--workers=8"], "extraEnvFrom": [{"secretRef": {"name": "proxy"}}]},
         "sweep": {**POD, "extraArgs": ["--dry-run"]},
@@ -77,6 +80,7 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "unknown value below": ({"store": {"embedded": {"persistence": {"sise": "1Gi"}}}}, "sise"),
     "store of another kind": ({"store": {"url": "http://b", "embedded": {"enabled": False}}}, "store"),
     "name too long": ({"fullnameOverride": "x" * 41}, "fullnameOverride"),
+    "no pull secret": ({"global": {"imagePullSecrets": [{"nam": "a"}]}}, "imagePullSecrets"),
     "no quantity": ({"operator": {"resources": {"limits": {"memory": "much"}}}}, "memory"),
 }
 
@@ -86,32 +90,45 @@ def test_what_is_wrong_is_refused_with_a_reason(values: Values, sentence: str) -
     assert sentence in refusal(values)
 
 
+def test_an_umbrella_charts_registry_and_pull_secrets_are_everybodys() -> None:
+    umbrella = {"imageRegistry": "mirror.example", "imagePullSecrets": ["all", {"name": "own"}]}
+    rendered = render({"global": umbrella, "imagePullSecrets": [{"name": "own"}]})
+    for name, pod in rendered.pods():
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "all"}], name
+        for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]:
+            assert container["image"].startswith(("mirror.example/lookupdb:", "mirror.example/versity/")), name
+    assert f"--image=mirror.example/lookupdb:{__version__}" in rendered.args()
+    assert "--image-pull-secrets=own,all" in rendered.args()
+
+
+@pytest.mark.parametrize(
+    ("repository", "image"),
+    [
+        ("team/lookupdb", "mirror.example/team/lookupdb:1"),
+        ("registry.example/lookupdb", "registry.example/lookupdb:1"),
+        ("registry:5000/lookupdb", "registry:5000/lookupdb:1"),
+        ("localhost/lookupdb", "localhost/lookupdb:1"),
+    ],
+)
+def test_a_repository_keeps_the_registry_that_it_names(repository: str, image: str) -> None:
+    values = {"global": {"imageRegistry": "mirror.example"}, "image": {"repository": repository, "tag": "1"}}
+    assert f"--image={image}" in render(values).args()
+
+
 def test_every_value_is_described() -> None:
     undescribed = []
     lines = (CHART / "values.yaml").read_text(encoding="utf-8").splitlines()
     for before, line in zip(["", *lines], lines, strict=False):
-        name = line.split(":")[0].strip()
-        if line.strip().startswith("#") or ":" not in line or name in _SAYS_ITSELF or before.lstrip().startswith("#"):
-            continue
-        undescribed.append(line)
+        is_value = ":" in line and not line.strip().startswith("#")
+        if is_value and not before.lstrip().startswith("#"):
+            undescribed.append(line)
     assert undescribed == []
-
-
-_SAYS_ITSELF = {
-    # Of Kubernetes, by its names.
-    *("resources", "requests", "limits", "annotations", "labels", "interval", "accessModes", "key"),
-    *("podAnnotations", "podLabels", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"),
-    *("priorityClassName", "repository", "tag", "pullPolicy", "image", "enabled"),
-    # Headings.
-    *("crds", "rbac", "serviceAccount", "operator", "embedded", "persistence", "podMonitor", "prometheusRule"),
-    *("networkPolicies", "grafanaDashboard"),
-}
 
 
 def test_schema_and_values_name_the_same() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     document = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-    described = {path for path in _properties(document, document) if path != ("global",)}
+    described = set(_properties(document, document))
     optional = {path for path in described if path[-1] == "claims"}
     assert described - optional == set(_leaves(values, described))
 
@@ -141,11 +158,11 @@ def test_every_object_of_the_schema_is_closed() -> None:
         node = pending.pop()
         if isinstance(node, dict):
             if "properties" in node and node.get("additionalProperties") is not False:
-                opened.append(node)
+                opened.append(node["properties"].keys())
             pending.extend(node.values())
         elif isinstance(node, list):
             pending.extend(node)
-    assert opened == []
+    assert opened == [{"imageRegistry", "imagePullSecrets"}], "only what an umbrella chart gives to all its charts"
 
 
 def test_one_version() -> None:

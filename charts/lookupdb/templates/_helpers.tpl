@@ -57,8 +57,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
-{{/* Arguments: image (repository, tag, digest), tag (when it has none). */}}
+{{/* Arguments: root, image (repository, tag, digest), tag (when it has none). The registry of all charts goes before a
+repository that does not begin with one of its own: with a name that has a dot or a port, as docker reads it. */}}
 {{- define "lookupdb.imageOf" -}}
+{{- $registry := .root.Values.global.imageRegistry }}
+{{- if and $registry (not (regexMatch "^(localhost|[^/]*[.:][^/]*)/" .image.repository)) -}}
+{{ $registry }}/
+{{- end -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}
 {{- else -}}
@@ -67,7 +72,20 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 
 {{- define "lookupdb.image" -}}
-{{- include "lookupdb.imageOf" (dict "image" .Values.image "tag" .Chart.AppVersion) }}
+{{- include "lookupdb.imageOf" (dict "root" . "image" .Values.image "tag" .Chart.AppVersion) }}
+{{- end }}
+
+{{/* Names, with commas between them: the chart's own, then those of all charts. */}}
+{{- define "lookupdb.pullSecrets" -}}
+{{- $names := list }}
+{{- range concat .Values.imagePullSecrets (default list .Values.global.imagePullSecrets) }}
+{{- if kindIs "string" . }}
+{{- $names = append $names . }}
+{{- else }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- end }}
+{{- $names | uniq | join "," }}
 {{- end }}
 
 {{- define "lookupdb.storeUrl" -}}
@@ -124,9 +142,11 @@ annotations:
 
 {{/* Arguments: root, values (nodeSelector, tolerations, …): where a pod runs and what it is pulled with. */}}
 {{- define "lookupdb.podPlace" -}}
-{{- with .root.Values.imagePullSecrets }}
+{{- with include "lookupdb.pullSecrets" .root }}
 imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
+  {{- range splitList "," . }}
+  - name: {{ . }}
+  {{- end }}
 {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:
