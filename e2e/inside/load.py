@@ -30,7 +30,8 @@ BATCH_KEYS = 50
 PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "500"))
 """Answers a second, of all connections together: the machine has more to do than this."""
 ASK_PORT = 8000
-SAMPLES = 20
+SAMPLES = 6
+"""Of each kind of what must not happen."""
 
 
 class Summary:
@@ -40,15 +41,16 @@ class Summary:
         self.began = time.time()
         self.answers = self.keys = self.failed = self.mixed = self.wrong = self.back = 0
         self.connections = 0
-        self.samples: list[str] = []
+        self.samples: dict[str, list[str]] = {}
         self.generations: dict[str, dict[str, Any]] = {}
         """By name: when it was first and last answered from, how often, the versions seen."""
         self.longest = 0.0
 
-    def sample(self, text: str) -> None:
-        """Keeps the first few of what must not happen."""
-        if len(self.samples) < SAMPLES:
-            self.samples.append(f"{time.time() - self.began:.3f} s: {text}"[:500])
+    def sample(self, kind: str, text: str) -> None:
+        """Keeps the first few of each kind: what fails a hundred times leaves room for what is wrong once."""
+        held = self.samples.setdefault(kind, [])
+        if len(held) < SAMPLES:
+            held.append(f"{kind} after {time.time() - self.began:.3f} s: {text}"[:500])
 
     def seen(self, generation: str, version: Any) -> None:
         """One answer out of ``generation``."""
@@ -60,12 +62,13 @@ class Summary:
             held["versions"].append(version)
             if len(held["versions"]) > 1:
                 self.mixed += 1
-                self.sample(f"generation {generation} answers versions {held['versions']}")
+                self.sample("mixed", f"generation {generation} answers versions {held['versions']}")
 
     def document(self) -> dict[str, Any]:
         """As JSON; times are seconds since the Unix epoch."""
-        names = ("answers", "keys", "failed", "mixed", "wrong", "back", "samples", "generations", "began", "longest")
-        return {name: getattr(self, name) for name in names} | {"now": time.time()}
+        names = ("answers", "keys", "failed", "mixed", "wrong", "back", "generations", "began", "longest")
+        samples = [text for kind in ("wrong", "mixed", "back", "failed") for text in self.samples.get(kind, [])]
+        return {name: getattr(self, name) for name in names} | {"samples": samples, "now": time.time()}
 
 
 class Asker:
@@ -95,15 +98,16 @@ class Asker:
                 self._fail(f"{type(error).__name__}: {error}")
                 continue
             self._summary.longest = max(self._summary.longest, time.monotonic() - began)
-            self._judge(keys, answer)
+            self.judge(keys, answer)
         self._connection.close()
 
     def _fail(self, why: str) -> None:
         self._summary.answers += 1
         self._summary.failed += 1
-        self._summary.sample(f"{'batch' if self._batch else 'single'} failed: {why}")
+        self._summary.sample("failed", f"{'batch' if self._batch else 'single'}: {why}")
 
-    def _judge(self, keys: list[str], answer: Answer) -> None:
+    def judge(self, keys: list[str], answer: Answer) -> None:
+        """Counts one answer."""
         if answer.status != 200:
             return self._fail(f"{answer.status} {answer.body[:300]!r}")
         summary, body = self._summary, parsed(answer)
@@ -117,18 +121,18 @@ class Asker:
             or any(found[key].get("id", key) != key for key in keys)
         ):
             summary.wrong += 1
-            summary.sample(f"asked {keys[:3]}…, found {str(body)[:300]}")
+            summary.sample("wrong", f"asked {keys[:3]}…, found {str(body)[:300]}")
             return None
         versions = {value["version"] for value in found.values()}
         if len(versions) > 1:
             summary.mixed += 1
-            summary.sample(f"one batch of generation {generation} holds versions {sorted(versions)}")
+            summary.sample("mixed", f"one batch of generation {generation} holds versions {sorted(versions)}")
         for version in versions:
             summary.seen(generation, version)
         number = int(generation[1:])
         if number < self._newest:
             summary.back += 1
-            summary.sample(f"a connection went from g{self._newest} back to {generation}")
+            summary.sample("back", f"a connection went from g{self._newest} back to {generation}")
         self._newest = max(self._newest, number)
         return None
 

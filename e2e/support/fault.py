@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.support import pods
+from e2e.support import pods, wrong
 from e2e.support.kubectl import Manifest, find, until
 from e2e.support.story import Story
 
@@ -25,6 +25,15 @@ BAD_ROW: Final = 17
 """The line of bad.csv with a row of more fields than there are columns."""
 
 
+QUOTA: Final[Manifest] = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "memory"},
+    "spec": {"hard": {"requests.memory": "16Gi"}},
+}
+"""Of a namespace whose datasets may ask for too much."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What is wrong with a spec."""
@@ -35,6 +44,22 @@ class Fault:
     """A regular expression that the condition's sentence holds."""
     broken: Manifest
     """Merged into a healthy spec."""
+
+
+def limited(part: str, memory: str) -> Manifest:
+    """``part`` (build, serving) with this memory limit."""
+    return {part: {"resources": {"limits": {"memory": memory}}}}
+
+
+def of_pods(part: str) -> dict[str, Fault]:
+    """By name, what may befall the pods of a build and of a rollout alike; ``part`` of the spec is theirs."""
+    nowhere = {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}
+    return {
+        "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
+        "killed": Fault("OutOfMemory", r"killed.*limit of 24Mi", limited(part, "24Mi")),
+        "quota-exceeded": Fault("QuotaExceeded", r"exceeded quota.*requests\.memory=64Gi", limited(part, "64Gi")),
+        "no-node": Fault("Unschedulable", r"didn't match Pod's node affinity/selector", nowhere),
+    }
 
 
 def data(version: str) -> Manifest:
@@ -104,8 +129,9 @@ def answers(story: Story) -> tuple[str, str]:
     """Generation and version that every key is answered with; all with the same."""
     found = story.lookup(DATASET, KEYS, batch=100)
     assert {answer.status for answer in found} == {200}, found[:3]
-    ((generation, version),) = {(answer.generation, answer.value["version"]) for answer in found}
-    return generation, version
+    pairs = {(answer.generation, answer.value["version"]) for answer in found}
+    wrong.check(len(pairs) == 1, f"{story.namespace}/{DATASET}", f"answered {pairs}")
+    return pairs.pop()
 
 
 def number(name: str) -> int:

@@ -1,4 +1,4 @@
-"""helm as functions, for the release under test."""
+"""helm as functions, for the release under test and for others of the same chart."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHART: Final = ROOT / "charts" / "lookupdb"
 _TOOLS: Final = ROOT / ".tools" / "bin"
 
 
-def helm(*arguments: str, stdin: str | None = None, timeout: float = 400) -> str:
+def helm(*arguments: str, stdin: str | None = None, timeout: float = 400, namespace: str = release.NAMESPACE) -> str:
     """Standard output of ``helm ARGUMENTS``. Raises CommandFailed."""
     own = _TOOLS / "helm"
-    command = [str(own) if own.exists() else "helm", *arguments, "--namespace", release.NAMESPACE]
+    command = [str(own) if own.exists() else "helm", *arguments, "--namespace", namespace]
     return run(command, stdin=stdin, timeout=timeout)
 
 
@@ -25,6 +25,12 @@ def values() -> dict[str, Any]:
     """Those that the release was installed with, defaults left out."""
     held: dict[str, Any] | None = json.loads(helm("get", "values", release.RELEASE, "--output", "json"))
     return held or {}
+
+
+def install(name: str, namespace: str, chosen: dict[str, Any]) -> None:
+    """Another release of the chart, in a namespace that is there; waits until it runs."""
+    flags = ("--values", "-", "--wait", "--timeout", "5m")
+    helm("install", name, str(CHART), *flags, stdin=json.dumps(chosen), namespace=namespace)
 
 
 def upgrade(chosen: dict[str, Any]) -> None:

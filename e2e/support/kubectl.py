@@ -49,6 +49,18 @@ def find_everywhere(kind: str, selector: str = "") -> list[Manifest]:
     return found
 
 
+def ready_pod(namespace: str, selector: str, what: str) -> Manifest:
+    """The one pod that the label selector selects, pods that end left out; waits until it is ready."""
+
+    def look() -> Manifest | None:
+        pods = [pod for pod in find("pods", namespace, selector) if "deletionTimestamp" not in pod["metadata"]]
+        assert len(pods) == 1, [pod["metadata"]["name"] for pod in pods]
+        conditions = {condition["type"]: condition["status"] for condition in pods[0]["status"].get("conditions", [])}
+        return pods[0] if conditions.get("Ready") == "True" else None
+
+    return until(look, seconds=120, what=f"one ready pod of {what}")
+
+
 def patch(kind: str, name: str, change: Manifest, namespace: str | None = None) -> None:
     """A JSON merge patch."""
     kubectl("patch", kind, name, *_in(namespace), "--type", "merge", "--patch", json.dumps(change))

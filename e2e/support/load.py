@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any, Self
 
-from e2e.support import pods
+from e2e.support import pods, wrong
+from e2e.support.command import CommandFailed
 from e2e.support.kubectl import apply, delete, get, kubectl, raw, run_in, until
 
 
@@ -14,6 +16,8 @@ from e2e.support.kubectl import apply, delete, get, kubectl, raw, run_in, until
 class Report:
     """What e2e/inside/load.py counted."""
 
+    where: str
+    """Namespace and pod of the load."""
     answers: int
     keys: int
     failed: int
@@ -33,6 +37,21 @@ class Report:
         """Whether nothing happened that must not."""
         return self.failed == self.mixed == self.wrong == self.back == 0
 
+    @property
+    def unforgiven(self) -> str:
+        """What was answered wrong, as a sentence; empty when answers were only late, or did not come."""
+        if not (self.mixed or self.wrong):
+            return ""
+        return f"{self.mixed} mixed and {self.wrong} wrong of {self.answers} answers: {'; '.join(self.samples)}"
+
+    def check(self, **versions: str) -> None:
+        """Asserts that every answer came, was right, and came out of just these generations, each with its version."""
+        seen = {name: held["versions"] for name, held in self.generations.items()}
+        others = {name: found for name, found in seen.items() if found != [versions.get(name)]}
+        wrong.check(not others.keys() & versions.keys(), self.where, f"answered {seen}, expected {versions}")
+        assert seen.keys() == versions.keys(), f"answered out of {sorted(seen)}, expected {sorted(versions)}"
+        assert self.faultless, str(self)
+
     def cutover_seconds(self, old: str, new: str) -> float:
         """From the first answer of ``new`` to the last of ``old``, over all connections, so over all routers."""
         return float(self.generations[old]["last"] - self.generations[new]["first"])
@@ -50,6 +69,7 @@ class Load:
         self._namespace, self._name = namespace, name
         variables = {f"LOAD_{key.upper()}": str(value) for key, value in settings.items()}
         self._manifests = pods.load(name, url, keys, variables)
+        self._stopped = False
 
     def __enter__(self) -> Self:
         apply(*self._manifests, namespace=self._namespace)
@@ -57,12 +77,14 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self._stopped:  # the story has failed of something else, which may hide what is worse
+            with contextlib.suppress(CommandFailed):
+                self._keep(self.report())
         delete("pod", self._name, self._namespace, "--wait=false")
 
     def report(self) -> Report:
         """So far."""
-        path = f"/api/v1/namespaces/{self._namespace}/pods/{self._name}:8000/proxy/"
-        return _report(raw(path))
+        return self._report(raw(f"/api/v1/namespaces/{self._namespace}/pods/{self._name}:8000/proxy/"))
 
     def wait_answers(self, answers: int, *, seconds: float) -> Report:
         """Until there were so many answers, of whatever kind."""
@@ -81,16 +103,27 @@ class Load:
         )
 
     def stop(self) -> Report:
-        """Ends the load; the whole report."""
+        """Ends the load; the whole report. What was answered wrong is written down, to be forgiven by nobody."""
         run_in(self._name, self._namespace, "sh", "-c", "kill -TERM 1")
         until(self._ended, seconds=240, what=f"the end of the load of {self._namespace}/{self._name}")
-        return _report(kubectl("logs", self._name, "--namespace", self._namespace).strip().splitlines()[-1])
+        whole = self._report(kubectl("logs", self._name, "--namespace", self._namespace).strip().splitlines()[-1])
+        self._stopped = True
+        self._keep(whole)
+        return whole
 
     def _ended(self) -> bool:
         return get("pod", self._name, self._namespace)["status"]["phase"] in ("Succeeded", "Failed")
 
+    def _report(self, document: str) -> Report:
+        return read(f"{self._namespace}/{self._name}", document)
 
-def _report(document: str) -> Report:
-    members = json.loads(document)
-    chosen = {name: members[name] for name in Report.__slots__ if name != "samples"}
-    return Report(**chosen, samples=tuple(members["samples"]))
+    def _keep(self, report: Report) -> None:
+        if report.unforgiven:
+            wrong.keep(report.where, report.unforgiven)
+
+
+def read(where: str, document: str) -> Report:
+    """The report that e2e/inside/load.py wrote."""
+    members = json.loads(document) | {"where": where}
+    members["samples"] = tuple(members["samples"])
+    return Report(**{name: members[name] for name in Report.__slots__})

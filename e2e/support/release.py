@@ -6,7 +6,7 @@ import os
 import re
 from typing import Final
 
-from e2e.support.kubectl import Manifest, find, kubectl, run_in, until
+from e2e.support.kubectl import Manifest, find, kubectl, ready_pod, run_in, until
 
 RELEASE: Final = os.environ.get("E2E_RELEASE", "lookupdb")
 NAMESPACE: Final = os.environ.get("E2E_NAMESPACE", "lookupdb")
@@ -25,14 +25,7 @@ def operator_deployment() -> str:
 
 def operator_pod() -> Manifest:
     """The operator's one ready pod; waits for it."""
-
-    def ready() -> Manifest | None:
-        pods = [pod for pod in find("pods", NAMESPACE, OPERATOR) if "deletionTimestamp" not in pod["metadata"]]
-        (pod,) = pods
-        conditions = {condition["type"]: condition["status"] for condition in pod["status"].get("conditions", [])}
-        return pod if conditions.get("Ready") == "True" else None
-
-    return until(ready, seconds=120, what="one ready pod of the operator")
+    return ready_pod(NAMESPACE, OPERATOR, "the operator")
 
 
 def restart_operator() -> None:

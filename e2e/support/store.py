@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from e2e.support import release
-from e2e.support.kubectl import Manifest, apply, delete, find, get, kubectl, patch, until
+from e2e.support.kubectl import Manifest, apply, delete, find, get, kubectl, patch, ready_pod, until
 
 _LIST: Final = """
 import json, sys
@@ -27,13 +27,7 @@ def deployment() -> Manifest:
 
 def pod() -> Manifest:
     """The store's one ready pod; waits for it."""
-
-    def ready() -> Manifest | None:
-        (found,) = [one for one in find("pods", release.NAMESPACE, STORE) if "deletionTimestamp" not in one["metadata"]]
-        conditions = {condition["type"]: condition["status"] for condition in found["status"].get("conditions", [])}
-        return found if conditions.get("Ready") == "True" else None
-
-    return until(ready, seconds=120, what="one ready pod of the store")
+    return ready_pod(release.NAMESPACE, STORE, "the store")
 
 
 @contextmanager

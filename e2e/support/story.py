@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from e2e.support import pods
+from e2e.support import pods, wrong
 from e2e.support.kubectl import Manifest, apply, delete, get, kubectl, patch, run_in, until
 from e2e.support.load import Load
 
@@ -162,6 +162,13 @@ class Story:
         200 the status instead."""
         found = self.lookup(dataset, keys, batch=100)
         return {answer.value["version"] if answer.status == 200 else str(answer.status) for answer in found}
+
+    def check_version(self, dataset: str, keys: Sequence[str], version: str) -> None:
+        """Asserts that every key of a dataset of what ``source()`` made is answered with this version and no other."""
+        found = self.versions(dataset, keys)
+        late = found & {"503"}
+        wrong.check(found - late <= {version}, f"{self.namespace}/{dataset}", f"answered {found}, expected {version}")
+        assert not late, f"{self.namespace}/{dataset}: some keys are answered 503"
 
     def load(self, dataset: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> Load:
         """Load on the dataset's router, to be used with ``with``. See ``load.Load``."""

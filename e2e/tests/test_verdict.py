@@ -1,0 +1,147 @@
+"""What fails the stories whatever a second telling says: answers that were wrong. Needs no cluster."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from e2e.support import figures, load, tell, wrong
+
+INSIDE = Path(__file__).parents[1] / "inside"
+COUNTED = {"answers": 100, "keys": 100, "failed": 0, "mixed": 0, "wrong": 0, "back": 0, "samples": [], "longest": 0.1}
+GENERATIONS = {"g1": {"first": 1.0, "last": 2.5, "answers": 60, "versions": ["old"]}}
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wrong, "FILE", tmp_path / "bench" / "wrong.json")
+    monkeypatch.setattr(figures, "FILE", tmp_path / "bench" / "figures.json")
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """load.py, as the pod has it."""
+    monkeypatch.syspath_prepend(INSIDE)
+    return importlib.import_module("load")
+
+
+class TestTelling:
+    @pytest.mark.parametrize(
+        ("codes", "again", "expected"),
+        [
+            pytest.param([0], True, 0, id="all pass"),
+            pytest.param([1], False, 1, id="one fails"),
+            pytest.param([1, 0], True, 0, id="one is late, and not the second time"),
+            pytest.param([1, 1], True, 1, id="one fails twice"),
+        ],
+    )
+    def test_what_failed_is_told_once_more_where_that_is_asked_for(
+        self, codes: list[int], again: bool, expected: int
+    ) -> None:
+        told = Told(codes)
+        assert tell.tell(told, again=again) == expected
+        assert told.arguments == [(), tell.ONLY_FAILED][: len(codes)]
+
+    @pytest.mark.parametrize("code", [0, 1])
+    def test_a_wrong_answer_has_no_second_telling(self, code: int) -> None:
+        told = Told([code], wrong_in=1)
+        assert tell.tell(told, again=True) == 1
+        assert told.arguments == [()]
+
+    def test_a_wrong_answer_of_the_second_telling_is_not_forgiven_either(self) -> None:
+        assert tell.tell(Told([1, 0], wrong_in=2), again=True) == 1
+
+
+class TestReports:
+    def test_right_answers_are_what_they_are_expected_to_be(self) -> None:
+        report = read()
+        report.check(g1="old")
+        assert (report.faultless, report.unforgiven, wrong.kept()) == (True, "", [])
+
+    @pytest.mark.parametrize("fault", ["mixed", "wrong"])
+    def test_mixed_and_wrong_answers_are_not_forgiven(self, fault: str) -> None:
+        report = read(**{fault: 1, "samples": ["what it was"]})
+        assert not report.faultless
+        assert report.unforgiven.endswith("of 100 answers: what it was")
+
+    @pytest.mark.parametrize("fault", ["failed", "back"])
+    def test_answers_that_did_not_come_fail_and_may_come_later(self, fault: str) -> None:
+        report = read(**{fault: 1})
+        with pytest.raises(AssertionError):
+            report.check(g1="old")
+        assert (report.unforgiven, wrong.kept()) == ("", [])
+
+    def test_a_generation_that_answers_another_ones_values_is_wrong(self) -> None:
+        with pytest.raises(AssertionError, match="expected"):
+            read().check(g1="new")
+        (line,) = wrong.kept()
+        assert json.loads(line)["where"] == "here/load"
+
+    def test_a_generation_that_did_not_answer_yet_is_late(self) -> None:
+        with pytest.raises(AssertionError, match="answered out of"):
+            read().check(g1="old", g2="new")
+        assert wrong.kept() == []
+
+
+class TestJudging:
+    def test_a_batch_of_two_versions_is_mixed(self, inside: ModuleType) -> None:
+        assert judged(inside, {"a": "old", "b": "new"})["mixed"] > 0
+
+    def test_a_generation_that_changes_its_version_is_mixed(self, inside: ModuleType) -> None:
+        assert judged(inside, {"a": "old", "b": "old"}, {"a": "new", "b": "new"})["mixed"] == 1
+
+    def test_a_key_that_is_called_missing_is_wrong(self, inside: ModuleType) -> None:
+        counted = judged(inside, {"a": "old"})
+        assert (counted["wrong"], counted["mixed"]) == (1, 0)
+
+    def test_what_is_wrong_is_shown_however_much_has_failed(self, inside: ModuleType) -> None:
+        summary = inside.Summary()
+        for number in range(100):
+            summary.sample("failed", str(number))
+        summary.sample("wrong", "this one")
+        samples = summary.document()["samples"]
+        assert samples[0].endswith("this one")
+        assert len(samples) == 1 + inside.SAMPLES
+
+
+def test_goals_that_were_missed_are_said_again() -> None:
+    figures.record("story", "took", 31.0, "s", at_most=30)
+    figures.record("story", "took", 30.0, "s", at_most=30)
+    figures.record("story", "answers", 100)
+    assert figures.missed(figures.lines()) == ["MISSED story: took = 31.00 s, the goal is at most 30"]
+
+
+class Told:
+    """Stands for pytest: ends with these codes, and gives a wrong answer in one of the tellings."""
+
+    def __init__(self, codes: list[int], wrong_in: int = 0) -> None:
+        self._codes, self._wrong_in = codes, wrong_in
+        self.arguments: list[tuple[str, ...]] = []
+
+    def __call__(self, further: Sequence[str]) -> int:
+        self.arguments.append(tuple(further))
+        if len(self.arguments) == self._wrong_in:
+            wrong.keep("here/records", "answered old, expected new")
+        return self._codes[len(self.arguments) - 1]
+
+
+def read(**counted: Any) -> load.Report:
+    """A report of the load, as its pod's log has it."""
+    return load.read("here/load", json.dumps(COUNTED | {"generations": GENERATIONS, "began": 0.0} | counted))
+
+
+def judged(inside: ModuleType, *batches: dict[str, str]) -> dict[str, Any]:
+    """What is counted of batches of the keys a and b, answered by g1 with a version each."""
+    summary = inside.Summary()
+    asker = inside.Asker("http://127.0.0.1:1", ["a", "b"], summary, batch=True)
+    for versions in batches:
+        found = {key: {"id": key, "version": version} for key, version in versions.items()}
+        body = json.dumps({"generation": "g1", "found": found, "missing": sorted({"a", "b"} - set(found))})
+        asker.judge(["a", "b"], importlib.import_module("client").Answer(200, "g1", body.encode()))
+    document: dict[str, Any] = summary.document()
+    return document
