@@ -29,7 +29,7 @@ def test_a_shard_pod_goes_and_comes_back_under_load(story: Story, flags: tuple[s
     kind = "killed" if flags else "asked to go"
     record("shard-pod", f"failed or mixed answers, one server {kind}", report.failed + report.mixed, at_most=0)
     record("shard-pod", f"slowest answer, one server {kind}", report.longest, "s")
-    assert report.faultless, str(report)
+    report.check(g1="same")
     assert story.settled("records")["rollouts"][0]["rollout"] == rollout, "a pod that goes is no new rollout"
 
 
