@@ -13,37 +13,23 @@ from e2e.support.fault import BAD_ROW, DATASET, Fault
 from e2e.support.figures import record
 from e2e.support.story import Story
 
-QUOTA: Final = {
-    "apiVersion": "v1",
-    "kind": "ResourceQuota",
-    "metadata": {"name": "memory"},
-    "spec": {"hard": {"requests.memory": "16Gi"}},
-}
-FAULTS: Final = {
+FAULTS: Final = faults.of_pods("build") | {
     "source-missing": Fault("BadSource", r"absent\.csv", {"source": {"url": "volume://absent.csv"}}),
     "row-bad": Fault("BadSource", rf"bad\.csv row \d+ \(line {BAD_ROW}\)", {"source": {"url": "volume://bad.csv"}}),
     "gate-closed": Fault("GateClosed", r"minRecords", {"gates": {"minRecords": 1000000}}),
-    "builder-killed": Fault("OutOfMemory", r"24Mi", {"build": {"resources": {"limits": {"memory": "24Mi"}}}}),
-    "builder-without-room": Fault(
-        "NotEnoughRoom", r"102 MiB.*256 MiB", {"build": {"resources": {"limits": {"memory": "128Mi"}}}}
-    ),
-    "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
+    "builder-without-room": Fault("NotEnoughRoom", r"102 MiB.*256 MiB", faults.limited("build", "128Mi")),
     "claim-absent": Fault(
         "VolumeMissing", r"no-claim", {"source": {"volume": {"claimName": "no-claim", "configMapName": None}}}
     ),
     "config-map-absent": Fault("VolumeMissing", r"no-map", {"source": {"volume": {"configMapName": "no-map"}}}),
     "secret-absent": Fault("SecretMissing", r"no-secret", {"source": {"secretName": "no-secret"}}),
-    "quota-exceeded": Fault(
-        "QuotaExceeded", r"requests\.memory=64Gi", {"build": {"resources": {"limits": {"memory": "64Gi"}}}}
-    ),
-    "no-node": Fault("Unschedulable", r"nodes", {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_build_that_fails_says_why_and_its_correction_is_built(shared_story: Story, fault: Fault) -> None:
     story = shared_story
-    story.apply(QUOTA)
+    story.apply(faults.QUOTA)
     before = faults.serving(story)
     served = faults.answers(story)
     heard = faults.warnings(story, fault.reason)

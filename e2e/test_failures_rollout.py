@@ -13,27 +13,14 @@ from e2e.support.figures import record
 from e2e.support.kubectl import find
 from e2e.support.story import Story
 
-QUOTA: Final = {
-    "apiVersion": "v1",
-    "kind": "ResourceQuota",
-    "metadata": {"name": "memory"},
-    "spec": {"hard": {"requests.memory": "16Gi"}},
-}
-FAULTS: Final = {
-    "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
-    "server-killed": Fault("OutOfMemory", r"24Mi", {"serving": {"resources": {"limits": {"memory": "24Mi"}}}}),
-    "quota-exceeded": Fault(
-        "QuotaExceeded", r"requests\.memory=64Gi", {"serving": {"resources": {"limits": {"memory": "64Gi"}}}}
-    ),
-    "no-node": Fault("Unschedulable", r"nodes", {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}),
-}
+FAULTS: Final = faults.of_pods("serving")
 SHARDS: Final = "app.kubernetes.io/component=shard"
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_rollout_that_is_stuck_says_why_and_its_correction_is_rolled_out(shared_story: Story, fault: Fault) -> None:
     story = shared_story
-    story.apply(QUOTA)
+    story.apply(faults.QUOTA)
     before = faults.serving(story)
     served, old = faults.answers(story), before["rollouts"][0]["rollout"]
     heard = faults.warnings(story, fault.reason)

@@ -12,8 +12,9 @@ from e2e.support import store
 from e2e.support.fault import DATASET, Fault
 from e2e.support.story import Story
 
-AWAY: Final = Fault("StoreUnavailable", r"store", {})
-DENIED: Final = Fault("StoreDenied", r"store", {})
+AWAY: Final = Fault("StoreUnavailable", r"cannot [^:]+ s3://lookupdb: .* http://\S+:7070/", {})
+DENIED: Final = Fault("StoreDenied", r"cannot [^:]+ s3://lookupdb: access denied", {})
+"""Each says what could not be done, with what address: remedies speak of the store too."""
 
 
 def test_nothing_is_built_or_fetched_while_the_store_is_away(shared_story: Story) -> None:
@@ -26,13 +27,16 @@ def test_nothing_is_built_or_fetched_while_the_store_is_away(shared_story: Story
         story.change(DATASET, serving={"workers": 2})
         faults.shows(story, AWAY, heard, ("RolledOut", "False"))
         assert faults.answers(story) == served
+        assert faults.warnings(story, AWAY.reason) == heard + 1
+
         version = _newer(story)
-        faults.shows(story, AWAY, heard, ("Built", "False"))
+        faults.shows(story, AWAY, heard + 1, ("Built", "False"))
         assert faults.answers(story) == served
 
     story.change(DATASET, gates={"minRecords": 2})
     after = story.settled(DATASET)
     assert faults.answers(story) == (after["generation"], version)
+    assert faults.warnings(story, AWAY.reason) == heard + 2, "one of fetching, one of building"
 
 
 def test_a_build_whose_credentials_the_store_refuses_says_so(shared_story: Story) -> None:
