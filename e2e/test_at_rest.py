@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from e2e.support import release
+from e2e.support import kinds, release
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, find_everywhere, until
 from e2e.support.story import LDS, Story
 
-KINDS: Final = (
-    f"{LDS},jobs,statefulsets,deployments,services,configmaps,secrets,pods,"
-    "poddisruptionbudgets,networkpolicies,horizontalpodautoscalers"
-)
+KINDS: Final = f"{LDS},{kinds.OF_A_DATASET}"
 REST_SECONDS: Final = 30
 WRITES: Final = "lookupdb_operator_api_writes_total"
 RECONCILES: Final = "lookupdb_operator_reconciles_total"
