@@ -1,4 +1,4 @@
-"""One operator and fifty datasets: all are built, and the operator stays within its memory."""
+"""One operator and fifty datasets, ten of which serve: all are built, and the operator stays within its memory."""
 
 from __future__ import annotations
 
@@ -6,39 +6,54 @@ from typing import Any, Final
 
 from e2e.support import release
 from e2e.support.figures import record
-from e2e.support.kubectl import Manifest, find, run_in, until
+from e2e.support.kubectl import find, run_in, until
 from e2e.support.story import LDS, Story
 
-DATASETS: Final = 50
+NAMES: Final = [f"records-{number:02}" for number in range(50)]
+SERVING: Final = NAMES[:10]
+MEASURED: Final = f"with {len(NAMES)} datasets, {len(SERVING)} of them serving"
 MEMORY_BYTES: Final = 200 * 1024 * 1024
-SMALL: Final[dict[str, Any]] = {
-    "build": {"resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}},
-    "serving": {"resources": {"requests": {"cpu": "1000"}}},
-    "router": {"replicas": 1, "resources": {"requests": {"cpu": "1000"}}},
-}
-"""Fifty datasets on a machine that is made for one: they are built; no node is large enough for what serves them."""
+BUILD: Final = {"resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}}
 
 
 def test_fifty_datasets_fit_one_operator(story: Story) -> None:
-    story.source("records", version="v1", records=100)
-    story.apply(*(story.dataset(f"records-{number:02}", "records", **SMALL) for number in range(DATASETS)))
-    until(lambda: len(_with(story, "Built")) == DATASETS, seconds=900, what=f"{DATASETS} datasets built")
+    keys = story.source("records", version="v1", records=100)
+    # Those that serve come first: on a machine made for one dataset they would else wait for forty builds.
+    story.apply(*(story.dataset(name, "records", **_small("10m")) for name in SERVING))
+    until(lambda: _with(story, "Ready") == set(SERVING), seconds=360, what=f"{len(SERVING)} datasets that serve")
+    story.apply(*(story.dataset(name, "records", **_small("1000")) for name in NAMES[len(SERVING) :]))
+    until(lambda: _with(story, "Built") == set(NAMES), seconds=420, what=f"{len(NAMES)} datasets built")
 
     held = _memory()
     for what, value in held.items():
-        record("fifty-datasets", f"operator's memory, {what}", value / 1024 / 1024, "MiB", at_most=MEMORY_BYTES >> 20)
+        figure = f"operator's memory {MEASURED}, {what}"
+        record("fifty-datasets", figure, value / 1024 / 1024, "MiB", at_most=MEMORY_BYTES >> 20)
     assert max(held.values()) <= MEMORY_BYTES
     assert release.operator_pod()["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert _with(story, "Ready") == set(SERVING), "what has no node does not serve, what serves stays"
+    for name in SERVING:
+        story.check_version(name, keys, "v1")
 
 
-def _with(story: Story, condition: str) -> list[Manifest]:
-    """The datasets with this condition true."""
-    return [dataset for dataset in find(LDS, story.namespace) if _is(dataset, condition)]
+def _small(cpu: str) -> dict[str, Any]:
+    """A spec whose servers and router ask for so many processors: with 1000 no node is large enough for them."""
+    return {
+        "shards": 1,
+        "replicas": 1,
+        "build": BUILD,
+        "serving": {"resources": {"requests": {"cpu": cpu}}},
+        "router": {"replicas": 1, "drainSeconds": 0, "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}},
+    }
 
 
-def _is(dataset: Manifest, condition: str) -> bool:
-    conditions = dataset.get("status", {}).get("conditions", [])
-    return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+def _with(story: Story, condition: str) -> set[str]:
+    """The names of the datasets with this condition true."""
+    found = find(LDS, story.namespace)
+    return {dataset["metadata"]["name"] for dataset in found if _is(dataset.get("status", {}), condition)}
+
+
+def _is(status: dict[str, Any], condition: str) -> bool:
+    return any(one["type"] == condition and one["status"] == "True" for one in status.get("conditions", []))
 
 
 def _memory() -> dict[str, int]:
