@@ -1,0 +1,95 @@
+"""A team installs lookupdb for its own namespace alone, which enforces the restricted pod security standard: it has a
+Role there and no right elsewhere, and the cluster's operator leaves the team's dataset alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from e2e.support import helm, kinds, restricted
+from e2e.support.fault import merged
+from e2e.support.kubectl import find, find_everywhere, kubectl, until
+from e2e.support.story import LDS, Story
+
+RELEASE: Final = "team"
+FULLNAME: Final = f"{RELEASE}-lookupdb"
+OPERATOR: Final = "lookupdb.dev/operator"
+RIGHTS: Final = (
+    ("list", "", "pods"),
+    ("list", "lookupdb.dev", "lookupdatasets"),
+    ("create", "batch", "jobs"),
+    ("create", "", "secrets"),
+    ("list", "", "configmaps"),
+)
+"""What an operator may do where its datasets are."""
+KEPT: Final = {f"Secret/{FULLNAME}-store", f"ConfigMap/{FULLNAME}-living", f"Pod/{FULLNAME}-test-lookup"}
+"""What is no part of the release and outlives it: what the operator has made, and the pod of helm's test."""
+
+
+def test_a_release_for_its_own_restricted_namespace_needs_no_right_elsewhere(new_story: Callable[..., Story]) -> None:
+    story = new_story("own-namespace", labels=restricted.LABELS)
+    keys = story.source("records", version="v1", records=300)
+    before = _there(story)
+    helm.install(RELEASE, story.namespace, _values(story))
+    assert _of_the_cluster(story) == []
+
+    manifest = story.dataset("records", "records", shards=2, router={"drainSeconds": 0})
+    identity = f"{story.namespace}/{RELEASE}"
+    manifest["metadata"]["annotations"] = {OPERATOR: identity}
+    story.apply(manifest)
+    assert story.settled("records")["operator"] == identity
+    story.check_version("records", keys, "v1")
+    told = helm.helm("test", RELEASE, "--logs", "--timeout", "2m", namespace=story.namespace)
+    assert "Phase:          Succeeded" in told
+    assert keys[0] in told
+    assert restricted.refused(story.namespace) == []
+
+    assert [right for right in RIGHTS if not _may(story, *right, story.namespace)] == []
+    assert [right for right in RIGHTS if _may(story, *right, "")] == [], "in all namespaces"
+    assert not _may(story, "get", "", "secrets", story.namespace), "but for its store's, which is named"
+    assert not _may(story, "get", "", "namespaces", "")
+
+    story.delete(LDS, "records")
+    helm.helm("uninstall", RELEASE, "--wait", "--timeout", "2m", namespace=story.namespace)
+    until(lambda: kinds.nothing_but(_there(story), before | KEPT), seconds=120, what="all of the release collected")
+
+
+def _values(story: Story) -> dict[str, Any]:
+    """Those of the release under test, so its image too, without anything that is the cluster's."""
+    own = {
+        "watchNamespaces": [story.namespace],
+        "crds": {"enabled": False},
+        "rbac": {"aggregate": False},
+        "clusterId": story.namespace,
+        "store": {"embedded": {"persistence": {"keep": False}}},
+        "test": {"dataset": "records", "key": "key-00000"},
+    }
+    return merged(helm.values(), own)
+
+
+def _of_the_cluster(story: Story) -> list[str]:
+    """Objects of the release outside of its namespace."""
+    release = f"app.kubernetes.io/instance={RELEASE}"
+    found = find("clusterroles,clusterrolebindings", selector=release) + find_everywhere("roles,rolebindings", release)
+    return [
+        f"{item['kind']}/{item['metadata']['name']}"
+        for item in found
+        if item["metadata"].get("namespace") != story.namespace
+    ]
+
+
+def _may(story: Story, verb: str, group: str, resource: str, namespace: str) -> bool:
+    """Whether the release's operator has this right, as ``kubectl auth can-i`` asks it; no namespace means in all."""
+    spec = {
+        "user": f"system:serviceaccount:{story.namespace}:{FULLNAME}",
+        "groups": ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{story.namespace}"],
+        "resourceAttributes": {"verb": verb, "group": group, "resource": resource, "namespace": namespace},
+    }
+    asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = json.loads(kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(asked)))
+    return bool(answer["status"]["allowed"])
+
+
+def _there(story: Story) -> set[str]:
+    return kinds.there(story.namespace, kinds.INSTALLED)
