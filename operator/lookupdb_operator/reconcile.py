@@ -174,10 +174,12 @@ class Reconciler:
             try:
                 # What is not known to be ours may be somebody else's: it is not taken from them.
                 answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
-            except (Refused, NotFound) as error:
-                refused[kind, name] = error.message
-            except Conflict as error:
-                if (kind, name) in ours:
+            except (Refused, NotFound, Conflict) as error:
+                if kind == kinds.POD.name:
+                    # Gone since it was seen: by its uid none is made of it. Whether it took up the table, it is asked.
+                    log.info("%s/%s: Pod %s: %s", *observed.dataset.key, name, error.message)
+                    continue
+                if isinstance(error, Conflict) and (kind, name) in ours:
                     raise
                 refused[kind, name] = error.message
             else:

@@ -14,7 +14,7 @@ from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Ref
+from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Pod, Ref
 from lookupdb_operator.observe import Held, Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.queue import Again
@@ -190,6 +190,16 @@ async def test_what_is_somebody_elses_is_not_taken(bench: Bench) -> None:
     with pytest.raises(Again):
         await bench.look()
     assert {kind for kind, _ in bench.observer.asked[-1][1]} == {"Secret", "Service"}
+
+
+@pytest.mark.parametrize("answer", [NotFound, Conflict, Refused])
+async def test_a_router_pod_that_is_gone_by_now_is_no_refusal(bench: Bench, answer: type[ApiError]) -> None:
+    """An API server says of it that it may not be created."""
+    bench.observer.observed = Observed(DATASET, pods=(Pod("airports", "u-3", "router"),))
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Pod"), manifest("Job")))
+    bench.cluster.failures["apply Pod"] = answer("Pod airports", "pods is forbidden: cannot create resource")
+    await bench.look()
+    assert bench.cluster.done == ["status", "apply Pod", "apply Job gently"]
 
 
 async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -> None:
