@@ -44,6 +44,15 @@ def test_a_status_that_was_wiped_is_built_up_again_beside_what_serves() -> None:
     assert _versions(world) == {4}
 
 
+def test_the_only_routing_table_there_ever_was_is_not_written_anew_under_its_number() -> None:
+    """Routers would keep the one that they have, and say that they answer from that number."""
+    world = serving()
+    _set_back(world, Status())
+    world.settle()
+    assert world.status.table is not None
+    assert (world.status.table.rollout, _versions(world)) == ("r2", {2})
+
+
 def test_a_routing_table_is_numbered_past_the_one_that_is_written_whatever_status_says() -> None:
     world = _of_some_age()
     table = world.status.table

@@ -104,8 +104,9 @@ def _newest(status: Status, situation: Situation) -> Status:
 
 
 def _written(status: Status, target: Rollout, replicas: int, workers: int, situation: Situation) -> Status:
+    claimed = status.table.version if status.table is not None else 0
     table = Table(
-        version=status.table.version + 1 if status.table is not None else 1,
+        version=max(claimed, routers.newest_table(situation.observed)) + 1,
         rollout=target.rollout,
         generation=target.generation,
         replicas=replicas,
