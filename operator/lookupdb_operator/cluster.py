@@ -221,9 +221,10 @@ def _report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
     if strange:
         return RouterReport(None, f"it answers from the routing table of another dataset, {strange[0]['datasetUid']}")
     told = [version for version in versions if isinstance(version, int)]
+    newest = max(told, default=0)
     if not told or len(told) < len(versions):
-        return RouterReport(None, problem or "a worker has no routing table yet")
-    return RouterReport(min(told), problem)
+        return RouterReport(None, problem or "a worker has no routing table yet", newest)
+    return RouterReport(min(told), problem, newest)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

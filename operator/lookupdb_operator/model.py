@@ -161,6 +161,8 @@ class RouterReport:
     """The lowest that any of its workers answers from; None when one has none, or nothing was told."""
     problem: str = ""
     """Why a newer table is not in effect, or why the admin port could not be asked."""
+    newest: int = 0
+    """The highest that any of its workers answers from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ class Observed:
     others: tuple[Existing, ...] = ()
     """Service, ConfigMap, Deployment, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
     routers: Mapping[str, RouterReport] = field(default_factory=dict)
-    """By pod uid; asked only while a routing table waits to be confirmed."""
+    """By pod uid; empty when they were not asked for this look."""
     predecessors: tuple[Predecessor, ...] = ()
     """What an earlier dataset of this name has left: nothing of it is this one's, least of all what it serves."""
     refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -175,8 +175,7 @@ class Reconciler:
                 # What is not known to be ours may be somebody else's: it is not taken from them.
                 answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
             except (Refused, NotFound, Conflict) as error:
-                if kind == kinds.POD.name:
-                    # Gone since it was seen: by its uid none is made of it. Whether it took up the table, it is asked.
+                if kind == kinds.POD.name and _is_gone(error):
                     log.info("%s/%s: Pod %s: %s", *observed.dataset.key, name, error.message)
                     continue
                 if isinstance(error, Conflict) and (kind, name) in ours:
@@ -205,3 +204,9 @@ class Reconciler:
             if len(self._deleted) > _DELETED_REMEMBERED:
                 self._deleted.popitem(last=False)
         return refused
+
+
+def _is_gone(error: ApiError) -> bool:
+    """Whether a patch failed because its object is not there any more: the API server takes it for a creation, which
+    we may not do."""
+    return isinstance(error, NotFound | Conflict) or "cannot create resource" in error.message

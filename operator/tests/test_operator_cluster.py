@@ -266,10 +266,14 @@ def worker(version: int | None, error: str | None = None, uid: str = "ds-1") -> 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        pytest.param({"workers": [worker(4), worker(3, "s0: no answer")]}, RouterReport(3, "s0: no answer"), id="min"),
-        pytest.param({"workers": [worker(4), worker(4)]}, RouterReport(4), id="all"),
         pytest.param(
-            {"workers": [worker(4), worker(None)]}, RouterReport(None, "a worker has no routing table yet"), id="none"
+            {"workers": [worker(4), worker(3, "s0: no answer")]}, RouterReport(3, "s0: no answer", newest=4), id="min"
+        ),
+        pytest.param({"workers": [worker(4), worker(4)]}, RouterReport(4, newest=4), id="all"),
+        pytest.param(
+            {"workers": [worker(4), worker(None)]},
+            RouterReport(None, "a worker has no routing table yet", newest=4),
+            id="none",
         ),
         pytest.param(
             {"workers": [{"index": 0, "report": None}]},

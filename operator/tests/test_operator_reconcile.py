@@ -202,6 +202,14 @@ async def test_a_router_pod_that_is_gone_by_now_is_no_refusal(bench: Bench, answ
     assert bench.cluster.done == ["status", "apply Pod", "apply Job gently"]
 
 
+async def test_a_router_pod_that_may_not_be_nudged_is_told_of(bench: Bench) -> None:
+    bench.observer.observed = Observed(DATASET, pods=(Pod("airports", "u-3", "router"),))
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Pod"),))
+    bench.cluster.failures["apply Pod"] = Refused("Pod airports", "admission webhook denied the request")
+    with pytest.raises(Again, match="webhook"):
+        await bench.look()
+
+
 async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -> None:
     bench.observer.observed = Observed(DATASET, others=(Existing(Ref("Service", "airports", "u-2"), "digest"),))
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Service"),))

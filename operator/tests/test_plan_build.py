@@ -54,6 +54,15 @@ def test_a_whole_generation_is_remembered_and_its_build_tidied_away(outcome: Any
 
 
 class TestRefresh:
+    @pytest.mark.parametrize("reason", ["CorruptFile", "GenerationMissing"])
+    def test_builds_what_servers_cannot_have_from_the_store_though_the_source_is_the_same(self, reason: str) -> None:
+        world = serving()
+        next(pod for pod in world.pods.values() if pod.component == "shard").trouble = trouble(reason)
+        world.annotate("monday")
+        planned = world.look()
+        assert planned.status.build is not None
+        assert planned.status.build.unless_fingerprint == ""
+
     def test_a_new_annotation_builds_again_from_the_same_spec(self) -> None:
         world = serving()
         world.annotate("monday")
@@ -161,14 +170,12 @@ class TestJobs:
         next(pod for pod in world.pods.values() if pod.component == "builder").result = broken()
         assert world.look().status.failure is not None
 
-    def test_of_numbers_not_claimed_yet_are_left_alone(self) -> None:
+    def test_of_numbers_that_are_past_are_deleted(self) -> None:
         world = serving()
         observed = world.observe()
         build = World()
         build.reconcile()
-        job = replace(build.observe().jobs[0], generation="g9")
-        planned = world.planner(replace(observed, jobs=(job,)), world.config, world.now)
-        assert planned.delete == ()
+        job = build.observe().jobs[0]
         planned = world.planner(replace(observed, jobs=(replace(job, generation="g1"),)), world.config, world.now)
         assert planned.delete == (job.ref,)
 

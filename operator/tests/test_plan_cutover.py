@@ -109,7 +109,7 @@ class TestConfirming:
         observed = world.observe()
         some = next(pod for pod in observed.pods if pod.component == names.ROUTER)
         pods = [replace(some, uid=str(at), name=f"r-{at}", **how) for at, (_, how) in enumerate(routers)]  # type: ignore[arg-type]
-        reports = {str(at): RouterReport(version) for at, (version, _) in enumerate(routers)}
+        reports = {str(at): RouterReport(version, newest=version or 0) for at, (version, _) in enumerate(routers)}
         others = tuple(pod for pod in observed.pods if pod.component != names.ROUTER)
         planned = world.planner(replace(observed, pods=(*others, *pods), routers=reports), world.config, world.now)
         assert planned.status.table is not None

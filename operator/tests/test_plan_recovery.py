@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from operator_support.plan_given import serving
+from operator_support.plan_given import broken, condition, deleted, serving
 from operator_support.plan_world import World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import RouterReport
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Status
+
+OTHER_SERVERS: dict[str, Any] = {"serving": {"workers": 2}}
 
 
 def _of_some_age() -> World:
@@ -53,13 +56,50 @@ def test_the_only_routing_table_there_ever_was_is_not_written_anew_under_its_num
     assert (world.status.table.rollout, _versions(world)) == ("r2", {2})
 
 
-def test_a_routing_table_is_numbered_past_the_one_that_is_written_whatever_status_says() -> None:
-    world = _of_some_age()
-    table = world.status.table
-    assert table is not None
-    _set_back(world, replace(world.status, table=replace(table, version=1)))
+def test_a_status_that_was_set_back_does_not_go_back_to_an_older_generation() -> None:
+    world = serving()
+    old = world.status
+    for version in (2, 3):
+        world.edit(source={"url": f"s3://data/v{version}.csv"})
+        world.settle()
+    world.edit(source={"url": "s3://data/v1.csv"}, **OTHER_SERVERS)
+    _set_back(world, old)
+    planned = world.reconcile()
+    assert (planned.status.table, planned.status.generations) == (None, ())
+    ready = condition(planned, "Ready")
+    assert (ready.status, ready.reason) == ("Unknown", reasons.STATUS_LOST)
+    assert "airports-r3 stays" in ready.message
     world.settle()
+    assert (world.status.generation, world.status.last_rollout) == ("g4", 4)
     assert _versions(world) == {4}
+
+
+def test_a_status_that_is_lost_while_the_source_is_bad_leaves_what_serves_for_as_long_as_that_lasts() -> None:
+    world = serving()
+    world.fails = lambda spec: broken()
+    _set_back(world, Status())
+    for _ in range(100):
+        planned = world.reconcile()
+        world.step(10)
+    assert condition(planned, "Ready").status == "Unknown"
+    assert condition(planned, "Built").reason == reasons.BAD_SOURCE
+    assert {name for kind, name in world.things if kind == "StatefulSet"} == {"airports-r1-s0", "airports-r1-s1"}
+    assert _versions(world) == {1}
+
+
+def test_a_builder_of_a_forgotten_spec_is_not_taken_for_this_ones() -> None:
+    world = serving()
+    world.takes.build = 5
+    world.edit(source={"url": "s3://data/v2.csv"})
+    old = world.status
+    world.reconcile()
+    assert ("Job", "airports-g2-build") in world.things
+    world.edit(source={"url": "s3://data/v3.csv"})
+    _set_back(world, old)
+    planned = world.reconcile()
+    assert planned.status.build is not None
+    assert planned.status.build.generation == "g3"
+    assert "Job/airports-g2-build" in deleted(planned)
 
 
 def test_routers_that_are_ahead_of_all_that_is_written_are_overtaken() -> None:
@@ -76,7 +116,7 @@ def test_routers_that_are_ahead_of_all_that_is_written_are_overtaken() -> None:
 def test_until_then_nobody_says_that_what_status_remembers_is_in_effect() -> None:
     world = _of_some_age()
     observed = world.observe()
-    ahead = {pod.uid: RouterReport(9) for pod in observed.pods if pod.component == names.ROUTER}
+    ahead = {pod.uid: RouterReport(9, newest=9) for pod in observed.pods if pod.component == names.ROUTER}
     status = world.planner(replace(observed, routers=ahead), world.config, world.now).status
     assert status.table is not None
     assert (status.table.version, status.table.confirmed_at) == (10, "")

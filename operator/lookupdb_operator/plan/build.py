@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import clock, failures, generations, store
+from lookupdb_operator.plan import clock, failures, generations, reasons, store
 from lookupdb_operator.plan.situation import Situation, Wish
-from lookupdb_operator.status import Build, Status
+from lookupdb_operator.status import Build, Generation, Status
 
 
 def decided(status: Status, situation: Situation) -> Status:
@@ -26,6 +26,12 @@ def is_needed(status: Status, wish: Wish) -> bool:
     answered with another spec's generation still asks for this one's."""
     wanted = generations.wanted(status, wish)
     return wanted is None or wish.refresh not in ("", wanted.refresh)
+
+
+def _is_damaged(generation: Generation, situation: Situation) -> bool:
+    """Whether servers cannot have it from the store any more: then it is built again, though the source is the same."""
+    reports = (pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation)
+    return any(trouble is not None and trouble.reason in reasons.OF_DAMAGE for trouble in reports)
 
 
 def _of_this_wish(status: Status, wish: Wish) -> Status:
@@ -58,13 +64,14 @@ def retry_in(retry_at: str, now: datetime) -> float:
 def _claimed(status: Status, situation: Situation) -> Status:
     number, wish = status.last_generation + 1, situation.wish
     known = generations.wanted(status, wish)
+    comparable = known is not None and not _is_damaged(known, situation)
     build = Build(
         generation=names.generation_name(number),
         content=wish.content,
         refresh=wish.refresh,
         digest=wish.digest,
         started_at=clock.written(situation.now),
-        unless_fingerprint=known.fingerprint if known is not None else "",
+        unless_fingerprint=known.fingerprint if known is not None and comparable else "",
         active=status.generation,
     )
     return replace(status, build=build, last_generation=number)

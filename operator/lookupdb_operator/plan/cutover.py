@@ -94,9 +94,13 @@ def is_overdue(status: Status, situation: Situation) -> bool:
 
 
 def _newest(status: Status, situation: Situation) -> Status:
-    """``status`` with a version of its routing table that routers take up: status may have been set back."""
+    """``status`` with a version of its routing table that routers take up: the cluster may have been set back. Not
+    before what it names is ready: routers answer from something meanwhile."""
     table, newest = status.table, routers.newest_table(situation.observed)
     if table is None or newest <= table.version:
+        return status
+    named = status.rollout_called(table.rollout)
+    if named is None or not is_ready(named, table.replicas, status, situation.observed):
         return status
     return replace(
         status, table=replace(table, version=newest + 1, written_at=clock.written(situation.now), confirmed_at="")

@@ -14,6 +14,8 @@ NO_ROUTING_TABLE: Final = "NoRoutingTable"
 """Nothing has been rolled out yet: there is nothing to answer from."""
 NO_ROUTER_READY: Final = "NoRouterReady"
 """No router is ready to take a request."""
+STATUS_LOST: Final = "StatusLost"
+"""The status was wiped or set back: what serves is kept, and not known."""
 SHARDS_UNAVAILABLE: Final = "ShardsUnavailable"
 """Shards have no ready server (Ready), or fewer than they should (Degraded)."""
 
@@ -100,6 +102,9 @@ CRASH_LOOPING: Final = "CrashLooping"
 """The container ends again and again."""
 FETCH_FAILED: Final = "FetchFailed"
 """A shard could not be fetched from the store or did not verify."""
+
+OF_DAMAGE: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
+"""What is in the store is not what was published, and will not be by waiting."""
 
 ABOUT_THE_STORE: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""

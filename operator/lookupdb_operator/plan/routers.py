@@ -42,7 +42,7 @@ def behind(observed: Observed, table: Table) -> Mapping[str, str]:
 def newest_table(observed: Observed) -> int:
     """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
     set back: a router takes up none but a newer one."""
-    told = [report.table_version or 0 for report in observed.routers.values()]
+    told = [report.newest for report in observed.routers.values()]
     return max((*told, *(one.table_version for one in observed.others)), default=0)
 
 

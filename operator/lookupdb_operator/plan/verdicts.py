@@ -7,7 +7,18 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Trouble
-from lookupdb_operator.plan import build, cutover, draining, generations, hints, reasons, routers, serving, troubles
+from lookupdb_operator.plan import (
+    build,
+    cutover,
+    draining,
+    generations,
+    hints,
+    reasons,
+    recovery,
+    routers,
+    serving,
+    troubles,
+)
 from lookupdb_operator.plan import rollout as rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Build, Failure, Rollout, Status, Table, Truth
@@ -26,6 +37,14 @@ class Verdict:
 
 def ready(status: Status, observed: Observed) -> Verdict:
     """Whether lookups are answered: of every shard, by something that a router in effect names."""
+    if recovery.is_lost(status):
+        kept = ", ".join(names.rollout(observed.dataset.name, one.rollout) for one in status.rollouts if one.named)
+        return Verdict(
+            "Unknown",
+            reasons.STATUS_LOST,
+            f"The status was lost or set back: what routers answer from is not known. {kept} stays until a new"
+            " generation serves.",
+        )
     if not serving.answers(status):
         return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
     for rollout in serving.in_effect(status):

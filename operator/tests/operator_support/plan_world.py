@@ -150,7 +150,7 @@ class World:
         )
 
     def _report(self, pod: Process) -> RouterReport:
-        return RouterReport(pod.table["version"] if pod.table else None)
+        return RouterReport(pod.table["version"], newest=pod.table["version"]) if pod.table else RouterReport(None)
 
     def _job(self, thing: Thing) -> BuildJob:
         state = thing.manifest.get("state", "Running")
