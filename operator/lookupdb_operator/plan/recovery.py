@@ -37,22 +37,28 @@ def is_lost(status: Status) -> bool:
 
 def _without_what_is_past(status: Status, observed: Observed) -> Status:
     """``status`` without its routing table and generations, when a newer table is there: what that one names is not
-    known, and going back to an older generation would be worse than building a new one."""
+    known, so that all servers there are may be named, and going back to an older generation would be worse than
+    building a new one."""
     table = status.table
     if table is None or table.version >= max((one.table_version for one in observed.others), default=0):
         return status
-    kept = tuple(replace(one, template="") for one in status.rollouts)
+    kept = tuple(
+        replace(one, template="", named=max(one.named, _replicas(one.rollout, observed))) for one in status.rollouts
+    )
     return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
 
 
 def _forgotten(status: Status, observed: Observed, now: datetime) -> Iterator[Rollout]:
     sets = [one for one in observed.sets if number(one.rollout) > status.last_rollout and not one.deleting]
-    for name in sorted({one.rollout for one in sets}, key=number):
-        of_it = [one for one in sets if one.rollout == name]
+    for name, generation in sorted({(one.rollout, one.generation) for one in sets}, key=lambda one: number(one[0])):
         yield Rollout(
             rollout=name,
-            generation=of_it[0].generation,
+            generation=generation,
             template="",  # it is only kept, never made again
             started_at=clock.written(now),
-            named=max(one.replicas for one in of_it),
+            named=_replicas(name, observed),
         )
+
+
+def _replicas(rollout: str, observed: Observed) -> int:
+    return max((one.replicas for one in observed.sets if one.rollout == rollout), default=0)

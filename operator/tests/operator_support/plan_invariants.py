@@ -36,6 +36,10 @@ class Invariants:
     """Tables that lookups in flight were begun on, and until when."""
     cutovers: int = 0
 
+    def forget(self, generations: set[str]) -> None:
+        """Status was lost: of builds only those of ``generations`` are remembered by anything."""
+        self.builds = {name: told for name, told in self.builds.items() if name in generations}
+
     def written(self, manifest: Manifest, before: Manifest | None) -> None:
         """An object is created or replaced."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]

@@ -366,13 +366,15 @@ class World:
         else:
             pod.trouble = fault
         pod.ended = True
-        job.manifest = {**job.manifest, "state": "Succeeded" if fault is None else "Failed"}
+        ended_well = pod.result is not None and pod.result.outcome != "failed"
+        job.manifest = {**job.manifest, "state": "Succeeded" if ended_well else "Failed"}
 
     def _publish(self, generation: str, built: dict[str, Any], job: Manifest) -> BuildResult:
         words = job["spec"]["template"]["spec"]["containers"][0].get("args") or []
         content = self.content_of_source(orjson.dumps([built["source"], built["key"], built["shards"]]).decode())
         known = self.published.get(generation)
-        assert known in (None, content), f"{generation} would be published with other content"
+        if known not in (None, content):
+            return BuildResult("failed", reason=reasons.GENERATION_EXISTS, message=f"{generation} exists", exit_code=5)
         if "--unless-fingerprint" in words and words[words.index("--unless-fingerprint") + 1] == content[-64:]:
             return BuildResult("unchanged", fingerprint=content[-64:])
         self.published[generation] = content

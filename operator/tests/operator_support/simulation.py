@@ -1,7 +1,7 @@
 """Random lives of a dataset: everything that can go wrong does, until faults stop. One seed, one life.
 
 Specs are edited, builds fail, Jobs vanish, pods die, writes are refused, the operator dies between any two of its
-writes, sees an older state of all or of some, and has its clock set back. The model cluster checks at each step what
+writes, sees an older state of all or of some, has its clock set back, and loses its status. The model cluster checks at each step what
 must hold.
 """
 
@@ -96,6 +96,7 @@ class Simulation:
             (0.02, self._set_clock_back),
             (0.02, self._lose_result),
             (0.02, self._change_store),
+            (0.02, self._lose_status),
         ):
             if self._random.random() < chance:
                 disturbance()
@@ -147,6 +148,16 @@ class Simulation:
     def _change_store(self) -> None:
         digest = self._random.choice(["d1", "d2"])
         self.world.store = replace(self.world.store, digest=digest)
+
+    def _lose_status(self) -> None:
+        """Wiped, or set back to what it was some looks ago."""
+        past = [observed.dataset.status for observed in self._snapshots]
+        self.world.status = self._random.choice([Status(), *past])
+        self.world.version += 1
+        # What has left nothing behind may be called the same again; of what the store holds it is for the builder to
+        # say that it is there.
+        labels = [thing.manifest["metadata"]["labels"] for thing in self.world.things.values()]
+        self.world.invariants.forget({label.get(names.GENERATION, "") for label in labels})
 
     def _fails(self, built: dict[str, Any]) -> BuildResult | Trouble | None:
         if built["source"].get("url") == "s3://data/broken.csv":
