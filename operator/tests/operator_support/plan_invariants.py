@@ -36,9 +36,10 @@ class Invariants:
     """Tables that lookups in flight were begun on, and until when."""
     cutovers: int = 0
 
-    def forget(self, generations: set[str]) -> None:
-        """Status was lost: of builds only those of ``generations`` are remembered by anything."""
+    def forget(self, generations: set[str], rollouts: set[str]) -> None:
+        """Status was lost: only builds of ``generations`` and these ``rollouts`` are remembered by anything."""
         self.builds = {name: told for name, told in self.builds.items() if name in generations}
+        self.rollouts = {name: template for name, template in self.rollouts.items() if name.split()[0] in rollouts}
 
     def written(self, manifest: Manifest, before: Manifest | None) -> None:
         """An object is created or replaced."""

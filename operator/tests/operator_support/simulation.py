@@ -1,8 +1,8 @@
 """Random lives of a dataset: everything that can go wrong does, until faults stop. One seed, one life.
 
 Specs are edited, builds fail, Jobs vanish, pods die, writes are refused, the operator dies between any two of its
-writes, sees an older state of all or of some, has its clock set back, and loses its status. The model cluster checks at each step what
-must hold.
+writes, sees an older state of all or of some, has its clock set back, and loses its status. The model cluster checks
+at each step what must hold.
 """
 
 from __future__ import annotations
@@ -157,7 +157,9 @@ class Simulation:
         # What has left nothing behind may be called the same again; of what the store holds it is for the builder to
         # say that it is there.
         labels = [thing.manifest["metadata"]["labels"] for thing in self.world.things.values()]
-        self.world.invariants.forget({label.get(names.GENERATION, "") for label in labels})
+        self.world.invariants.forget(
+            {label.get(names.GENERATION, "") for label in labels}, {label.get(names.ROLLOUT, "") for label in labels}
+        )
 
     def _fails(self, built: dict[str, Any]) -> BuildResult | Trouble | None:
         if built["source"].get("url") == "s3://data/broken.csv":
