@@ -16,7 +16,17 @@ from typing import Final
 
 from e2e.support import figures, wrong
 
-PYTEST: Final = ("-m", "pytest", "e2e", "-v", "-o", "cache_dir=.bench/stories", "--durations=0", "--durations-min=1")
+PYTEST: Final = (
+    "-m",
+    "pytest",
+    "e2e",
+    "--ignore=e2e/tests",
+    "-v",
+    "-o",
+    "cache_dir=.bench/stories",
+    "--durations=0",
+    "--durations-min=1",
+)
 ONLY_FAILED: Final = ("--last-failed", "--last-failed-no-failures", "none")
 WRONG_CODE: Final = 1
 
