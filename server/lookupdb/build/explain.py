@@ -17,7 +17,8 @@ _SHOWN_FILES = 20
 
 
 def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
-    """Several lines. Reads the source's listing and the store, writes nothing. Raises what ``build`` would."""
+    """Several lines. Reads the source's listing and the store, not the data, and writes nothing. Raises what ``build``
+    would before it reads the data: whether there are such columns is not known yet."""
     run.check_memory(options.memory_limit)
     objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     dataset = store.dataset(spec)

@@ -84,7 +84,7 @@ DEFAULT_STORE: Final = ".lookupdb/store"
     metavar="F",
     help="Build nothing when the source's fingerprint is F and the store holds a generation of it and this very spec.",
 )
-@option("--explain", "explains", is_flag=True, help="Say what would be done, and do nothing.")
+@option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
 @option(
     "--termination-log",
     type=click.Path(path_type=Path, dir_okay=False),
