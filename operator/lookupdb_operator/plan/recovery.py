@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from lookupdb_operator.model import BuildJob, Existing, Observed, ShardSet
-from lookupdb_operator.plan import clock
+from lookupdb_operator.plan import clock, routers
 from lookupdb_operator.plan.generations import number
 from lookupdb_operator.status import Rollout, Status
 
@@ -40,7 +40,7 @@ def _without_what_is_past(status: Status, observed: Observed) -> Status:
     known, so that all servers there are may be named, and going back to an older generation would be worse than
     building a new one."""
     table = status.table
-    if table is None or table.version >= max((one.table_version for one in observed.others), default=0):
+    if table is None or table.version >= routers.written_table(observed):
         return status
     kept = tuple(
         replace(one, template="", named=max(one.named, _replicas(one.rollout, observed))) for one in status.rollouts

@@ -42,8 +42,12 @@ def behind(observed: Observed, table: Table) -> Mapping[str, str]:
 def newest_table(observed: Observed) -> int:
     """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
     set back: a router takes up none but a newer one."""
-    told = [report.newest for report in observed.routers.values()]
-    return max((*told, *(one.table_version for one in observed.others)), default=0)
+    return max((written_table(observed), *(report.newest for report in observed.routers.values())))
+
+
+def written_table(observed: Observed) -> int:
+    """The version of the routing table that is written: 0 for none."""
+    return max((one.table_version for one in observed.others), default=0)
 
 
 def _is_down(pod: Pod) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from lookupdb_operator.model import Observed, Plan
-from lookupdb_operator.plan import conditions, predecessors, reasons
+from lookupdb_operator.plan import conditions, predecessors, reasons, verdicts
 from lookupdb_operator.plan.verdicts import Verdict
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Status
 
@@ -28,6 +28,6 @@ def planned(status: Status, observed: Observed, now: datetime) -> Plan:
         degraded = Verdict("True", trouble.reason, trouble.message)
     else:
         waits = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, predecessors.collected(observed))
-        degraded = Verdict("False", reasons.HEALTHY, "Nothing is wrong.")
+        degraded = verdicts.degraded(status, (), serves=False)
     judged = {READY: waits, BUILT: waits, ROLLED_OUT: waits, DEGRADED: degraded}
     return Plan(status=conditions.dated(status, judged, observed.dataset, now))
