@@ -9,9 +9,9 @@ from typing import Any, Final
 import orjson
 
 from lookupdb_operator import kinds, names
+from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.model import Dataset
-from lookupdb_operator.observe import Held
 from lookupdb_operator.status import Status
 
 log = logging.getLogger(__name__)
@@ -26,9 +26,16 @@ class Living:
     """Writes the list when it changes. Must not be asked to before everything that lives is held."""
 
     def __init__(
-        self, held: Held, cluster: Cluster, *, namespace: str, name: str, cluster_id: str, namespaces: tuple[str, ...]
+        self,
+        cache: ObjectCache,
+        cluster: Cluster,
+        *,
+        namespace: str,
+        name: str,
+        cluster_id: str,
+        namespaces: tuple[str, ...],
     ) -> None:
-        self._held = held
+        self._cache = cache
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
@@ -59,8 +66,7 @@ class Living:
         self._written = text
 
     def _text(self) -> str:
-        found = (self._held.of(key) for key in sorted(self._held.keys()))
-        datasets = [observed.dataset for observed in found if observed is not None]
+        datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
         return orjson.dumps(document(self._cluster_id, self._namespaces, datasets), option=orjson.OPT_INDENT_2).decode()
 
 

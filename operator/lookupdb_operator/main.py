@@ -15,6 +15,7 @@ import kopf
 
 from lookupdb_operator import names
 from lookupdb_operator.api import Api, ApiError
+from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config
 from lookupdb_operator.embedded import ensure_credentials
@@ -22,7 +23,7 @@ from lookupdb_operator.health import Health, Port
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.living import Living
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.observe import Held, Key, Observer
+from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.plan import plan
 from lookupdb_operator.queue import Queue, Workers
 from lookupdb_operator.reconcile import Decide, Reconciler
@@ -81,7 +82,7 @@ class _Operator:
         self._metrics = Metrics()
         self._cluster = Cluster(api, admin_port=options.admin_port, wrote=self._metrics.wrote)
         self._listing = Listing(api, options.namespaces)
-        self._held = Held()
+        self._cache = ObjectCache()
         self._queue: Queue[Key] = Queue()
         self._metrics.watch_depth(lambda: self._queue.depth)
         self._store = Store(
@@ -93,7 +94,7 @@ class _Operator:
         self._workers: Workers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None
         self._port: Port | None = None
-        self.watches = Watches(self._held, self._queue)
+        self.watches = Watches(self._cache, self._queue)
 
     async def start(self) -> None:
         """Before kopf lists anything: all that a look needs, then the workers, who wait for the first key."""
@@ -112,8 +113,8 @@ class _Operator:
         await _persistently(self._store.refresh)
         await wait_for_api(self._listing)
         reconciler = Reconciler(
-            held=self._held,
-            observer=Observer(self._held, self._cluster),
+            cache=self._cache,
+            observer=Observer(self._cache, self._cluster),
             cluster=self._cluster,
             config=config,
             store=lambda: self._store.access,
@@ -121,7 +122,7 @@ class _Operator:
             decide=self._decide,
         )
         resync = Resync(
-            held=self._held,
+            cache=self._cache,
             queue=self._queue,
             watches=self.watches,
             listing=self._listing,
@@ -146,7 +147,7 @@ class _Operator:
         if not self._options.living_list:
             return None
         return Living(
-            self._held,
+            self._cache,
             self._cluster,
             namespace=self._options.namespace,
             name=self._options.living_list,

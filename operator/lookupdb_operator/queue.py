@@ -45,7 +45,7 @@ class Clock(Protocol):
         """Call ``callback`` once, ``delay`` seconds from now."""
 
 
-class Again(Exception):
+class RequeueRequested(Exception):
     """Raised by a look that must be repeated for a reason that it has told already: after the key's backoff, or in
     ``at_most`` seconds when that is sooner."""
 
@@ -181,7 +181,7 @@ class Workers(Generic[K]):
     async def _try(self, key: K) -> None:
         try:
             again = await self._look(key)
-        except Again as why:
+        except RequeueRequested as why:
             delay = self._queue.retry(key)
             if why.at_most is not None:
                 self._queue.add_after(key, why.at_most)

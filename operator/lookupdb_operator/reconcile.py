@@ -15,13 +15,14 @@ from typing import Final
 
 from lookupdb_operator import kinds
 from lookupdb_operator.api import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
-from lookupdb_operator.observe import Held, Key, Observer
+from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
-from lookupdb_operator.queue import Again
+from lookupdb_operator.queue import RequeueRequested
 from lookupdb_operator.reports import transitions
 from lookupdb_operator.status import Status
 
@@ -44,7 +45,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        held: Held,
+        cache: ObjectCache,
         observer: Observer,
         cluster: Cluster,
         config: Config,
@@ -54,7 +55,7 @@ class Reconciler:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._held = held
+        self._cache = cache
         self._observer = observer
         self._cluster = cluster
         self._config = config
@@ -71,24 +72,24 @@ class Reconciler:
     async def look(self, key: Key) -> float | None:
         """Bring dataset ``key`` a step nearer to what its spec asks for. Seconds until the next look, if any is due.
 
-        Raises Again when it must be repeated; whatever else it raises is a defect.
+        Raises RequeueRequested when it must be repeated; whatever else it raises is a defect.
         """
         outcome = "defect"
         try:
             with self._metrics.seconds.time():
                 again = await self._look(key)
             outcome = "done"
-        except Again:
+        except RequeueRequested:
             outcome = "refused"
             self._metrics.succeeded()  # all was done that the API server lets be done
             raise
         except Conflict as error:
             outcome = "conflict"
-            raise Again(str(error)) from error
+            raise RequeueRequested(str(error)) from error
         except ApiError as error:
             outcome = "unreachable" if isinstance(error, Unreachable) else "refused"
             log.warning("%s/%s: %s", *key, error)
-            raise Again(str(error)) from error
+            raise RequeueRequested(str(error)) from error
         else:
             self._metrics.succeeded()
             return again
@@ -118,7 +119,7 @@ class Reconciler:
         refused |= await self._delete(observed.dataset, plan.delete)
         self._refusals[key] = refused
         if refused:
-            raise Again(
+            raise RequeueRequested(
                 "refused: " + "; ".join(refused.values()),
                 at_most=min(plan.again or REFUSED_AGAIN_AFTER, REFUSED_AGAIN_AFTER),
             )
@@ -155,7 +156,7 @@ class Reconciler:
             written = await self._cluster.write_status(dataset, status)
         except NotFound:
             return False
-        self._held.put(kinds.DATASET.name, written)
+        self._cache.put(kinds.DATASET.name, written)
         for report in transitions(dataset.status, status):
             level = logging.WARNING if report.type == "Warning" else logging.INFO
             log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
@@ -183,7 +184,7 @@ class Reconciler:
                 refused[kind, name] = error.message
             else:
                 if kind != kinds.SECRET.name:
-                    self._held.put(kind, answer)
+                    self._cache.put(kind, answer)
                 continue
             log.warning("%s/%s: %s %s: refused: %s", *observed.dataset.key, kind, name, refused[kind, name])
         return refused

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from lookupdb_operator import kinds
 from lookupdb_operator.api import ApiError, NotFound
+from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.health import Health
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.living import Living
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.observe import Held, Key
 from lookupdb_operator.queue import Queue
 from lookupdb_operator.store_access import Store
 from lookupdb_operator.watches import Watches
@@ -39,7 +39,7 @@ class Resync:
     def __init__(
         self,
         *,
-        held: Held,
+        cache: ObjectCache,
         queue: Queue[Key],
         watches: Watches,
         listing: Listing,
@@ -49,7 +49,7 @@ class Resync:
         health: Health,
         seconds: float,
     ) -> None:
-        self._held = held
+        self._cache = cache
         self._queue = queue
         self._watches = watches
         self._listing = listing
@@ -62,7 +62,7 @@ class Resync:
     async def run(self) -> None:
         """Until it is cancelled."""
         await self._repeatedly(self._complete, _AGAIN, until_done=True)
-        log.info("watching %d datasets", len(self._held.keys()))
+        log.info("watching %d datasets", len(self._cache.dataset_keys()))
         self._is_idle()
         async with asyncio.TaskGroup() as group:
             if self._living:
@@ -79,13 +79,13 @@ class Resync:
             except ApiError as error:
                 log.warning("resync: %s", error)
                 continue
-            for key in self._held.keys():  # noqa: SIM118 - not a mapping
+            for key in tuple(self._cache.dataset_keys()):
                 self._queue.add(key)
             self._is_idle()
 
     def _is_idle(self) -> None:
         """Where there is a dataset, only a look at one is a success: a resync merely asks for it."""
-        if not self._held.keys():
+        if not self._cache.dataset_keys():
             self._metrics.succeeded()
 
     async def _complete(self) -> None:

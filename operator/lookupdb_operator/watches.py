@@ -1,4 +1,4 @@
-"""The informers: kopf lists and watches, and tells ``Held`` and the queue. Nothing is decided and nothing written here.
+"""The informers: kopf lists and watches, and feeds ``ObjectCache`` and the queue. Nothing is decided or written here.
 
 kopf's handlers of changes, timers and daemons write finalizers and annotations and lose work on errors: none is used.
 An index is, for what it brings: kopf calls no event handler before every index has seen everything that there is, so
@@ -15,9 +15,9 @@ from typing import Any, Final
 import kopf
 
 from lookupdb_operator import kinds, names
+from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.listing import Listing
-from lookupdb_operator.observe import Held, Key
 from lookupdb_operator.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ class _Sighting:
 
 
 class Watches:
-    """Feeds ``held`` and ``queue`` with what kopf tells."""
+    """Feeds ``cache`` and ``queue`` with what kopf tells."""
 
-    def __init__(self, held: Held, queue: Queue[Key]) -> None:
-        self._held = held
+    def __init__(self, cache: ObjectCache, queue: Queue[Key]) -> None:
+        self._cache = cache
         self._queue = queue
         self._seen: dict[str, dict[str, _Sighting]] = {kind.name: {} for kind in WATCHED}
 
@@ -76,7 +76,7 @@ class Watches:
     def _register(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
         async def index(body: kopf.Body, **_: Any) -> None:
             self._seen[kind.name][body["metadata"]["uid"]] = _sighting(kind, body)
-            self._held.put(kind.name, body)
+            self._cache.put(kind.name, body)
 
         async def event(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
             if event["type"] == "DELETED":
@@ -90,7 +90,7 @@ class Watches:
 
     def _drop(self, kind: Kind, uid: str, sighting: _Sighting) -> None:
         self._seen[kind.name].pop(uid, None)
-        self._held.drop(kind.name, sighting.namespace, sighting.name, uid)
+        self._cache.drop(kind.name, sighting.namespace, sighting.name, uid)
         self._wake(sighting)
 
     def _wake(self, sighting: _Sighting) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import orjson
 
 from lookupdb.store import living as living_list
+from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.living import Living, document, protected
-from lookupdb_operator.model import Dataset, Manifest, Observed
-from lookupdb_operator.observe import Held
+from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Build, Generation, Rollout, Status, Table
 
 GENERATION = Generation("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
@@ -29,15 +30,12 @@ def dataset(name: str, **spec: int) -> Dataset:
     return Dataset("shop", name, f"0123abcd-of-{name}", "7", 1, spec, None, status=STATUS)
 
 
-class FakeHeld:
+class FakeCache:
     def __init__(self, *datasets: Dataset) -> None:
-        self.datasets = {one.key: one for one in datasets}
+        self.by_key = {dataset.key: dataset for dataset in datasets}
 
-    def keys(self) -> tuple[tuple[str, str], ...]:
-        return tuple(self.datasets)
-
-    def of(self, key: tuple[str, str]) -> Observed | None:
-        return Observed(self.datasets[key])
+    def datasets(self) -> Iterator[Dataset]:
+        yield from self.by_key.values()
 
 
 class FakeCluster:
@@ -91,11 +89,11 @@ def test_the_sweep_reads_it(tmp_path: Path) -> None:
 
 
 async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_starts() -> None:
-    cluster, held = FakeCluster(), FakeHeld(dataset("airports"))
+    cluster, cache = FakeCluster(), FakeCache(dataset("airports"))
 
     def living() -> Living:
         return Living(
-            cast(Held, held),
+            cast(ObjectCache, cache),
             cast(Cluster, cluster),
             namespace="lookupdb",
             name="living",
@@ -108,7 +106,7 @@ async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_st
     await first.write()
     await living().write()
     assert cluster.writes == 1
-    held.datasets.clear()
+    cache.by_key.clear()
     await first.write()
     assert cluster.writes == 2
     assert orjson.loads((cluster.held or {})["data"]["living.json"])["datasets"] == []

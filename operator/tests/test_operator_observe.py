@@ -1,4 +1,4 @@
-"""What is held of a dataset, and what is asked when something does not get on."""
+"""What is cached of a dataset, and what is asked when something does not get on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from lookupdb_operator import names
 from lookupdb_operator.api import Unreachable
+from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster, Warned
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.model import Observed, Predecessor, RouterReport
-from lookupdb_operator.observe import Held, Observer
+from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import reasons
 
 KEY = ("maps", "airports")
@@ -58,27 +59,27 @@ def pod(name: str, uid: str, owner: tuple[str, str], component: str = names.SHAR
     return body(name, uid, owner=owner, component=component, **members)
 
 
-def held(*objects: tuple[str, Json]) -> Held:
-    everything = Held()
+def cached(*objects: tuple[str, Json]) -> ObjectCache:
+    cache = ObjectCache()
     for kind, one in objects:
-        everything.put(kind, one)
-    return everything
+        cache.put(kind, one)
+    return cache
 
 
-def of(everything: Held) -> Observed:
-    observed = everything.of(KEY)
+def of(cache: ObjectCache) -> Observed:
+    observed = cache.observed(KEY)
     assert observed is not None
     return observed
 
 
-def test_nothing_is_held_of_what_is_not_there() -> None:
-    everything = held(("Job", job()))
-    assert everything.of(KEY) is None
-    assert everything.keys() == ()
+def test_nothing_is_observed_of_what_is_not_there() -> None:
+    cache = cached(("Job", job()))
+    assert cache.observed(KEY) is None
+    assert not cache.dataset_keys()
 
 
 def test_all_that_belongs_to_a_dataset() -> None:
-    everything = held(
+    cache = cached(
         ("LookupDataset", dataset()),
         ("Service", body("airports-r1", "svc-1", owner=(names.KIND, "ds-1"))),
         ("Job", job()),
@@ -86,8 +87,8 @@ def test_all_that_belongs_to_a_dataset() -> None:
         ("Pod", pod("airports-r1-s0-1", "pod-2", ("StatefulSet", "set-1"))),
         ("Pod", pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"))),
     )
-    observed = of(everything)
-    assert everything.keys() == (KEY,)
+    observed = of(cache)
+    assert list(cache.dataset_keys()) == [KEY]
     assert observed.dataset.uid == "ds-1"
     assert [one.ref.uid for one in observed.jobs] == ["job-1"]
     assert [one.ref.uid for one in observed.sets] == ["set-1"]
@@ -96,13 +97,13 @@ def test_all_that_belongs_to_a_dataset() -> None:
 
 
 def test_what_another_of_the_same_name_had_is_not_its() -> None:
-    everything = held(
+    cache = cached(
         ("LookupDataset", dataset("ds-2")),
         ("Job", job(owner="ds-1")),
         ("Pod", pod("airports-g1-build-x", "pod-1", ("Job", "job-1"))),
         ("ConfigMap", body("airports-mine", "cm-1")),
     )
-    observed = of(everything)
+    observed = of(cache)
     assert (observed.jobs, observed.pods, observed.others) == ((), (), ())
 
 
@@ -113,7 +114,7 @@ def test_what_a_predecessor_left_is_told_of_until_it_is_gone() -> None:
     left_pod = pod("airports-r1-s0-0", "pod-0", ("StatefulSet", "set-0"), labels=labels)
     of_the_user = body("airports-mine", "cm-1")
     del of_the_user["metadata"]["labels"][names.DATASET_UID]
-    everything = held(
+    cache = cached(
         ("LookupDataset", dataset()),
         ("StatefulSet", collected),
         ("Service", orphaned),
@@ -121,14 +122,14 @@ def test_what_a_predecessor_left_is_told_of_until_it_is_gone() -> None:
         ("ConfigMap", of_the_user),
         ("Job", job()),
     )
-    assert of(everything).predecessors == (
+    assert of(cache).predecessors == (
         Predecessor("Service", "airports-r1", "ds-0", orphaned=True),
         Predecessor("StatefulSet", "airports-r1-s0", "ds-0"),
     )
-    everything.drop("Service", "maps", "airports-r1", "svc-0")
-    everything.drop("StatefulSet", "maps", "airports-r1-s0", "set-0")
-    assert of(everything).predecessors == ()
-    assert [one.ref.uid for one in of(everything).jobs] == ["job-1"]
+    cache.drop("Service", "maps", "airports-r1", "svc-0")
+    cache.drop("StatefulSet", "maps", "airports-r1-s0", "set-0")
+    assert of(cache).predecessors == ()
+    assert [one.ref.uid for one in of(cache).jobs] == ["job-1"]
 
 
 def test_router_pods_of_a_predecessor_are_not_ours_though_their_replica_set_has_our_name() -> None:
@@ -141,65 +142,70 @@ def test_router_pods_of_a_predecessor_are_not_ours_though_their_replica_set_has_
         owner_name="airports-router-1",
         labels=labels,
     )
-    assert of(held(("LookupDataset", dataset()), ("Pod", left))).pods == ()
+    assert of(cached(("LookupDataset", dataset()), ("Pod", left))).pods == ()
 
 
 def test_router_pods_are_known_by_their_replica_set() -> None:
     ours = pod("airports-router-1-a", "pod-1", ("ReplicaSet", "rs-1"), names.ROUTER, owner_name="airports-router-1")
     other = pod("other-1-a", "pod-2", ("ReplicaSet", "rs-2"), names.ROUTER, owner_name="other-1")
-    assert [one.uid for one in of(held(("LookupDataset", dataset()), ("Pod", ours), ("Pod", other))).pods] == ["pod-1"]
+    assert [one.uid for one in of(cached(("LookupDataset", dataset()), ("Pod", ours), ("Pod", other))).pods] == [
+        "pod-1"
+    ]
 
 
 def test_putting_tells_which_dataset_to_look_at() -> None:
-    everything = Held()
-    assert everything.put("LookupDataset", dataset()) == KEY
-    assert everything.put("Job", job()) == KEY
-    assert everything.put("Job", job()) is None, "nothing new"
-    assert everything.put("Job", job(version=3)) == KEY
-    assert everything.put("Job", job(version=2)) is None, "older than what is held"
+    cache = ObjectCache()
+    assert cache.put("LookupDataset", dataset()) == KEY
+    assert cache.put("Job", job()) == KEY
+    assert cache.put("Job", job()) is None, "nothing new"
+    done = job(version=3) | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    assert cache.put("Job", done) == KEY
+    assert cache.put("Job", job(version=2)) is None, "older than what is cached"
+    done["metadata"]["resourceVersion"] = "4"
+    assert cache.put("Job", done) is None, "a version in which nothing differs that is decided by"
     strange = body("x", "u")
     del strange["metadata"]["labels"]
-    assert everything.put("Job", strange) is None
+    assert cache.put("Job", strange) is None
 
 
 def test_another_object_of_the_same_name_replaces_it_whatever_its_version() -> None:
-    everything = held(("LookupDataset", dataset()), ("Job", job(version=9)))
-    assert everything.put("Job", job("job-2", version=2)) == KEY
-    assert [one.ref.uid for one in of(everything).jobs] == ["job-2"]
+    cache = cached(("LookupDataset", dataset()), ("Job", job(version=9)))
+    assert cache.put("Job", job("job-2", version=2)) == KEY
+    assert [one.ref.uid for one in of(cache).jobs] == ["job-2"]
 
 
 def test_what_is_gone_stays_gone() -> None:
-    everything = held(("LookupDataset", dataset()), ("Job", job()))
-    assert everything.drop("Job", "maps", "airports-g1-build", "job-1") == KEY
-    assert everything.put("Job", job(version=2)) is None, "an answer that came late"
-    assert of(everything).jobs == ()
-    assert everything.put("Job", job("job-2")) == KEY
-    assert everything.drop("Job", "maps", "airports-g1-build", "job-1") is None, "another one is there by now"
-    assert everything.drop("Job", "maps", "airports-g1-build") == KEY
-    assert everything.drop("Job", "maps", "airports-g1-build") is None
+    cache = cached(("LookupDataset", dataset()), ("Job", job()))
+    assert cache.drop("Job", "maps", "airports-g1-build", "job-1") == KEY
+    assert cache.put("Job", job(version=2)) is None, "an answer that came late"
+    assert of(cache).jobs == ()
+    assert cache.put("Job", job("job-2")) == KEY
+    assert cache.drop("Job", "maps", "airports-g1-build", "job-1") is None, "another one is there by now"
+    assert cache.drop("Job", "maps", "airports-g1-build") == KEY
+    assert cache.drop("Job", "maps", "airports-g1-build") is None
 
 
 def test_a_dataset_that_is_gone() -> None:
-    everything = held(("LookupDataset", dataset()), ("Job", job()))
-    assert everything.drop("LookupDataset", "maps", "airports", "ds-1") == KEY
-    assert everything.of(KEY) is None
-    assert everything.keys() == ()
+    cache = cached(("LookupDataset", dataset()), ("Job", job()))
+    assert cache.drop("LookupDataset", "maps", "airports", "ds-1") == KEY
+    assert cache.observed(KEY) is None
+    assert not cache.dataset_keys()
 
 
 def test_an_object_whose_label_is_taken_away_is_let_go() -> None:
-    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    cache = cached(("LookupDataset", dataset()), ("Job", job()))
     moved = job(version=2)
     moved["metadata"]["labels"] = {}
-    everything.put("Job", moved)
-    assert of(everything).jobs == ()
+    cache.put("Job", moved)
+    assert of(cache).jobs == ()
 
 
 def test_an_object_whose_label_is_changed_moves() -> None:
-    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    cache = cached(("LookupDataset", dataset()), ("Job", job()))
     moved = job(version=2)
     moved["metadata"]["labels"] = {names.DATASET: "other"}
-    assert everything.put("Job", moved) == ("maps", "other")
-    assert of(everything).jobs == ()
+    assert cache.put("Job", moved) == ("maps", "other")
+    assert of(cache).jobs == ()
 
 
 class Asked:
@@ -223,8 +229,8 @@ class Asked:
         return RouterReport(7)
 
 
-async def observe(everything: Held, asked: Asked, *, seconds: float = 60, ask_routers: bool = False) -> Observed:
-    observer = Observer(everything, cast(Cluster, asked), lambda: BORN + timedelta(seconds=seconds))
+async def observe(cache: ObjectCache, asked: Asked, *, seconds: float = 60, ask_routers: bool = False) -> Observed:
+    observer = Observer(cache, cast(Cluster, asked), lambda: BORN + timedelta(seconds=seconds))
     store = StoreAccess(digest="d")
     observed = await observer.observe(KEY, ask_routers=ask_routers, refusals={("Job", "x"): "no"}, store=store)
     assert observed is not None
@@ -238,9 +244,9 @@ MOUNT = Warned("FailedMount", 'MountVolume.SetUp failed for volume "source" : co
 
 
 async def test_a_job_without_a_pod_is_explained_by_events() -> None:
-    everything = held(("LookupDataset", dataset()), ("Job", job()))
+    cache = cached(("LookupDataset", dataset()), ("Job", job()))
     asked = Asked({"job-1": QUOTA})
-    observed = await observe(everything, asked)
+    observed = await observe(cache, asked)
     assert asked.about == [{"job-1"}]
     assert observed.jobs[0].failure is not None
     assert observed.jobs[0].failure.reason == reasons.QUOTA_EXCEEDED
@@ -248,9 +254,9 @@ async def test_a_job_without_a_pod_is_explained_by_events() -> None:
 
 async def test_servers_that_are_not_made_are_explained_by_events() -> None:
     made = pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), status={"phase": "Running"})
-    everything = held(("LookupDataset", dataset()), ("StatefulSet", shard_set()), ("Pod", made))
+    cache = cached(("LookupDataset", dataset()), ("StatefulSet", shard_set()), ("Pod", made))
     asked = Asked({"set-1": QUOTA})
-    observed = await observe(everything, asked)
+    observed = await observe(cache, asked)
     assert asked.about == [{"set-1"}]
     assert observed.sets[0].trouble is not None
     assert observed.sets[0].trouble.reason == reasons.QUOTA_EXCEEDED
@@ -259,7 +265,7 @@ async def test_servers_that_are_not_made_are_explained_by_events() -> None:
 async def test_a_pod_that_waits_in_silence_is_explained_by_events() -> None:
     waiting = pod("airports-g1-build-x", "pod-1", ("Job", "job-1"), names.BUILDER, status={"phase": "Pending"})
     asked = Asked({"pod-1": MOUNT})
-    observed = await observe(held(("LookupDataset", dataset()), ("Job", job()), ("Pod", waiting)), asked)
+    observed = await observe(cached(("LookupDataset", dataset()), ("Job", job()), ("Pod", waiting)), asked)
     assert asked.about == [{"pod-1"}]
     assert observed.pods[0].trouble is not None
     assert observed.pods[0].trouble.reason == reasons.VOLUME_MISSING
@@ -268,13 +274,13 @@ async def test_a_pod_that_waits_in_silence_is_explained_by_events() -> None:
 @pytest.mark.parametrize("seconds", [0, 4])
 async def test_what_is_young_is_not_asked_about(seconds: float) -> None:
     asked = Asked({})
-    await observe(held(("LookupDataset", dataset()), ("Job", job())), asked, seconds=seconds)
+    await observe(cached(("LookupDataset", dataset()), ("Job", job())), asked, seconds=seconds)
     assert asked.about == []
 
 
 async def test_what_gets_on_is_not_asked_about() -> None:
     running = {"phase": "Running"}
-    everything = held(
+    cache = cached(
         ("LookupDataset", dataset()),
         ("Job", job()),
         ("Pod", pod("airports-g1-build-x", "pod-0", ("Job", "job-1"), names.BUILDER, status=running)),
@@ -282,12 +288,12 @@ async def test_what_gets_on_is_not_asked_about() -> None:
         ("Pod", pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), status=running)),
     )
     asked = Asked()
-    await observe(everything, asked, ask_routers=True)
+    await observe(cache, asked, ask_routers=True)
     assert (asked.about, asked.ips) == ([], [])
 
 
 async def test_events_that_cannot_be_read_stop_nothing() -> None:
-    observed = await observe(held(("LookupDataset", dataset()), ("Job", job())), Asked())
+    observed = await observe(cached(("LookupDataset", dataset()), ("Job", job())), Asked())
     assert observed.jobs[0].failure is None
 
 
@@ -296,7 +302,7 @@ async def test_routers_are_asked_when_they_are_to_be() -> None:
         made = pod(f"a-{number}", f"pod-{number}", ("ReplicaSet", "r"), names.ROUTER, owner_name="airports-router-1")
         return "Pod", made | {"status": status, "metadata": made["metadata"] | meta}
 
-    everything = held(
+    cache = cached(
         ("LookupDataset", dataset()),
         router(1, {"phase": "Running", "podIP": "10.0.0.1"}),
         router(2, {"phase": "Running", "podIP": "10.0.0.2"}, deletionTimestamp="2026-03-01T12:00:00Z"),
@@ -304,10 +310,10 @@ async def test_routers_are_asked_when_they_are_to_be() -> None:
         router(4, {"phase": "Running"}),
     )
     asked = Asked({})
-    assert (await observe(everything, asked)).routers == {}
-    assert (await observe(everything, asked, ask_routers=True)).routers == {"pod-1": RouterReport(7)}
+    assert (await observe(cache, asked)).routers == {}
+    assert (await observe(cache, asked, ask_routers=True)).routers == {"pod-1": RouterReport(7)}
     assert asked.ips == ["10.0.0.1"]
 
 
 async def test_a_dataset_that_is_not_there_is_not_observed() -> None:
-    assert await Observer(Held(), cast(Cluster, Asked())).observe(KEY) is None
+    assert await Observer(ObjectCache(), cast(Cluster, Asked())).observe(KEY) is None

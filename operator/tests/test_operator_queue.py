@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lookupdb_operator.queue import FIRST_DELAY, JITTER, LONGEST_DELAY, Again, Queue, Workers
+from lookupdb_operator.queue import FIRST_DELAY, JITTER, LONGEST_DELAY, Queue, RequeueRequested, Workers
 
 
 class ManualClock:
@@ -151,7 +151,7 @@ async def test_no_two_workers_look_at_one_key(queue: Queue[str]) -> None:
 async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
     queue: Queue[str], clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcomes: list[Exception | None] = [ValueError("no"), Again("conflict"), None]
+    outcomes: list[Exception | None] = [ValueError("no"), RequeueRequested("conflict"), None]
     looks: list[str] = []
 
     async def look(key: str) -> float | None:
@@ -181,7 +181,7 @@ async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
 
 async def test_a_look_may_ask_to_be_repeated_sooner_than_its_backoff(queue: Queue[str], clock: ManualClock) -> None:
     async def look(key: str) -> None:
-        raise Again("refused", at_most=30)
+        raise RequeueRequested("refused", at_most=30)
 
     workers = Workers(queue, look, 1)
     workers.start()

@@ -10,14 +10,15 @@ from typing import Any, cast
 import pytest
 
 from lookupdb_operator.api import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Pod, Ref
-from lookupdb_operator.observe import Held, Observer
+from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
-from lookupdb_operator.queue import Again
+from lookupdb_operator.queue import RequeueRequested
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.status import DEGRADED, Condition, Status
 
@@ -56,7 +57,7 @@ class FakeCluster:
         self._do(f"event {kind} {reason}")
 
 
-class FakeHeld:
+class FakeCache:
     def __init__(self) -> None:
         self.kinds: list[str] = []
 
@@ -82,10 +83,10 @@ class Bench:
     """A reconciler among fakes; its plan is always ``plan``."""
 
     def __init__(self) -> None:
-        self.cluster, self.held, self.observer, self.metrics = FakeCluster(), FakeHeld(), FakeObserver(), Metrics()
+        self.cluster, self.cache, self.observer, self.metrics = FakeCluster(), FakeCache(), FakeObserver(), Metrics()
         self.plan, self.clock = Plan(status=DATASET.status), 0.0
         self.reconciler = Reconciler(
-            held=cast(Held, self.held),
+            cache=cast(ObjectCache, self.cache),
             observer=cast(Observer, self.observer),
             cluster=cast(Cluster, self.cluster),
             config=CONFIG,
@@ -129,7 +130,7 @@ async def test_status_first_then_what_should_be_then_what_should_not(bench: Benc
         "apply Job gently",
         "delete Service u-9",
     ]
-    assert bench.held.kinds == ["LookupDataset", "Job"], "the next look sees what this one wrote, but no Secret"
+    assert bench.cache.kinds == ["LookupDataset", "Job"], "the next look sees what this one wrote, but no Secret"
     assert bench.count("done") == 1
 
 
@@ -141,7 +142,7 @@ async def test_a_status_that_is_as_it_should_be_is_not_written(bench: Bench) -> 
 async def test_a_conflict_on_the_status_stops_the_look(bench: Bench) -> None:
     bench.plan = Plan(status=STATUS, apply=(manifest("Job"),))
     bench.cluster.failures["status"] = Conflict("LookupDataset airports", "modified")
-    with pytest.raises(Again):
+    with pytest.raises(RequeueRequested):
         await bench.look()
     assert bench.cluster.done == ["status"]
     assert (bench.count("conflict"), bench.metrics.errors._value.get()) == (1, 0)
@@ -157,7 +158,7 @@ async def test_a_dataset_that_is_gone_meanwhile_is_left_alone(bench: Bench) -> N
 async def test_an_api_server_that_is_away_is_asked_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.plan = Plan(status=STATUS, apply=(manifest("Job"), manifest("Service")))
     bench.cluster.failures["apply Job gently"] = Unreachable("Job airports", "it does not answer")
-    with pytest.raises(Again):
+    with pytest.raises(RequeueRequested):
         await bench.look()
     assert bench.cluster.done[-1] == "apply Job gently"
     assert (bench.count("unreachable"), bench.metrics.errors._value.get()) == (1, 1)
@@ -167,7 +168,7 @@ async def test_an_api_server_that_is_away_is_asked_again(bench: Bench, caplog: p
 async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Bench) -> None:
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"), manifest("Service")), again=3600.0)
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
-    with pytest.raises(Again) as raised:
+    with pytest.raises(RequeueRequested) as raised:
         await bench.look()
     assert raised.value.at_most == REFUSED_AGAIN_AFTER
     assert bench.cluster.done == ["status", "apply Job gently", "apply Service gently"], "the others do not wait for it"
@@ -183,11 +184,11 @@ async def test_what_is_somebody_elses_is_not_taken(bench: Bench) -> None:
     for kind in ("Secret", "Service"):
         failure = Conflict(f"{kind} airports", "conflict with kubectl: .spec")
         bench.cluster.failures[f"apply {kind} gently"] = failure
-    with pytest.raises(Again, match="conflict with kubectl"):
+    with pytest.raises(RequeueRequested, match="conflict with kubectl"):
         await bench.look()
     assert bench.cluster.done == ["status", "apply Secret gently", "apply Service gently", "apply Job gently"]
-    assert bench.held.kinds[-1:] == ["Job"], "what is another's is not held"
-    with pytest.raises(Again):
+    assert bench.cache.kinds[-1:] == ["Job"], "what is another's is not cached"
+    with pytest.raises(RequeueRequested):
         await bench.look()
     assert {kind for kind, _ in bench.observer.asked[-1][1]} == {"Secret", "Service"}
 
@@ -206,7 +207,7 @@ async def test_a_router_pod_that_may_not_be_nudged_is_told_of(bench: Bench) -> N
     bench.observer.observed = Observed(DATASET, pods=(Pod("airports", "u-3", "router"),))
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Pod"),))
     bench.cluster.failures["apply Pod"] = Refused("Pod airports", "admission webhook denied the request")
-    with pytest.raises(Again, match="webhook"):
+    with pytest.raises(RequeueRequested, match="webhook"):
         await bench.look()
 
 
@@ -216,7 +217,7 @@ async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -
     await bench.look()
     assert bench.cluster.done == ["status", "apply Service"]
     bench.cluster.failures["apply Service"] = Conflict("Service airports", "another uid")
-    with pytest.raises(Again, match="another uid"):
+    with pytest.raises(RequeueRequested, match="another uid"):
         await bench.look()
 
 
@@ -232,7 +233,7 @@ async def test_a_look_at_a_dataset_that_has_changed_since_does_nothing(bench: Be
     """Though the status stays the same: what an old dataset asked for must not come back."""
     bench.plan = Plan(status=DATASET.status, apply=(manifest("ConfigMap"),), delete=(Ref("Service", "old", "u-9"),))
     bench.cluster.failures["status"] = Conflict("LookupDataset airports", "the object has been modified")
-    with pytest.raises(Again):
+    with pytest.raises(RequeueRequested):
         await bench.look()
     assert bench.cluster.done == ["status"]
 
@@ -258,7 +259,7 @@ async def test_a_look_of_which_a_write_was_refused_is_a_success_as_far_as_it_goe
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"),))
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     before = bench.metrics._last_success
-    with pytest.raises(Again):
+    with pytest.raises(RequeueRequested):
         await bench.look()
     assert bench.metrics._last_success > before
 

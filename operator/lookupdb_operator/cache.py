@@ -1,0 +1,212 @@
+"""Every object of every dataset, parsed at the door: small records, never the API server's bodies.
+
+What one look at a dataset costs depends on the objects of this dataset alone, never on how many datasets there are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lookupdb_operator import kinds, names, parse
+from lookupdb_operator.model import BuildJob, Dataset, Existing, Observed, Pod, Predecessor, ShardSet
+from lookupdb_operator.parse import Header
+
+Key = tuple[str, str]
+"""Namespace and name of a dataset."""
+Body = Mapping[str, Any]
+"""An object as the API server writes it."""
+
+_DELETED_UIDS_REMEMBERED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CachedObject:
+    """One object of the cluster, as far as decisions depend on it."""
+
+    header: Header
+    item: Dataset | BuildJob | ShardSet | Pod | Existing
+    awaits_images: bool = False
+    """Of a pod: whether not even its image is pulled yet, which only events can explain."""
+
+
+@dataclass(slots=True)
+class _DatasetObjects:
+    """What carries the name of one dataset."""
+
+    dataset: CachedObject | None = None
+    children: dict[tuple[str, str], CachedObject] = field(default_factory=dict)
+    """By kind and name."""
+
+
+class ObjectCache:
+    """All objects of all datasets, by dataset. Informers put them here, and so does whoever has just written one: what
+    is older than what is cached, or known to be deleted, is not taken."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, _DatasetObjects] = {}
+        self._keys: dict[str, dict[Key, Key]] = {kind.name: {} for kind in (kinds.DATASET, *kinds.WATCHED)}
+        """Kind → namespace and name of each object → the dataset that it belongs to."""
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def put(self, kind: str, body: Body) -> Key | None:
+        """Cache the object ``body`` of ``kind``. The dataset to look at; None when the object belongs to none, or when
+        nothing that matters has changed."""
+        header = parse.header(body)
+        place = (header.namespace, header.name)
+        key = place if kind == kinds.DATASET.name else (header.namespace, header.dataset)
+        if header.uid in self._deleted:
+            return None
+        if not key[1] or self._keys[kind].get(place, key) != key:
+            self.drop(kind, *place)  # its label was changed, or taken away
+        if not key[1]:
+            return None
+        before = self._find(kind, key, header.name)
+        if before is not None and not _is_newer(header, before.header):
+            return None
+        after = _parsed(kind, header, body, before)
+        self._set(kind, key, after)
+        return None if before is not None and _is_alike(before, after) else key
+
+    def drop(self, kind: str, namespace: str, name: str, uid: str = "") -> Key | None:
+        """Forget an object; with its ``uid``, for good and only that one. The dataset to look at; None when nothing
+        was forgotten."""
+        if uid:
+            self._deleted[uid] = None
+            if len(self._deleted) > _DELETED_UIDS_REMEMBERED:
+                self._deleted.popitem(last=False)
+        key = self._keys[kind].get((namespace, name))
+        if key is None:
+            return None
+        cached = self._find(kind, key, name)
+        if cached is None or uid not in ("", cached.header.uid):
+            return None
+        del self._keys[kind][namespace, name]
+        objects = self._objects[key]
+        if kind == kinds.DATASET.name:
+            objects.dataset = None
+        else:
+            del objects.children[kind, name]
+        if objects.dataset is None and not objects.children:
+            del self._objects[key]
+        return key
+
+    def headers(self, kind: str) -> Iterator[Header]:
+        """Of every object of ``kind``. The cache must not be changed meanwhile."""
+        for (_, name), key in self._keys[kind].items():
+            if cached := self._find(kind, key, name):
+                yield cached.header
+
+    def dataset_keys(self) -> Collection[Key]:
+        """Every dataset that there is. The cache must not be changed while this is iterated over."""
+        return self._keys[kinds.DATASET.name].keys()
+
+    def datasets(self) -> Iterator[Dataset]:
+        """Every dataset that there is, without what belongs to it. The cache must not be changed meanwhile."""
+        for key in self.dataset_keys():
+            if dataset := self.dataset(key):
+                yield dataset
+
+    def dataset(self, key: Key) -> Dataset | None:
+        """The dataset ``key``, without what belongs to it; None when there is no such dataset."""
+        objects = self._objects.get(key)
+        cached = None if objects is None else objects.dataset
+        return cached.item if cached is not None and isinstance(cached.item, Dataset) else None
+
+    def observed(self, key: Key) -> Observed | None:
+        """The dataset ``key`` with all that belongs to it; None when there is no such dataset."""
+        dataset = self.dataset(key)
+        if dataset is None:
+            return None
+        items = [cached.item for cached in self.owned_objects(key)]
+        return Observed(
+            dataset=dataset,
+            jobs=tuple(item for item in items if isinstance(item, BuildJob)),
+            sets=tuple(item for item in items if isinstance(item, ShardSet)),
+            pods=tuple(item for item in items if isinstance(item, Pod)),
+            others=tuple(item for item in items if isinstance(item, Existing)),
+            predecessors=tuple(_predecessors(self._objects[key].children, dataset)),
+        )
+
+    def owned_objects(self, key: Key) -> Iterator[CachedObject]:
+        """What belongs to the dataset ``key``, in order of kind and name: to this one by its uid, not to one that had
+        the name before it."""
+        dataset = self.dataset(key)
+        if dataset is None:
+            return
+        children = self._objects[key].children
+        owned = {child.header.uid for child in children.values() if child.header.owner_uid == dataset.uid}
+        for place in sorted(children):
+            child = children[place]
+            if child.header.uid in owned or (isinstance(child.item, Pod) and _is_pod_of(child.header, dataset, owned)):
+                yield child
+
+    def _find(self, kind: str, key: Key, name: str) -> CachedObject | None:
+        objects = self._objects.get(key)
+        if objects is None:
+            return None
+        return objects.dataset if kind == kinds.DATASET.name else objects.children.get((kind, name))
+
+    def _set(self, kind: str, key: Key, cached: CachedObject) -> None:
+        objects = self._objects.setdefault(key, _DatasetObjects())
+        if kind == kinds.DATASET.name:
+            objects.dataset = cached
+        else:
+            objects.children[sys.intern(kind), cached.header.name] = cached
+        self._keys[kind][cached.header.namespace, cached.header.name] = key
+
+
+def _parsed(kind: str, header: Header, body: Body, before: CachedObject | None) -> CachedObject:
+    match kind:
+        case kinds.DATASET.name:
+            known = before.item if before is not None and isinstance(before.item, Dataset) else None
+            return CachedObject(header, parse.dataset(body, known))
+        case kinds.JOB.name:
+            return CachedObject(header, parse.job(body))
+        case kinds.STATEFUL_SET.name:
+            return CachedObject(header, parse.shard_set(body))
+        case kinds.POD.name:
+            return CachedObject(header, parse.pod(body), parse.waiting(body))
+    return CachedObject(header, parse.existing(kind, body))
+
+
+def _is_newer(header: Header, cached: Header) -> bool:
+    """Whether ``header`` is not an earlier version of the object ``cached``. Versions of one object are decimal and
+    grow (KEP-5504); those of an API server that has others are all taken."""
+    new, old = header.resource_version, cached.resource_version
+    if header.uid != cached.uid or not new.isdecimal() or not old.isdecimal():
+        return True
+    return int(new) > int(old)
+
+
+def _is_alike(before: CachedObject, after: CachedObject) -> bool:
+    """Whether nothing that a decision depends on has changed between two versions of an object."""
+    if isinstance(after.item, Dataset) or before.header.uid != after.header.uid:
+        return False
+    owners = before.header.owner_uid == after.header.owner_uid
+    return owners and before.item == after.item and before.awaits_images == after.awaits_images
+
+
+def _is_pod_of(header: Header, dataset: Dataset, owned: Collection[str]) -> bool:
+    """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched."""
+    if header.dataset_uid != dataset.uid:
+        return False
+    if header.owner_kind == "ReplicaSet":
+        return header.owner_name.startswith(f"{names.router(dataset.name)}-")
+    return header.owner_uid in owned
+
+
+def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: Dataset) -> Iterable[Predecessor]:
+    """What was made for a dataset that had the name of ``dataset`` before it. Of what has no uid label, nothing was
+    made by us."""
+    for kind, name in sorted(place for place, child in children.items() if _is_foreign(child.header, dataset)):
+        header = children[kind, name].header
+        if kind != kinds.POD.name:
+            yield Predecessor(kind, name, header.dataset_uid, orphaned=header.owner_kind != names.KIND)
+
+
+def _is_foreign(header: Header, dataset: Dataset) -> bool:
+    return header.dataset_uid not in ("", dataset.uid) and header.owner_uid != dataset.uid
