@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
 READY: Final = "Ready"
@@ -102,9 +102,9 @@ class Rollout:
     template: str
     """Digest of the pod template and what else cannot change within a rollout."""
     started_at: str
-    named: int = 0
-    """The most servers a shard that a routing table which may still be in effect somewhere names: so many stay.
-    0: no table names this rollout."""
+    referenced_replicas: int = field(default=0, metadata={"json": "named"})
+    """The most servers a shard that a routing table which may still be in effect somewhere references: so many stay.
+    0: no table references this rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _to_json(value: Any) -> dict[str, Any]:
         held = getattr(value, member.name)
         if held in (None, "", (), 0) and member.name not in _KEPT and member.default is not dataclasses.MISSING:
             continue
-        members[_camel(member.name)] = _json(held)
+        members[_json_name(member)] = _json(held)
     return members
 
 
@@ -209,9 +209,9 @@ def _json(held: Any) -> Any:
 def _from_json(kind: type, members: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(kind)
     values = {
-        member.name: _parse(hints[member.name], members[_camel(member.name)])
+        member.name: _parse(hints[member.name], members[_json_name(member)])
         for member in dataclasses.fields(kind)
-        if _camel(member.name) in members or member.default is dataclasses.MISSING
+        if _json_name(member) in members or member.default is dataclasses.MISSING
     }
     return kind(**values)
 
@@ -228,6 +228,10 @@ def _parse(hint: Any, value: Any) -> Any:
     if not isinstance(value, expected) or isinstance(value, bool):
         raise TypeError(f"expected {expected.__name__}, found {value!r}")
     return value
+
+
+def _json_name(member: dataclasses.Field[Any]) -> str:
+    return str(member.metadata.get("json") or _camel(member.name))
 
 
 def _camel(name: str) -> str:

@@ -41,7 +41,9 @@ def test_a_status_that_was_wiped_is_built_up_again_beside_what_serves() -> None:
     _set_back(world, Status())
     planned = world.reconcile()
     assert planned.delete == ()
-    assert [(one.rollout, one.generation, one.named) for one in planned.status.rollouts] == [("r3", "g3", 2)]
+    assert [(one.rollout, one.generation, one.referenced_replicas) for one in planned.status.rollouts] == [
+        ("r3", "g3", 2)
+    ]
     world.settle()
     assert (world.status.generation, [one.rollout for one in world.status.rollouts]) == ("g4", ["r4"])
     assert _versions(world) == {4}

@@ -41,7 +41,7 @@ def _changed(change: Callable[[Plan, Observed], Plan]) -> Planner:
 def _retires_at_once(planned: Plan, observed: Observed) -> Plan:
     table = planned.status.table
     old = {one.rollout for one in planned.status.rollouts if table is not None and one.rollout != table.rollout}
-    old -= {one.rollout for one in planned.status.rollouts if not one.named}
+    old -= {one.rollout for one in planned.status.rollouts if not one.referenced_replicas}
     gone = tuple(one.ref for one in observed.sets if one.rollout in old)
     return replace(planned, delete=(*planned.delete, *gone))
 
@@ -105,7 +105,8 @@ def _forgets_rollouts_named_before(observed: Observed, config: Config, now: date
     status = observed.dataset.status
     table = status.table
     rollouts = tuple(
-        one if table is not None and one.rollout == table.rollout else replace(one, named=0) for one in status.rollouts
+        one if table is not None and one.rollout == table.rollout else replace(one, referenced_replicas=0)
+        for one in status.rollouts
     )
     return plan(
         replace(observed, dataset=replace(observed.dataset, status=replace(status, rollouts=rollouts))), config, now

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lookupdb_operator import manifests
 from lookupdb_operator.model import BuildJob, Existing, Manifest, Observed, ShardSet
-from lookupdb_operator.plan import outcomes, rendering, rollout, routers
+from lookupdb_operator.plan import outcomes, rendering, rollouts, routers
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Generation, Rollout, Status
 
@@ -15,7 +15,7 @@ Name = tuple[str, str]
 """Kind and name."""
 
 
-def desired(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+def desired_objects(status: Status, situation: Situation) -> tuple[Manifest, ...]:
     """Every object that ``status`` asks for, in the order in which they are written; but rollouts of which everything
     is as it should be."""
     return (
@@ -48,8 +48,8 @@ def unscaled(status: Status, situation: Situation) -> tuple[Manifest, ...]:
     return tuple(
         manifests.scaled(situation.dataset, one, held.shard, replicas)
         for one in status.rollouts
-        if not rollout.is_current(one, status, situation)
-        for replicas in (rollout.servers(one, status, situation),)
+        if not rollouts.is_current(one, status, situation)
+        for replicas in (rollouts.desired_replicas(one, status, situation),)
         for held in situation.observed.sets
         if held.rollout == one.rollout and held.replicas != replicas and not held.deleting
     )
@@ -88,9 +88,9 @@ def _build(status: Status, situation: Situation) -> Iterator[Manifest]:
 def _rollouts(status: Status, situation: Situation) -> Iterator[Manifest]:
     for one in status.rollouts:
         generation = status.generation_called(one.generation)
-        if generation is None or not rollout.is_current(one, status, situation):
+        if generation is None or not rollouts.is_current(one, status, situation):
             continue
-        replicas = rollout.servers(one, status, situation)
+        replicas = rollouts.desired_replicas(one, status, situation)
         if _is_whole(one, generation, replicas, situation):
             continue
         yield from manifests.shards(situation.dataset, one, generation, replicas, situation.config)

@@ -7,25 +7,25 @@ from datetime import datetime
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import clock, failures, generations, reasons, store
-from lookupdb_operator.plan.situation import Situation, Wish
+from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Build, Generation, Status
 
 
-def decided(status: Status, situation: Situation) -> Status:
+def decide_build(status: Status, situation: Situation) -> Status:
     """``status`` with the build that should be under way now: the one that is, another one, or none."""
-    status = _of_this_wish(status, situation.wish)
-    if status.build is not None or not is_needed(status, situation.wish):
+    status = _without_unneeded_build(status, situation.desired)
+    if status.build is not None or not is_needed(status, situation.desired):
         return status
     if status.failure is not None and _must_wait(status, situation):
         return status
     return _claimed(status, situation)
 
 
-def is_needed(status: Status, wish: Wish) -> bool:
+def is_needed(status: Status, desired: Desired) -> bool:
     """Whether the store lacks what is asked for. An annotation that was taken away asks for nothing; one that was
     answered with another spec's generation still asks for this one's."""
-    wanted = generations.wanted(status, wish)
-    return wanted is None or wish.refresh not in ("", wanted.refresh)
+    newest = generations.newest_matching_generation(status, desired)
+    return newest is None or desired.refresh not in ("", newest.refresh)
 
 
 def _is_damaged(generation: Generation, situation: Situation) -> bool:
@@ -34,17 +34,17 @@ def _is_damaged(generation: Generation, situation: Situation) -> bool:
     return any(trouble is not None and trouble.reason in reasons.OF_DAMAGE for trouble in reports)
 
 
-def _of_this_wish(status: Status, wish: Wish) -> Status:
+def _without_unneeded_build(status: Status, desired: Desired) -> Status:
     """``status`` without a build and a failure of what is not asked for any more.
 
     A build that answers an older refresh goes on: were it begun anew with each, none might ever end.
     """
     build, failure = status.build, status.failure
     if build is not None and (
-        (build.content, build.digest) != (wish.content, wish.digest) or not is_needed(status, wish)
+        (build.content, build.digest) != (desired.content_hash, desired.build_digest) or not is_needed(status, desired)
     ):
         build = None
-    if failure is not None and not (failures.concerns(failure, wish) and is_needed(status, wish)):
+    if failure is not None and not (failures.concerns(failure, desired) and is_needed(status, desired)):
         failure = None
     return replace(status, build=build, failure=failure)
 
@@ -62,14 +62,14 @@ def retry_in(retry_at: str, now: datetime) -> float:
 
 
 def _claimed(status: Status, situation: Situation) -> Status:
-    number, wish = status.last_generation + 1, situation.wish
-    known = generations.wanted(status, wish)
+    number, desired = status.last_generation + 1, situation.desired
+    known = generations.newest_matching_generation(status, desired)
     comparable = known is not None and not _is_damaged(known, situation)
     build = Build(
         generation=names.generation_name(number),
-        content=wish.content,
-        refresh=wish.refresh,
-        digest=wish.digest,
+        content=desired.content_hash,
+        refresh=desired.refresh,
+        digest=desired.build_digest,
         started_at=clock.written(situation.now),
         unless_fingerprint=known.fingerprint if known is not None and comparable else "",
         active=status.generation,

@@ -1,6 +1,7 @@
-"""Routing tables: when the next one is written, and when it is in effect everywhere.
+"""From one routing table to the next: when it is written, when it is in effect everywhere, when the servers that only
+older tables reference are retired.
 
-A table is written only when all that it newly names is ready. Servers that fail later stay in it: routers ask another
+A table is written only when what it newly references is ready. Servers that fail later stay in it: routers ask another
 replica meanwhile, and Kubernetes brings them back under the same name.
 """
 
@@ -11,8 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import clock, rollout, routers
+from lookupdb_operator.names import ROUTER, SHARDS
+from lookupdb_operator.plan import clock, routers
+from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status, Table
 
@@ -21,14 +23,14 @@ CONFIRMED_WITHIN: Final = 60.0
 every minute or so."""
 
 
-def confirmed(status: Status, situation: Situation) -> Status:
+def confirm_table(status: Status, situation: Situation) -> Status:
     """``status`` with the routing table in effect, when every router that may answer says so. From then on its
     generation is the active one."""
     table, observed = status.table, situation.observed
     if table is None or table.confirmed_at or not routers.answering(observed) or routers.behind(observed, table):
         return status
     generation = status.generation_called(table.generation)
-    assert generation is not None, f"{table.generation} was trimmed, and a routing table names it"
+    assert generation is not None, f"{table.generation} was trimmed, and a routing table references it"
     return replace(
         status,
         table=replace(table, confirmed_at=clock.written(situation.now)),
@@ -38,51 +40,44 @@ def confirmed(status: Status, situation: Situation) -> Status:
     )
 
 
-def decided(status: Status, situation: Situation) -> Status:
+def retire_rollouts(status: Status, situation: Situation) -> Status:
+    """``status`` without the rollouts, and the servers, that no routing table in effect references any more, once the
+    drain time has passed and the routers still say that it is in effect everywhere: one that was started meanwhile may
+    have come up with an older table."""
+    table = status.table
+    if table is None or not is_draining(status) or remaining_drain(table, situation) > 0:
+        return status
+    if routers.behind(situation.observed, table):
+        return status
+    target = target_rollout(status, situation)
+    rollouts = tuple(
+        replace(rollout, referenced_replicas=_replicas_in(table, rollout))
+        for rollout in status.rollouts
+        if rollout.rollout == table.rollout or rollout == target
+    )
+    return replace(status, rollouts=rollouts)
+
+
+def decide_table(status: Status, situation: Situation) -> Status:
     """``status`` with the routing table that should be written by now, its version claimed."""
-    return _newest(_wished(status, situation), situation)
+    return _overtake_routers(_desired_table(status, situation), situation)
 
 
-def _wished(status: Status, situation: Situation) -> Status:
-    table, wish = status.table, situation.wish
-    wanted = rollout.wanted(status, situation)
-    is_another = wanted is not None and (table is None or table.rollout != wanted.rollout)
-    if wanted is not None and is_another and is_ready(wanted, wish.replicas, status, situation.observed):
-        return _written(status, wanted, wish.replicas, wish.workers, situation)
-    if table is None:
-        return status
-    current = status.rollout_called(table.rollout)
-    if current is None or wish.replicas == table.replicas:
-        return status
-    # Fewer are named first and gone later, more are there first and named later.
-    if wish.replicas < table.replicas or is_ready(current, wish.replicas, status, situation.observed):
-        return _written(status, current, wish.replicas, table.workers, situation)
-    return status
+def is_draining(status: Status) -> bool:
+    """Whether the table in effect references fewer servers than are kept on account of an older one."""
+    table = status.table
+    if table is None or not table.confirmed_at:
+        return False
+    return any(rollout.referenced_replicas > _replicas_in(table, rollout) for rollout in status.rollouts)
 
 
-def is_ready(candidate: Rollout, replicas: int, status: Status, observed: Observed) -> bool:
-    """Whether every shard of ``candidate`` has ``replicas`` ready servers, pods 0 to replicas-1 among them."""
-    generation = status.generation_called(candidate.generation)
-    return generation is not None and ready_shards(candidate, replicas, observed) == generation.shards
-
-
-def ready_shards(candidate: Rollout, replicas: int, observed: Observed) -> int:
-    """How many shards of ``candidate`` have ``replicas`` ready servers, in the words of both their StatefulSet and
-    their pods: either may be seen late."""
-    pods = Counter(
-        pod.shard
-        for pod in observed.pods
-        if pod.component == SHARDS and pod.rollout == candidate.rollout and pod.ready and not pod.deleting
-    )
-    return len(
-        {
-            one.shard
-            for one in observed.sets
-            if one.rollout == candidate.rollout
-            and not one.deleting
-            and min(one.ready, pods[one.shard]) >= max(replicas, one.replicas)
-        }
-    )
+def remaining_drain(table: Table, situation: Situation) -> float:
+    """Seconds until the drain time of a confirmed ``table`` has passed. While a router is being stopped, it answers
+    from the table that it has, as long as it still takes requests."""
+    desired = situation.desired
+    is_stopping = any(pod.component == ROUTER and pod.deleting for pod in situation.observed.pods)
+    seconds = max(desired.drain_seconds, desired.router_drain_seconds) if is_stopping else desired.drain_seconds
+    return clock.seconds_until(table.confirmed_at, seconds, situation.now)
 
 
 def is_overdue(status: Status, situation: Situation) -> bool:
@@ -93,21 +88,63 @@ def is_overdue(status: Status, situation: Situation) -> bool:
     return clock.seconds_until(table.written_at, CONFIRMED_WITHIN, situation.now) == 0
 
 
-def _newest(status: Status, situation: Situation) -> Status:
+def is_ready(candidate: Rollout, replicas: int, status: Status, observed: Observed) -> bool:
+    """Whether every shard of ``candidate`` has ``replicas`` ready servers, pods 0 to replicas-1 among them."""
+    generation = status.generation_called(candidate.generation)
+    return generation is not None and count_ready_shards(candidate, replicas, observed) == generation.shards
+
+
+def count_ready_shards(candidate: Rollout, replicas: int, observed: Observed) -> int:
+    """How many shards of ``candidate`` have ``replicas`` ready servers, in the words of both their StatefulSet and
+    their pods: either may be seen late."""
+    pods = Counter(
+        pod.shard
+        for pod in observed.pods
+        if pod.component == SHARDS and pod.rollout == candidate.rollout and pod.ready and not pod.deleting
+    )
+    return len(
+        {
+            shard_set.shard
+            for shard_set in observed.sets
+            if shard_set.rollout == candidate.rollout
+            and not shard_set.deleting
+            and min(shard_set.ready, pods[shard_set.shard]) >= max(replicas, shard_set.replicas)
+        }
+    )
+
+
+def _desired_table(status: Status, situation: Situation) -> Status:
+    table, desired, observed = status.table, situation.desired, situation.observed
+    target = target_rollout(status, situation)
+    is_another = target is not None and (table is None or table.rollout != target.rollout)
+    if target is not None and is_another and is_ready(target, desired.replicas, status, observed):
+        return _with_table(status, target, desired.replicas, desired.workers, situation)
+    if table is None:
+        return status
+    current = status.rollout_called(table.rollout)
+    if current is None or desired.replicas == table.replicas:
+        return status
+    # Fewer servers are referenced first and stopped later, more are started first and referenced later.
+    if desired.replicas < table.replicas or is_ready(current, desired.replicas, status, observed):
+        return _with_table(status, current, desired.replicas, table.workers, situation)
+    return status
+
+
+def _overtake_routers(status: Status, situation: Situation) -> Status:
     """``status`` with a version of its routing table that routers take up: the cluster may have been set back. Not
-    before what it names is ready: routers answer from something meanwhile."""
+    before what it references is ready: routers answer from something meanwhile."""
     table, newest = status.table, routers.newest_table(situation.observed)
     if table is None or newest <= table.version:
         return status
-    named = status.rollout_called(table.rollout)
-    if named is None or not is_ready(named, table.replicas, status, situation.observed):
+    rollout = status.rollout_called(table.rollout)
+    if rollout is None or not is_ready(rollout, table.replicas, status, situation.observed):
         return status
     return replace(
         status, table=replace(table, version=newest + 1, written_at=clock.written(situation.now), confirmed_at="")
     )
 
 
-def _written(status: Status, target: Rollout, replicas: int, workers: int, situation: Situation) -> Status:
+def _with_table(status: Status, target: Rollout, replicas: int, workers: int, situation: Situation) -> Status:
     claimed = status.table.version if status.table is not None else 0
     table = Table(
         version=max(claimed, routers.newest_table(situation.observed)) + 1,
@@ -118,7 +155,13 @@ def _written(status: Status, target: Rollout, replicas: int, workers: int, situa
         written_at=clock.written(situation.now),
     )
     rollouts = tuple(
-        replace(one, named=max(one.named, replicas)) if one.rollout == target.rollout else one
-        for one in status.rollouts
+        replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas))
+        if rollout.rollout == target.rollout
+        else rollout
+        for rollout in status.rollouts
     )
     return replace(status, table=table, rollouts=rollouts)
+
+
+def _replicas_in(table: Table, rollout: Rollout) -> int:
+    return table.replicas if rollout.rollout == table.rollout else 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import build, cutover, draining, serving, store, troubles
+from lookupdb_operator.plan import build, cutover, serving, store
+from lookupdb_operator.plan.conditions.ready import remaining_settling
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Status
 
@@ -25,7 +26,7 @@ def asks_routers(status: Status) -> bool:
     """Whether routers are to say from which table they answer: until it is in effect everywhere, and while what older
     ones name is kept."""
     table = status.table
-    return table is not None and (not table.confirmed_at or draining.is_draining(status))
+    return table is not None and (not table.confirmed_at or cutover.is_draining(status))
 
 
 def next_look(status: Status, situation: Situation) -> float | None:
@@ -54,7 +55,7 @@ def _routers(status: Status, situation: Situation) -> float | None:
     if not table.confirmed_at:
         return ASK_SLOWLY if cutover.is_overdue(status, situation) else ASK_EVERY
     # The drain time may have passed, and a router still be behind.
-    return max(ASK_EVERY, draining.remaining(table, situation))
+    return max(ASK_EVERY, cutover.remaining_drain(table, situation))
 
 
 def _refused(situation: Situation) -> float | None:
@@ -64,7 +65,7 @@ def _refused(situation: Situation) -> float | None:
 def _settling(status: Status, situation: Situation) -> float | None:
     if serving.ready_routers(situation.observed):
         return None
-    return troubles.settling(status, situation.now) or None
+    return remaining_settling(status, situation.now) or None
 
 
 def _silent(observed: Observed) -> float | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import clock
-from lookupdb_operator.plan.situation import Wish
+from lookupdb_operator.plan.situation import Desired
 from lookupdb_operator.status import Build, Failure
 
 FIRST_DELAY: Final = 30.0
@@ -44,9 +44,9 @@ def made_from(one: Build | Failure) -> tuple[str, str, str]:
     return one.content, one.refresh, one.digest
 
 
-def concerns(failure: Failure, wish: Wish) -> bool:
+def concerns(failure: Failure, desired: Desired) -> bool:
     """Whether what failed is what is asked for now. A corrected spec owes nothing to the broken one."""
-    return made_from(failure) == (wish.content, wish.refresh, wish.digest)
+    return made_from(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
 
 
 def shortened(text: str, at_most: int) -> str:

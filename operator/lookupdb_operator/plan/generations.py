@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lookupdb_operator.plan.situation import Wish
+from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Generation, Status
 
 
-def wanted(status: Status, wish: Wish) -> Generation | None:
-    """The newest generation of what is asked for."""
-    return next((one for one in reversed(status.generations) if one.content == wish.content), None)
+def newest_matching_generation(status: Status, desired: Desired) -> Generation | None:
+    """The newest generation that was built to the present spec."""
+    return next(
+        (generation for generation in reversed(status.generations) if generation.content == desired.content_hash), None
+    )
 
 
-def added(status: Status, generation: Generation) -> Status:
-    """``status`` with a new whole generation. Told twice of one, it is there once."""
-    others = tuple(one for one in status.generations if one.generation != generation.generation)
+def add_generation(status: Status, generation: Generation) -> Status:
+    """``status`` with a new whole generation. Added twice, it is there once."""
+    others = tuple(known for known in status.generations if known.generation != generation.generation)
     return replace(status, generations=_sorted((*others, generation)))
 
 
-def trimmed(status: Status, wish: Wish) -> Status:
-    """``status`` with the newest ``wish.keep`` generations, and those that are wanted, rolled out or active."""
+def trim_generations(status: Status, situation: Situation) -> Status:
+    """``status`` with the newest ``keepGenerations`` generations, and those that are asked for, rolled out or
+    active."""
+    desired = situation.desired
     used = {status.generation, *(rollout.generation for rollout in status.rollouts)}
-    used |= {one.generation for one in (status.table, wanted(status, wish)) if one is not None}
-    newest = {one.generation for one in status.generations[-wish.keep :]}
-    kept = tuple(one for one in status.generations if one.generation in newest | used)
+    used |= {
+        user.generation for user in (status.table, newest_matching_generation(status, desired)) if user is not None
+    }
+    newest = {generation.generation for generation in status.generations[-desired.keep_generations :]}
+    kept = tuple(generation for generation in status.generations if generation.generation in newest | used)
     return replace(status, generations=kept)
 
 
@@ -36,4 +42,4 @@ def number(name: str) -> int:
 
 
 def _sorted(generations: Iterable[Generation]) -> tuple[Generation, ...]:
-    return tuple(sorted(generations, key=lambda one: number(one.generation)))
+    return tuple(sorted(generations, key=lambda generation: number(generation.generation)))

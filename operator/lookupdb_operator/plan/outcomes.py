@@ -11,23 +11,23 @@ from typing import Final, Literal, cast
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
 from lookupdb_operator.plan import failures, generations, reasons
-from lookupdb_operator.plan.situation import Situation, Wish
+from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Build, Generation, Status
 
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
 
 
-def recorded(status: Status, situation: Situation) -> Status:
+def record_outcome(status: Status, situation: Situation) -> Status:
     """``status`` with the outcome of the build under way, if it has ended and is still of interest."""
-    build, wish = status.build, situation.wish
-    if build is None or build.content != wish.content:
+    build, desired = status.build, situation.desired
+    if build is None or build.content != desired.content_hash:
         return status
     job, pods = job_of(situation.observed, build), pods_of(situation.observed, build)
     result = next((pod.result for pod in pods if pod.result is not None), None)
     if result is not None and result.outcome in ("built", "adopted"):
-        return _refreshed(generations.added(status, _generation(build, result, situation)), build)
+        return _refreshed(generations.add_generation(status, _generation(build, result, situation)), build)
     if result is not None and result.outcome == "unchanged":
-        return _refreshed(_confirmed(status, build, wish), build)
+        return _refreshed(_confirmed(status, build, desired), build)
     trouble = _failure(job, pods, result)
     if trouble is None:
         return status
@@ -52,7 +52,7 @@ def pods_of(observed: Observed, build: Build) -> tuple[Pod, ...]:
 
 
 def _generation(build: Build, result: BuildResult, situation: Situation) -> Generation:
-    wish = situation.wish
+    desired = situation.desired
     return Generation(
         generation=build.generation,
         content=build.content,
@@ -60,18 +60,18 @@ def _generation(build: Build, result: BuildResult, situation: Situation) -> Gene
         records=result.records,
         bytes=result.file_bytes,
         largest_shard_bytes=result.largest_shard_bytes,
-        shards=wish.shards,
-        normalize=wish.normalize,
-        value_format=cast(Literal["json", "raw"], wish.value_format),
+        shards=desired.shards,
+        normalize=desired.normalize,
+        value_format=cast(Literal["json", "raw"], desired.value_format),
         built_at=result.built_at,
         refresh=build.refresh,
     )
 
 
-def _confirmed(status: Status, build: Build, wish: Wish) -> Status:
+def _confirmed(status: Status, build: Build, desired: Desired) -> Status:
     """``status`` when the source is as it was for the generation that is there already."""
-    known = generations.wanted(status, wish)
-    return status if known is None else generations.added(status, replace(known, refresh=build.refresh))
+    known = generations.newest_matching_generation(status, desired)
+    return status if known is None else generations.add_generation(status, replace(known, refresh=build.refresh))
 
 
 def _refreshed(status: Status, build: Build) -> Status:

@@ -1,4 +1,5 @@
-"""What status has forgotten though it is there: status was wiped or set back, by hand or with a backup.
+"""What to make of a status that was wiped or set back, by hand or with a backup, and of a clock that was set back while
+status remembers moments.
 
 What serves goes on serving until something newer is in effect, and no number is claimed that something carries.
 """
@@ -7,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from lookupdb_operator.model import BuildJob, Existing, Observed, ShardSet
-from lookupdb_operator.plan import clock, routers
+from lookupdb_operator.plan import clock, failures, routers
 from lookupdb_operator.plan.generations import number
 from lookupdb_operator.status import Rollout, Status
 
 
-def recovered(status: Status, observed: Observed, now: datetime) -> Status:
+def recover_status(status: Status, observed: Observed, now: datetime) -> Status:
     """``status`` with the rollouts that it does not know, each as one that some routing table names, and with counters
     not below what is there."""
     forgotten = tuple(_forgotten(status, observed, now))
@@ -30,9 +31,21 @@ def recovered(status: Status, observed: Observed, now: datetime) -> Status:
     )
 
 
+def clamp_moments(status: Status, now: datetime) -> Status:
+    """``status`` without moments that lie ahead of what they could be. The clock was set back: how long ago they were
+    cannot be known, so what was to pass since them passes from now on. Nothing waits for ever, nothing ends early."""
+    table, failure = status.table, status.failure
+    if table is not None:
+        table = replace(table, written_at=_past(table.written_at, now), confirmed_at=_past(table.confirmed_at, now))
+    if failure is not None:
+        latest = now + timedelta(seconds=failures.delay(failure.count))
+        failure = replace(failure, retry_at=_at_most(failure.retry_at, latest))
+    return replace(status, table=table, failure=failure, store_written_at=_past(status.store_written_at, now))
+
+
 def is_lost(status: Status) -> bool:
     """Whether something serves, and status does not know what."""
-    return status.table is None and any(one.named for one in status.rollouts)
+    return status.table is None and any(one.referenced_replicas for one in status.rollouts)
 
 
 def _without_what_is_past(status: Status, observed: Observed) -> Status:
@@ -43,7 +56,8 @@ def _without_what_is_past(status: Status, observed: Observed) -> Status:
     if table is None or table.version >= routers.written_table(observed):
         return status
     kept = tuple(
-        replace(one, template="", named=max(one.named, _replicas(one.rollout, observed))) for one in status.rollouts
+        replace(one, template="", referenced_replicas=max(one.referenced_replicas, _replicas(one.rollout, observed)))
+        for one in status.rollouts
     )
     return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
 
@@ -56,9 +70,18 @@ def _forgotten(status: Status, observed: Observed, now: datetime) -> Iterator[Ro
             generation=generation,
             template="",  # it is only kept, never made again
             started_at=clock.written(now),
-            named=_replicas(name, observed),
+            referenced_replicas=_replicas(name, observed),
         )
 
 
 def _replicas(rollout: str, observed: Observed) -> int:
     return max((one.replicas for one in observed.sets if one.rollout == rollout), default=0)
+
+
+def _past(moment: str, now: datetime) -> str:
+    return _at_most(moment, now) if moment else moment
+
+
+def _at_most(moment: str, latest: datetime) -> str:
+    # A second's grace: two machines' clocks are never quite equal.
+    return clock.written(latest) if clock.read(moment) > latest + timedelta(seconds=1) else moment

@@ -11,7 +11,7 @@ from lookupdb_operator.plan import routers
 from lookupdb_operator.status import Rollout, Status
 
 
-def told(status: Status, observed: Observed) -> Status:
+def with_serving_status(status: Status, observed: Observed) -> Status:
     """``status`` with what people and the scale subresource read of the rollout that the routing table names."""
     dataset, table = observed.dataset, status.table
     rollout = None if table is None else status.rollout_called(table.rollout)
@@ -40,7 +40,7 @@ def in_effect(status: Status) -> tuple[Rollout, ...]:
         return ()
     if table.confirmed_at:
         return tuple(one for one in status.rollouts if one.rollout == table.rollout)
-    return tuple(one for one in status.rollouts if one.named)
+    return tuple(one for one in status.rollouts if one.referenced_replicas)
 
 
 def lacking(status: Status, rollout: Rollout, servers: int, observed: Observed) -> dict[int, int]:
@@ -67,4 +67,4 @@ def _serves(pod: Pod, rollout: Rollout) -> bool:
     if pod.component != SHARDS or pod.rollout != rollout.rollout or not pod.ready or pod.deleting:
         return False
     ordinal = pod.name.rpartition("-")[2]
-    return ordinal.isdigit() and int(ordinal) < rollout.named
+    return ordinal.isdigit() and int(ordinal) < rollout.referenced_replicas

@@ -18,41 +18,40 @@ _REFRESH_AT_MOST: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Desired:
     """What the user asks for, as far as decisions depend on it."""
 
-    content: str
+    content_hash: str
     """``DatasetSpec.content_hash()``: which shard files."""
     refresh: str
     """The refresh annotation, or its hash when it is long; empty for none."""
-    digest: str
+    build_digest: str
     """Of everything that a builder's Job would be made from now."""
     shards: int
     replicas: int
     workers: int
     normalize: tuple[str, ...]
     value_format: str
-    keep: int
-    """How many generations."""
+    keep_generations: int
     drain_seconds: float
-    """How long what no routing table names any more stays: the drain time and the longest a lookup may take."""
+    """How long servers stay that no routing table references any more: the drain time and a lookup's deadline."""
     router_drain_seconds: float
     """The same for lookups that come in through a router that is being stopped."""
 
     @classmethod
-    def of(cls, dataset: Dataset, spec: DatasetSpec, config: Config) -> Self:
+    def from_spec(cls, dataset: Dataset, spec: DatasetSpec, config: Config) -> Self:
         """What ``dataset``, whose usable spec is ``spec``, asks for."""
         deadline = spec.router.deadline_milliseconds / 1000
         return cls(
-            content=rendering.content_hash(Ingredients(dataset, config)),
+            content_hash=rendering.content_hash(Ingredients(dataset, config)),
             refresh=_bounded(dataset.refresh),
-            digest=rendering.build_digest(Ingredients(dataset, config)),
+            build_digest=rendering.build_digest(Ingredients(dataset, config)),
             shards=spec.shards,
             replicas=spec.replicas,
             workers=spec.serving_workers,
             normalize=spec.key.normalize,
             value_format=spec.value.format,
-            keep=spec.keep_generations,
+            keep_generations=spec.keep_generations,
             drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
             router_drain_seconds=spec.router.drain_seconds + deadline,
         )
@@ -65,7 +64,7 @@ class Situation:
     observed: Observed
     config: Config
     now: datetime
-    wish: Wish
+    desired: Desired
 
     @property
     def dataset(self) -> Dataset:

@@ -33,7 +33,7 @@ def is_due(status: Status, situation: Situation) -> bool:
     return _is_missed(situation) and _wait(status, situation) == 0
 
 
-def noted(status: Status, situation: Situation) -> Status:
+def note_secret(status: Status, situation: Situation) -> Status:
     """``status`` when the Secret is written now."""
     digest = situation.observed.store.digest
     return replace(status, store_digest=digest, store_written_at=clock.written(situation.now))

@@ -1,12 +1,14 @@
-"""What to do about what is wrong: a sentence for each reason that has a remedy of its own."""
+"""What one condition says; and what to do about what is wrong: a remedy for each reason that has one of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import reasons
+from lookupdb_operator.status import Truth
 
 _REFRESH: Final = f"Set the annotation {names.REFRESH} to another value: the dataset is built again."
 
@@ -24,6 +26,15 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.INVALID_SPEC: "Correct the spec.",
 }
 """Of what builders and the operator say; what pods are in trouble about comes with its remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one condition says: a truth, a reason for machines, a sentence for people. Nothing is decided by it."""
+
+    status: Truth
+    reason: str
+    message: str
 
 
 def sentence(reason: str, message: str) -> str:

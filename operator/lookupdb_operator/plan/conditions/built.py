@@ -1,0 +1,49 @@
+"""Built: whether the store holds what is asked for, and what keeps the build from getting on."""
+
+from __future__ import annotations
+
+from lookupdb_operator.model import Observed, Trouble
+from lookupdb_operator.plan import build, outcomes, reasons
+from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
+from lookupdb_operator.plan.generations import newest_matching_generation
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import Build, Failure, Status
+
+
+def judge_built(status: Status, situation: Situation) -> Verdict:
+    """Whether the store holds what is asked for."""
+    under_way = status.build
+    trouble = diagnose_build(status, situation.observed)
+    if trouble is not None:
+        message = f"{sentence(trouble.reason, trouble.message)}{describe_next_attempt(under_way, status.failure)}"
+        return Verdict("False", trouble.reason, message)
+    if under_way is not None:
+        message = f"{under_way.generation} is being built since {under_way.started_at}."
+        return Verdict("False", reasons.BUILDING, message)
+    generation = newest_matching_generation(status, situation.desired)
+    if generation is None or build.is_needed(status, situation.desired):
+        return Verdict("False", reasons.BUILDING, "A build is about to begin.")
+    message = f"{generation.generation} holds {generation.records} records in {generation.shards} shards."
+    return Verdict("True", reasons.GENERATION_BUILT, message)
+
+
+def diagnose_build(status: Status, observed: Observed) -> Trouble | None:
+    """What keeps the build under way from getting on, else how the last one failed."""
+    under_way, failure = status.build, status.failure
+    if under_way is not None:
+        job = outcomes.job_of(observed, under_way)
+        trouble = job.failure if job is not None else None
+        pods = outcomes.pods_of(observed, under_way)
+        trouble = trouble or next((pod.trouble for pod in pods if pod.trouble), None)
+        if trouble is not None:
+            return trouble
+    return None if failure is None else Trouble(failure.reason, failure.message)
+
+
+def describe_next_attempt(under_way: Build | None, failure: Failure | None) -> str:
+    """After a failure, when the next attempt is or was begun; empty without one."""
+    if failure is None:
+        return ""
+    if under_way is not None:
+        return f" Attempt {failure.count + 1} is {under_way.generation}, since {under_way.started_at}."
+    return f" The next attempt is at {failure.retry_at}, or as soon as the spec changes."

@@ -1,0 +1,52 @@
+"""Degraded: all that is wrong with a dataset now, the gravest first. Nothing here keeps anything from serving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lookupdb_operator.model import Observed, Trouble
+from lookupdb_operator.plan import predecessors, reasons
+from lookupdb_operator.plan.conditions.built import describe_next_attempt, diagnose_build
+from lookupdb_operator.plan.conditions.ready import diagnose_serving
+from lookupdb_operator.plan.conditions.rolled_out import diagnose_candidate, diagnose_table
+from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import Status
+
+_MAX_TROUBLES: Final = 3
+"""In one message."""
+
+
+def judge_degraded(status: Status, troubles: tuple[Trouble, ...], *, serves: bool) -> Verdict:
+    """Whether anything is wrong, though it may serve: ``serves`` says whether it does."""
+    if not troubles:
+        return Verdict("False", reasons.HEALTHY, "Nothing is wrong.")
+    sentences = " ".join(sentence(trouble.reason, trouble.message) for trouble in troubles[:_MAX_TROUBLES])
+    more = f" And {len(troubles) - _MAX_TROUBLES} more." if len(troubles) > _MAX_TROUBLES else ""
+    keeps = f" {status.generation} keeps serving." if serves else ""
+    attempt = describe_next_attempt(status.build, status.failure)
+    return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{attempt}")
+
+
+def diagnose(status: Status, situation: Situation) -> tuple[Trouble, ...]:
+    """Everything that is wrong, each once, the gravest first."""
+    observed = situation.observed
+    troubles = (
+        *diagnose_serving(status, situation),
+        *_diagnose_writes(observed),
+        predecessors.orphaned(observed),
+        diagnose_build(status, observed),
+        diagnose_candidate(status, situation),
+        diagnose_table(status, situation),
+    )
+    return tuple(dict.fromkeys(trouble for trouble in troubles if trouble is not None))
+
+
+def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
+    problem = observed.store.problem
+    if problem is not None:
+        yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
+    for (kind, name), why in observed.refusals.items():
+        reason = reasons.QUOTA_EXCEEDED if "exceeded quota" in why else reasons.APPLY_REFUSED
+        yield Trouble(reason, f"The API server refuses {kind} {name}: {why}")

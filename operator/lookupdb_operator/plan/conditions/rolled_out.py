@@ -1,0 +1,87 @@
+"""RolledOut: whether what is asked for is what serves, and what keeps it from serving."""
+
+from __future__ import annotations
+
+from lookupdb_operator.model import Trouble
+from lookupdb_operator.plan import cutover, reasons, routers, serving
+from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
+from lookupdb_operator.plan.rollouts import describe_rollout, target_rollout
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import Rollout, Status, Table
+
+
+def judge_rolled_out(status: Status, situation: Situation) -> Verdict:
+    """Whether what is asked for is what serves."""
+    target, table = target_rollout(status, situation), status.table
+    if target is None:
+        serves = f" Until then {status.generation} keeps serving." if serving.answers(status) else ""
+        return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
+    if table is None or _is_starting(target, table, situation):
+        return _judge_starting(target, status, situation)
+    if not table.confirmed_at:
+        return _judge_confirming(table, status, situation)
+    where = describe_rollout(situation.dataset, target)
+    if cutover.is_draining(status):
+        drains = _describe_draining(table, situation)
+        return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {drains}")
+    servers = f"{table.replicas} {_servers(table.replicas)} a shard"
+    return Verdict("True", reasons.UP_TO_DATE, f"Routers answer from {where}, {servers}.")
+
+
+def diagnose_candidate(status: Status, situation: Situation) -> Trouble | None:
+    """What keeps the servers that are asked for, and that no table references yet, from getting ready."""
+    target, table, observed = target_rollout(status, situation), status.table, situation.observed
+    if target is None or (table is not None and not _is_starting(target, table, situation)):
+        return None
+    sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == target.rollout)
+    pods = (pod.trouble for pod in observed.pods if pod.rollout == target.rollout and not pod.ready)
+    return next((trouble for trouble in (*sets, *pods) if trouble is not None), None)
+
+
+def diagnose_table(status: Status, situation: Situation) -> Trouble | None:
+    """Which routers take too long to take up the routing table."""
+    table = status.table
+    if table is None or not cutover.is_overdue(status, situation):
+        return None
+    late = routers.behind(situation.observed, table)
+    who = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
+    return Trouble(
+        reasons.NOT_CONFIRMED,
+        f"Routing table {table.version} is not in effect everywhere: {who}. What served before stays",
+    )
+
+
+def _is_starting(target: Rollout, table: Table, situation: Situation) -> bool:
+    return table.rollout != target.rollout or table.replicas < situation.desired.replicas
+
+
+def _judge_starting(target: Rollout, status: Status, situation: Situation) -> Verdict:
+    servers, shards = situation.desired.replicas, serving.shard_count(status, target)
+    ready = cutover.count_ready_shards(target, servers, situation.observed)
+    where = describe_rollout(situation.dataset, target)
+    progress = f"{ready} of {shards} shards of {where} have their servers ready ({servers} each)."
+    trouble = diagnose_candidate(status, situation)
+    if trouble is None:
+        return Verdict("False", reasons.STARTING_SERVERS, progress)
+    return Verdict("False", trouble.reason, f"{progress} {sentence(trouble.reason, trouble.message)}")
+
+
+def _judge_confirming(table: Table, status: Status, situation: Situation) -> Verdict:
+    overdue = diagnose_table(status, situation)
+    if overdue is not None:
+        return Verdict("False", overdue.reason, sentence(overdue.reason, overdue.message))
+    return Verdict(
+        "False", reasons.CONFIRMING, f"Routers take up routing table {table.version}, written {table.written_at}."
+    )
+
+
+def _describe_draining(table: Table, situation: Situation) -> str:
+    if cutover.remaining_drain(table, situation) > 0:
+        return f"what served before drains since {table.confirmed_at}."
+    late = routers.behind(situation.observed, table)
+    who = ", ".join(sorted(late)[:3])
+    return f"what served before stays until {who} say that they answer from table {table.version}." if who else "done."
+
+
+def _servers(count: int) -> str:
+    return "server" if count == 1 else "servers"

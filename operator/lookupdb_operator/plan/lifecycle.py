@@ -1,0 +1,209 @@
+"""The life of a generation and of a rollout, written down once: their phases, and the transitions between them.
+
+``plan()`` executes ``TRANSITIONS`` from the first to the last at each pass; the simulation holds every pass against
+them; docs/operator.md shows them. When may r1 be deleted? When its phase is ``GONE``, and no line before the one that
+leads there says so.
+
+A phase is stored nowhere: it is read from status, so that an operator that died at any point goes on from what it
+finds. Each transition is written to status before anything else is done on account of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from lookupdb_operator.plan import build, cutover, generations, outcomes, rollouts
+from lookupdb_operator.plan.generations import number
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import Rollout, Status
+
+
+class GenerationPhase(StrEnum):
+    """Where a generation is in its life."""
+
+    UNCLAIMED = "unclaimed"
+    """No status ever held its number."""
+    BUILDING = "building"
+    """``status.build``: a Job builds it."""
+    BUILT = "built"
+    """Whole in the store, of no rollout."""
+    ROLLED_OUT = "rolled out"
+    """A rollout serves it, or is about to."""
+    ACTIVE = "active"
+    """Every router answered from it when its routing table was confirmed."""
+    GONE = "gone"
+    """Its number is past: the build failed or was superseded, or the store may drop it."""
+
+
+class RolloutPhase(StrEnum):
+    """Where a rollout is in its life."""
+
+    UNCLAIMED = "unclaimed"
+    """No status ever held its number."""
+    CLAIMED = "claimed"
+    """Its servers start, or are ready. No routing table references them."""
+    REFERENCED = "referenced"
+    """The newest routing table references its servers. Some routers may answer from it, some from an older one."""
+    ACTIVE = "active"
+    """Every router answers from it."""
+    SUPERSEDED = "superseded"
+    """A newer routing table is written. Routers that have not taken it up answer from this rollout."""
+    DRAINING = "draining"
+    """Every router answers from another rollout. Lookups that began on this one end."""
+    GONE = "gone"
+    """Its number is past, and nothing of it is kept."""
+
+
+Phase = GenerationPhase | RolloutPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of a pass, and all that it may do to any generation and rollout."""
+
+    name: str
+    step: Callable[[Status, Situation], Status]
+    edges: tuple[tuple[Phase, Phase], ...]
+    when: str
+    written_first: str
+    may_be_deleted: str
+
+
+TRANSITIONS: Final = (
+    Transition(
+        name="record the outcome",
+        step=outcomes.record_outcome,
+        edges=(
+            (GenerationPhase.BUILDING, GenerationPhase.BUILT),
+            (GenerationPhase.BUILDING, GenerationPhase.GONE),
+        ),
+        when="the builder has ended: built, unchanged or failed",
+        written_first="`generations`, or `failure`; `build` is empty",
+        may_be_deleted="its Job and ConfigMap",
+    ),
+    Transition(
+        name="decide the build",
+        step=build.decide_build,
+        edges=(
+            (GenerationPhase.BUILDING, GenerationPhase.GONE),
+            (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING),
+        ),
+        when="the store lacks what is asked for; the build under way is not asked for any more",
+        written_first="`build`, `lastGeneration`",
+        may_be_deleted="the Job and ConfigMap of a build that is not asked for any more",
+    ),
+    Transition(
+        name="abandon",
+        step=rollouts.abandon_rollouts,
+        edges=(
+            (RolloutPhase.CLAIMED, RolloutPhase.GONE),
+            (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
+        ),
+        when="it is not asked for any more, and no routing table ever referenced it",
+        written_first="`rollouts` without it",
+        may_be_deleted="all of it, at once, ready or not",
+    ),
+    Transition(
+        name="claim",
+        step=rollouts.claim_rollout,
+        edges=(
+            (RolloutPhase.UNCLAIMED, RolloutPhase.CLAIMED),
+            (GenerationPhase.BUILT, GenerationPhase.ROLLED_OUT),
+        ),
+        when="the newest generation of the present spec has no rollout of the present pod template",
+        written_first="`rollouts`, `lastRollout`",
+        may_be_deleted="nothing",
+    ),
+    Transition(
+        name="confirm",
+        step=cutover.confirm_table,
+        edges=(
+            (RolloutPhase.REFERENCED, RolloutPhase.ACTIVE),
+            (RolloutPhase.SUPERSEDED, RolloutPhase.DRAINING),
+            (GenerationPhase.ROLLED_OUT, GenerationPhase.ACTIVE),
+            (GenerationPhase.ACTIVE, GenerationPhase.ROLLED_OUT),
+            (GenerationPhase.ACTIVE, GenerationPhase.BUILT),
+        ),
+        when="every router that may take requests answers from the newest routing table",
+        written_first="`table.confirmedAt`, `generation`",
+        may_be_deleted="nothing: the drain time begins",
+    ),
+    Transition(
+        name="retire",
+        step=cutover.retire_rollouts,
+        edges=(
+            (RolloutPhase.DRAINING, RolloutPhase.GONE),
+            (RolloutPhase.DRAINING, RolloutPhase.CLAIMED),
+            (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
+        ),
+        when="the drain time has passed since, and every router still answers from the newest table",
+        written_first="`rollouts` without it; asked for again, it stays as claimed",
+        may_be_deleted="all of it; servers beyond those that the newest table references",
+    ),
+    Transition(
+        name="cut over",
+        step=cutover.decide_table,
+        edges=(
+            (RolloutPhase.CLAIMED, RolloutPhase.REFERENCED),
+            (RolloutPhase.SUPERSEDED, RolloutPhase.REFERENCED),
+            (RolloutPhase.DRAINING, RolloutPhase.REFERENCED),
+            (RolloutPhase.ACTIVE, RolloutPhase.REFERENCED),
+            (RolloutPhase.ACTIVE, RolloutPhase.SUPERSEDED),
+            (RolloutPhase.REFERENCED, RolloutPhase.SUPERSEDED),
+            (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
+        ),
+        when="the servers of the rollout that is asked for are ready; other replicas are asked for",
+        written_first="`table` with its version, `rollouts[].named`",
+        may_be_deleted="nothing: what an older table references stays",
+    ),
+    Transition(
+        name="trim",
+        step=generations.trim_generations,
+        edges=((GenerationPhase.BUILT, GenerationPhase.GONE),),
+        when="`keepGenerations` newer ones are there, and it is not asked for",
+        written_first="`generations` without it",
+        may_be_deleted="its files in the store, by the next builder",
+    ),
+)
+"""In the order in which a pass goes through them: each sees what those before it have decided."""
+
+
+def advance(status: Status, situation: Situation) -> Status:
+    """``status`` after every transition that is due."""
+    for transition in TRANSITIONS:
+        status = transition.step(status, situation)
+    return status
+
+
+def rollout_phase(name: str, status: Status) -> RolloutPhase:
+    """The phase of the rollout ``name``."""
+    rollout = status.rollout_called(name)
+    if rollout is None:
+        return RolloutPhase.GONE if 0 < number(name) <= status.last_rollout else RolloutPhase.UNCLAIMED
+    return _phase_of_kept(rollout, status)
+
+
+def generation_phase(name: str, status: Status) -> GenerationPhase:
+    """The phase of the generation ``name``."""
+    if status.build is not None and status.build.generation == name:
+        return GenerationPhase.BUILDING
+    if status.generation_called(name) is None:
+        is_past = 0 < number(name) <= status.last_generation
+        return GenerationPhase.GONE if is_past else GenerationPhase.UNCLAIMED
+    if status.generation == name:
+        return GenerationPhase.ACTIVE
+    is_rolled_out = any(rollout.generation == name for rollout in status.rollouts)
+    return GenerationPhase.ROLLED_OUT if is_rolled_out else GenerationPhase.BUILT
+
+
+def _phase_of_kept(rollout: Rollout, status: Status) -> RolloutPhase:
+    table = status.table
+    if table is not None and table.rollout == rollout.rollout:
+        return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED
+    if not rollout.referenced_replicas:
+        return RolloutPhase.CLAIMED
+    # A status that was lost has no table: routers answer from one that it does not know.
+    return RolloutPhase.DRAINING if table is not None and table.confirmed_at else RolloutPhase.SUPERSEDED

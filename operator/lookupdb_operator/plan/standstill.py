@@ -1,0 +1,70 @@
+"""When nothing is done about a dataset, but to say why: it is another operator's, its spec cannot be used, or an
+earlier dataset of its name is still being collected.
+
+Kubernetes collects what belonged to a dataset a while after it is gone. Until then its servers and its routing table
+have the very names that those of its successor will have, and hold the old data.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Dataset, Observed, Plan
+from lookupdb_operator.plan import conditions, predecessors, reasons
+from lookupdb_operator.plan.conditions import degraded, ready
+from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
+from lookupdb_operator.plan.serving import with_serving_status
+from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Status
+
+
+def why_idle(dataset: Dataset, config: Config) -> str:
+    """Why nothing at all is done about ``dataset``, as a sentence; empty when it is ours to act on: two operators that
+    acted on it would undo each other's work for ever.
+
+    The user's annotation decides; without one, who came first. Taking over another one's dataset is done by
+    annotating it.
+    """
+    owner = dataset.assigned or dataset.status.operator
+    if dataset.deleting:
+        return "it is being deleted: Kubernetes collects what belongs to it"
+    if dataset.status_problem:
+        return f"its status cannot be read, so that no number can be claimed safely: {dataset.status_problem}"
+    if owner not in ("", config.identity):
+        return f"it belongs to the operator {owner}; this one is {config.identity}"
+    return ""
+
+
+def plan_invalid(status: Status, observed: Observed, now: datetime) -> Plan:
+    """A spec that cannot be used, though the API server let it in: everything stays, and conditions say why."""
+    problem = sentence(reasons.INVALID_SPEC, observed.dataset.problem or "The spec cannot be used")
+    verdict = ready.judge_ready(status, observed)
+    keeps = f" {status.generation} keeps serving." if verdict.status == "True" else ""
+    broken = Verdict("False", reasons.INVALID_SPEC, problem)
+    judged = {
+        READY: verdict,
+        BUILT: broken,
+        ROLLED_OUT: broken,
+        DEGRADED: Verdict("True", reasons.INVALID_SPEC, problem + keeps),
+    }
+    status = with_serving_status(status, observed)
+    return Plan(status=conditions.date_conditions(status, judged, observed.dataset, now))
+
+
+def waits_for_predecessor(status: Status, observed: Observed) -> bool:
+    """Whether the dataset is to begin, and cannot yet. What has begun was alone then."""
+    has_begun = status.last_generation or status.last_rollout or status.table
+    return bool(observed.predecessors) and not has_begun
+
+
+def plan_waiting(status: Status, observed: Observed, now: datetime) -> Plan:
+    """Nothing but conditions, which say what of the predecessor is left."""
+    trouble = predecessors.orphaned(observed)
+    if trouble is not None:
+        waits = Verdict("False", trouble.reason, trouble.message)
+        judged_degraded = Verdict("True", trouble.reason, trouble.message)
+    else:
+        waits = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, predecessors.collected(observed))
+        judged_degraded = degraded.judge_degraded(status, (), serves=False)
+    judged = {READY: waits, BUILT: waits, ROLLED_OUT: waits, DEGRADED: judged_degraded}
+    return Plan(status=conditions.date_conditions(status, judged, observed.dataset, now))
