@@ -7,7 +7,6 @@ identified by what was read.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from lookupdb import disk
 from lookupdb.build.inflate import inflate
 from lookupdb.build.location import Remote, describe_local, remote_errors
 from lookupdb.build.progress import Progress
@@ -23,7 +23,6 @@ from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.manifest import SourceFile
 
 _CHUNK: Final = 1 << 20
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def room_in(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in disk.FULL:
             raise
         raise NotEnoughRoom(
             f"no room left in the scratch folder {folder}: {error.strerror}",

@@ -6,7 +6,6 @@ of the stream happened to end or where memory ran short.
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 from collections import deque
@@ -20,7 +19,7 @@ from typing import Final, Self
 
 import lmdb
 
-from lookupdb import shardfile
+from lookupdb import disk, shardfile
 from lookupdb.build.compress import Compressor
 from lookupdb.build.runs import Record
 from lookupdb.errors import NotEnoughRoom, StoreError
@@ -41,7 +40,6 @@ _BATCHES_AHEAD: Final = 3
 _PROBE_PAGES: Final = 256
 _FILES_A_SHARD: Final = 2
 _OTHER_FILES: Final = 256
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LARGEST_NODE: Final = 2038
 """LMDB puts a value on pages of its own when key, value and 8 bytes are together longer than this."""
 
@@ -56,11 +54,11 @@ def write_errors(path: Path) -> Iterator[None]:
         yield
     except lmdb.Error as error:
         cause = _refusal(path)
-        if cause in _FULL:
+        if cause in disk.FULL:
             raise _full(path, os.strerror(cause)) from error
         raise StoreError(f"cannot write {path}: {os.strerror(cause) if cause else error}") from error
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in disk.FULL:
             raise _full(path, os.strerror(error.errno)) from error
         raise StoreError(f"cannot write {path}: {error}") from error
 

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Final
 
+from lookupdb import disk
 from lookupdb.errors import GenerationExists, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.dataset import Claim, Dataset, in_order
@@ -23,7 +24,6 @@ from lookupdb.store.locks import try_lock, unlock
 
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
 _CHUNK: Final = 1 << 20
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -33,7 +33,7 @@ def store_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in disk.FULL:
             raise NotEnoughRoom(
                 f"{doing}: {error.strerror}: {error.filename or ''}".rstrip(": "),
                 hint="make room there, or give another directory",
@@ -122,7 +122,7 @@ class DirectoryDataset(Dataset):
         with store_errors(f"cannot remove {folder}"):
             with suppress(FileNotFoundError):
                 (folder / FILE_NAME).unlink()
-                _sync_folder(folder)
+                disk.sync_folder(folder)
             with suppress(FileNotFoundError):
                 shutil.rmtree(folder)
 
@@ -206,9 +206,9 @@ class DirectoryClaim(Claim):
                 file.flush()
                 os.fsync(file.fileno())
             path.chmod(0o444)
-            _sync_folder(self.folder)
+            disk.sync_folder(self.folder)
             self.folder.rename(self._target)
-            _sync_folder(self._target.parent)
+            disk.sync_folder(self._target.parent)
 
     def release(self) -> None:
         """After ``publish`` only the lock is left."""
@@ -223,11 +223,3 @@ def free_bytes(path: Path) -> int:
     """The free bytes of the file system that holds ``path``, or the nearest folder above it that exists."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     return shutil.disk_usage(existing).free
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from lookupdb import disk
 from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.store.dataset import Dataset
@@ -126,7 +127,7 @@ class Fetch:
             _check(entry, generation, written, digest.hexdigest())
             with store_errors(f"cannot write {path}"):
                 partial.rename(path)
-                _sync(self._folder)
+                disk.sync_folder(self._folder)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -155,7 +156,7 @@ class Fetch:
                 _write_all(file.fileno(), manifest.to_json())
                 os.fsync(file.fileno())
             unfinished.rename(self._folder / FILE_NAME)
-            _sync(self._folder)
+            disk.sync_folder(self._folder)
 
     def _throttle(self, moved: int) -> None:
         self._moved += moved
@@ -200,11 +201,3 @@ def _drop(descriptor: int) -> None:
     """Only what is on the disk can be let go of."""
     os.fdatasync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
