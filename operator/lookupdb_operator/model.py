@@ -41,6 +41,8 @@ class Dataset:
     assigned: str = ""
     """The value of the operator annotation: the identity that may act; empty for whoever comes first."""
     deleting: bool = False
+    renderings: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What ``plan.rendering`` has made of the spec: a cache, shared by all versions of the dataset with that spec."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -20,9 +20,10 @@ def dataset(body: Body, before: Dataset | None = None) -> Dataset:
     generation = int(meta.get("generation") or 0)
     # The metadata.generation of one uid changes whenever its spec does.
     if before is not None and before.uid == head.uid and before.generation == generation > 0:
-        completed, parsed, problem = before.spec, before.parsed, before.problem
+        completed, parsed, problem, renderings = before.spec, before.parsed, before.problem, before.renderings
     else:
         completed, parsed, problem = _checked(body)
+        renderings = {}
     status, status_problem = _status(body)
     return Dataset(
         namespace=head.namespace,
@@ -38,6 +39,7 @@ def dataset(body: Body, before: Dataset | None = None) -> Dataset:
         refresh=annotations_of(body).get(names.REFRESH) or "",
         assigned=annotations_of(body).get(names.OPERATOR) or "",
         deleting=deleting(body),
+        renderings=renderings,
     )
 
 

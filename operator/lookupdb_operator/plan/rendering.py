@@ -1,73 +1,105 @@
 """Objects and digests that are rendered once for each spec, not at each pass: there may be a thousand shards, and most
 passes find that nothing has changed.
 
-Remembered by what they are made from, so that asking twice is only faster, never different.
+What was rendered is kept with the dataset that it was rendered from (``Dataset.renderings``): it goes when the dataset
+goes or its spec changes, and what is kept of one dataset does not depend on how many there are.
 """
 
 from __future__ import annotations
 
-import functools
+import operator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
 
 from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Generation, Rollout
 
+T = TypeVar("T")
 Stamp = tuple[str, str, str]
 """Kind, name and digest."""
-_REMEMBERED = 1024
+
+_KEPT_OF_A_DATASET: Final = 64
+"""More than its rollouts and generations at any time; beyond, it begins anew."""
+_INGREDIENTS: Final = "ingredients"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Ingredients:
-    """What everything is rendered from. Two are equal when the very same spec is in both: a spec never changes, and
-    comparing two would take longer than rendering."""
+    """What everything is rendered from."""
 
     dataset: Dataset
     config: Config
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ingredients) and self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def _identity(self) -> tuple[str, str, str, int, int, int]:
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """All that is rendered from, and nothing else of the dataset: its status changes all the time."""
         dataset = self.dataset
-        of_spec = id(dataset.spec), id(dataset.parsed)
-        return dataset.namespace, dataset.name, dataset.uid, *of_spec, id(self.config)
+        return dataset.spec, dataset.parsed, self.config, (dataset.namespace, dataset.name, dataset.uid)
 
 
-@functools.lru_cache(_REMEMBERED)
-def content_hash(made_from: Ingredients) -> str:
+def content_hash(ingredients: Ingredients) -> str:
     """``DatasetSpec.content_hash()``."""
-    parsed = made_from.dataset.parsed
+    parsed = ingredients.dataset.parsed
     assert parsed is not None, "of a spec that cannot be used, nothing is made"
-    return parsed.content_hash()
+    return _once(ingredients, "content hash", parsed.content_hash)
 
 
-@functools.lru_cache(_REMEMBERED)
-def build_digest(made_from: Ingredients) -> str:
+def build_digest(ingredients: Ingredients) -> str:
     """``manifests.build_digest``."""
-    return manifests.build_digest(made_from.dataset, made_from.config)
+    dataset, config = ingredients.dataset, ingredients.config
+    return _once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config))
 
 
-@functools.lru_cache(_REMEMBERED)
-def template_digest(made_from: Ingredients, generation: Generation) -> str:
+def template_digest(ingredients: Ingredients, generation: Generation) -> str:
     """``manifests.template_digest``."""
-    return manifests.template_digest(made_from.dataset, generation, made_from.config)
+    dataset, config = ingredients.dataset, ingredients.config
+    render = lambda: manifests.template_digest(dataset, generation, config)  # noqa: E731
+    return _once(ingredients, ("template digest", generation), render)
 
 
-@functools.lru_cache(_REMEMBERED)
-def always(made_from: Ingredients) -> tuple[Manifest, ...]:
+def always(ingredients: Ingredients) -> tuple[Manifest, ...]:
     """What exists from the first pass on: network policies and routers. Not to be changed."""
-    dataset, config = made_from.dataset, made_from.config
-    return (*manifests.network_policies(dataset, config), *manifests.routers(dataset, config))
+    dataset, config = ingredients.dataset, ingredients.config
+    return _once(
+        ingredients,
+        "always",
+        lambda: (*manifests.network_policies(dataset, config), *manifests.routers(dataset, config)),
+    )
 
 
-@functools.lru_cache(_REMEMBERED)
-def shard_stamps(made_from: Ingredients, rollout: Rollout, generation: Generation, replicas: int) -> frozenset[Stamp]:
+def shard_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation, replicas: int) -> frozenset[Stamp]:
     """What ``manifests.shards`` would render, without keeping it."""
-    rendered = manifests.shards(made_from.dataset, rollout, generation, replicas, made_from.config)
-    return frozenset((one["kind"], one["metadata"]["name"], manifests.digest_of(one)) for one in rendered)
+    dataset, config = ingredients.dataset, ingredients.config
+
+    def render() -> frozenset[Stamp]:
+        rendered = manifests.shards(dataset, rollout, generation, replicas, config)
+        return frozenset(
+            (manifest["kind"], manifest["metadata"]["name"], manifests.digest_of(manifest)) for manifest in rendered
+        )
+
+    # Of a rollout, shards are made from its name and its generation's alone.
+    return _once(ingredients, ("shards", rollout.rollout, rollout.generation, generation, replicas), render)
+
+
+def _once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
+    """What ``render`` returned for ``name`` when it was first asked for, from the same ingredients."""
+    kept: dict[Any, Any] = ingredients.dataset.renderings
+    if not _is_same(ingredients.parts, kept.get(_INGREDIENTS)) or len(kept) > _KEPT_OF_A_DATASET:
+        kept.clear()
+        kept[_INGREDIENTS] = ingredients.parts
+    if name not in kept:
+        kept[name] = render()
+    return cast(T, kept[name])
+
+
+def _is_same(parts: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
+    """Whether both are the very same: a spec never changes once it is parsed, and comparing the contents of two would
+    take longer than rendering."""
+    if before is None:
+        return False
+    *made_from, identity = parts
+    *made_from_before, identity_before = before
+    return identity == identity_before and all(map(operator.is_, made_from, made_from_before))

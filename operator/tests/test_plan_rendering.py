@@ -1,0 +1,50 @@
+"""What is rendered once for each spec, and for how long it is kept."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+from manifest_samples import CONFIG, airports, generation
+
+from lookupdb_operator.plan import rendering
+from lookupdb_operator.plan.rendering import Ingredients
+from lookupdb_operator.status import Rollout, Status
+
+GENERATION = generation(airports(), "g1")
+ROLLOUT = Rollout("r1", "g1", "template", "2030-01-01T00:00:00Z")
+
+
+def test_the_same_spec_is_rendered_once_whatever_its_status() -> None:
+    before = replace(airports(), renderings={})
+    after = replace(before, status=Status(last_generation=7), resource_version="8")
+    assert rendering.always(Ingredients(before, CONFIG)) is rendering.always(Ingredients(after, CONFIG))
+    stamps = rendering.shard_stamps(Ingredients(before, CONFIG), ROLLOUT, GENERATION, 2)
+    moved = replace(ROLLOUT, referenced_replicas=2)
+    assert rendering.shard_stamps(Ingredients(after, CONFIG), moved, GENERATION, 2) is stamps
+    assert rendering.shard_stamps(Ingredients(after, CONFIG), ROLLOUT, GENERATION, 3) != stamps
+
+
+def test_another_spec_uid_or_config_is_rendered_anew() -> None:
+    before = replace(airports(), renderings={})
+    rendered = rendering.always(Ingredients(before, CONFIG))
+    for other in (
+        Ingredients(replace(before, spec=dict(before.spec)), CONFIG),
+        Ingredients(replace(before, uid="another"), CONFIG),
+        Ingredients(before, replace(CONFIG, image="another")),
+    ):
+        assert rendering.always(other) is not rendered
+    assert rendering.always(Ingredients(before, CONFIG)) == rendered
+
+
+def test_what_was_rendered_goes_with_its_dataset_and_is_bounded() -> None:
+    dataset = replace(airports(), renderings={})
+    for replicas in range(1000):
+        rendering.shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, replicas)
+    assert len(dataset.renderings) <= 66
+    rendered = weakref.ref(rendering.shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 5000))
+    assert rendered() is not None
+    del dataset
+    gc.collect()
+    assert rendered() is None
