@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import Final
 
-from lookupdb_operator.plan import build, cutover, generations, outcomes, rollouts
+from lookupdb_operator.plan import build, cutover, generations, outcomes, recovery, rollouts
 from lookupdb_operator.plan.generations import number
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status
 
 
-class GenerationPhase(StrEnum):
+class GenerationPhase(Enum):
     """Where a generation is in its life."""
 
     UNCLAIMED = "unclaimed"
@@ -38,7 +38,7 @@ class GenerationPhase(StrEnum):
     """Its number is past: the build failed or was superseded, or the store may drop it."""
 
 
-class RolloutPhase(StrEnum):
+class RolloutPhase(Enum):
     """Where a rollout is in its life."""
 
     UNCLAIMED = "unclaimed"
@@ -72,7 +72,21 @@ class Transition:
     may_be_deleted: str
 
 
+RECOVER: Final = Transition(
+    name="recover",
+    step=recovery.recover_status,
+    edges=(
+        *((phase, RolloutPhase.SUPERSEDED) for phase in RolloutPhase if phase is not RolloutPhase.GONE),
+        (RolloutPhase.UNCLAIMED, RolloutPhase.GONE),
+        *((phase, GenerationPhase.GONE) for phase in GenerationPhase if phase is not GenerationPhase.GONE),
+    ),
+    when="status was wiped or set back: objects carry numbers, or the routing table a version, that it does not know",
+    written_first="`rollouts` with all servers, `lastRollout`, `lastGeneration`; no `table`, no `generations`",
+    may_be_deleted="nothing of a rollout that has servers",
+)
+
 TRANSITIONS: Final = (
+    RECOVER,
     Transition(
         name="record the outcome",
         step=outcomes.record_outcome,
@@ -155,7 +169,7 @@ TRANSITIONS: Final = (
             (RolloutPhase.REFERENCED, RolloutPhase.SUPERSEDED),
             (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
         ),
-        when="the servers of the rollout that is asked for are ready; other replicas are asked for",
+        when="the servers of the rollout that is asked for are ready, or another number of replicas is",
         written_first="`table` with its version, `rollouts[].named`",
         may_be_deleted="nothing: what an older table references stays",
     ),

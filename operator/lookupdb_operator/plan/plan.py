@@ -2,8 +2,8 @@
 each sees what those before it have decided.
 
     standstill     is it ours to act on? is the spec usable? is all of an earlier dataset of this name gone?
-    recovery       what status has forgotten, though it is there; moments that a clock set back has left in the future
-    lifecycle      every transition of a generation and of a rollout: build, claim, cut over, retire, trim
+    recovery       moments that a clock set back has left in the future
+    lifecycle      every transition of a generation and of a rollout: recover, build, claim, cut over, retire, trim
     applying       which objects should be, and differ
     garbage        which ones should not be
     conditions     what people are told
@@ -52,7 +52,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     if standstill.waits_for_predecessor(status, observed):
         return standstill.plan_waiting(status, observed, now)
     situation = Situation(observed, config, now, Desired.from_spec(dataset, dataset.parsed, config))
-    status = lifecycle.advance(recovery.recover_status(status, observed, now), situation)
+    status = lifecycle.advance(status, situation)
     secret = _secret(status, situation)
     if secret:
         status = store.note_secret(status, situation)

@@ -13,21 +13,23 @@ from datetime import datetime, timedelta
 from lookupdb_operator.model import BuildJob, Existing, Observed, ShardSet
 from lookupdb_operator.plan import clock, failures, routers
 from lookupdb_operator.plan.generations import number
+from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status
 
 
-def recover_status(status: Status, observed: Observed, now: datetime) -> Status:
-    """``status`` with the rollouts that it does not know, each as one that some routing table names, and with counters
-    not below what is there."""
-    forgotten = tuple(_forgotten(status, observed, now))
-    of_rollouts: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
-    of_generations: tuple[BuildJob | ShardSet | Existing, ...] = (*observed.jobs, *of_rollouts)
-    status = _without_what_is_past(status, observed)
+def recover_status(status: Status, situation: Situation) -> Status:
+    """``status`` with the rollouts that it does not know, each as one that some routing table references, and with
+    counters not below what is there."""
+    observed = situation.observed
+    forgotten = tuple(_forgotten_rollouts(status, observed, situation.now))
+    rollout_objects: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
+    generation_objects: tuple[BuildJob | ShardSet | Existing, ...] = (*observed.jobs, *rollout_objects)
+    status = _without_outdated_table(status, observed)
     return replace(
         status,
         rollouts=(*status.rollouts, *forgotten),
-        last_rollout=max((status.last_rollout, *(number(one.rollout) for one in of_rollouts))),
-        last_generation=max((status.last_generation, *(number(one.generation) for one in of_generations))),
+        last_rollout=max((status.last_rollout, *(number(thing.rollout) for thing in rollout_objects))),
+        last_generation=max((status.last_generation, *(number(thing.generation) for thing in generation_objects))),
     )
 
 
@@ -45,26 +47,34 @@ def clamp_moments(status: Status, now: datetime) -> Status:
 
 def is_lost(status: Status) -> bool:
     """Whether something serves, and status does not know what."""
-    return status.table is None and any(one.referenced_replicas for one in status.rollouts)
+    return status.table is None and any(rollout.referenced_replicas for rollout in status.rollouts)
 
 
-def _without_what_is_past(status: Status, observed: Observed) -> Status:
-    """``status`` without its routing table and generations, when a newer table is there: what that one names is not
-    known, so that all servers there are may be named, and going back to an older generation would be worse than
-    building a new one."""
+def _without_outdated_table(status: Status, observed: Observed) -> Status:
+    """``status`` without its routing table and generations, when a newer table is there: what that one references is
+    not known, so that all servers there are may be referenced, and going back to an older generation would be worse
+    than building a new one."""
     table = status.table
     if table is None or table.version >= routers.written_table(observed):
         return status
     kept = tuple(
-        replace(one, template="", referenced_replicas=max(one.referenced_replicas, _replicas(one.rollout, observed)))
-        for one in status.rollouts
+        replace(
+            rollout,
+            template="",
+            referenced_replicas=max(rollout.referenced_replicas, _replicas(rollout.rollout, observed)),
+        )
+        for rollout in status.rollouts
     )
     return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
 
 
-def _forgotten(status: Status, observed: Observed, now: datetime) -> Iterator[Rollout]:
-    sets = [one for one in observed.sets if number(one.rollout) > status.last_rollout and not one.deleting]
-    for name, generation in sorted({(one.rollout, one.generation) for one in sets}, key=lambda one: number(one[0])):
+def _forgotten_rollouts(status: Status, observed: Observed, now: datetime) -> Iterator[Rollout]:
+    unknown = {
+        (shard_set.rollout, shard_set.generation)
+        for shard_set in observed.sets
+        if number(shard_set.rollout) > status.last_rollout and not shard_set.deleting
+    }
+    for name, generation in sorted(unknown, key=lambda names: number(names[0])):
         yield Rollout(
             rollout=name,
             generation=generation,
@@ -75,7 +85,7 @@ def _forgotten(status: Status, observed: Observed, now: datetime) -> Iterator[Ro
 
 
 def _replicas(rollout: str, observed: Observed) -> int:
-    return max((one.replicas for one in observed.sets if one.rollout == rollout), default=0)
+    return max((shard_set.replicas for shard_set in observed.sets if shard_set.rollout == rollout), default=0)
 
 
 def _past(moment: str, now: datetime) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +12,8 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest
+from lookupdb_operator.plan import lifecycle
+from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.status import Status
 
 LOOKUP: float = 1.0
@@ -78,9 +81,16 @@ class Invariants:
         forgets = after.table is None and version < self.last_version  # there is a newer one
         if before.table is not None and not forgets and (after.table is None or after.table.version < version):
             raise Broken("the routing table's version goes back")
+        _check_transitions(before, after, was_lost=forgets)
         rolled = {rollout.generation for rollout in after.rollouts if rollout.template}
         if not rolled <= {generation.generation for generation in after.generations}:
             raise Broken("a generation that is rolled out is not kept")
+
+    def deleted(self, manifest: Manifest, status: Status) -> None:
+        """The operator deletes an object while its status is ``status``."""
+        rollout = manifest["metadata"]["labels"].get(names.ROLLOUT)
+        if manifest["kind"] == "StatefulSet" and lifecycle.rollout_phase(rollout, status) is not RolloutPhase.GONE:
+            raise Broken(f"servers of {rollout} are deleted, which is {lifecycle.rollout_phase(rollout, status).value}")
 
     def left(self, table: dict[str, Any], now: datetime) -> None:
         """A router takes up another table: lookups that it began on ``table`` go on."""
@@ -105,6 +115,31 @@ class Invariants:
                         f"{generation['rollout']} shard {shard} has {kept} servers,"
                         f" and routing table {table['version']}, which is in effect, names {servers}"
                     )
+
+
+def _check_transitions(before: Status, after: Status, *, was_lost: bool) -> None:
+    """Whether one pass through the table of transitions leads from ``before`` to ``after``."""
+    rollouts = {rollout.rollout for status in (before, after) for rollout in status.rollouts}
+    generations = {generation.generation for status in (before, after) for generation in status.generations}
+    generations |= {status.build.generation for status in (before, after) if status.build is not None}
+    for name in rollouts | generations:
+        phase_of: Callable[[str, Status], Phase] = (
+            lifecycle.rollout_phase if name in rollouts else lifecycle.generation_phase
+        )
+        start, end = phase_of(name, before), phase_of(name, after)
+        is_forgotten = start in (RolloutPhase.UNCLAIMED, GenerationPhase.UNCLAIMED)
+        if end not in reachable(start, recovers=was_lost or is_forgotten):
+            raise Broken(f"{name} was {start.value} and becomes {end.value}: no transition leads there")
+
+
+@functools.cache
+def reachable(start: Phase, *, recovers: bool) -> frozenset[Phase]:
+    """Every phase that one pass may lead to: each transition is gone through once, in order."""
+    phases = {start}
+    for transition in lifecycle.TRANSITIONS:
+        if recovers or transition is not lifecycle.RECOVER:
+            phases |= {after for before, after in transition.edges if before in phases}
+    return frozenset(phases)
 
 
 def _same(known: dict[Any, str], key: Any, value: str, message: str) -> None:

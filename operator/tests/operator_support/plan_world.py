@@ -206,6 +206,8 @@ class World:
             if steps < 0:
                 return
             if isinstance(step, Ref):
+                if step.kind == "StatefulSet" and (step.kind, step.name) in self.things:
+                    self.invariants.deleted(self.things[step.kind, step.name].manifest, self.status)
                 self.delete(step)
             else:
                 self.apply(step)

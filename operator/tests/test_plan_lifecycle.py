@@ -1,0 +1,120 @@
+"""The life of a generation and of a rollout, phase by phase, and the table of transitions that a pass executes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from operator_support.plan_given import deleted, rebuilt, serving, unconfirmed
+from operator_support.plan_invariants import reachable
+from operator_support.plan_world import World
+
+from lookupdb_operator.plan.lifecycle import (
+    TRANSITIONS,
+    GenerationPhase,
+    Phase,
+    RolloutPhase,
+    Transition,
+    generation_phase,
+    rollout_phase,
+)
+
+DOCS = Path(__file__).parents[2] / "docs" / "operator.md"
+
+
+def _phases(world: World) -> tuple[str, ...]:
+    """Of r1, r2, g1 and g2."""
+    status = world.status
+    return (
+        rollout_phase("r1", status).value,
+        rollout_phase("r2", status).value,
+        generation_phase("g1", status).value,
+        generation_phase("g2", status).value,
+    )
+
+
+def test_a_rollout_and_its_generation_from_the_claim_to_the_end() -> None:
+    world = World()
+    assert _phases(world) == ("unclaimed", "unclaimed", "unclaimed", "unclaimed")
+    world.reconcile()
+    assert _phases(world) == ("unclaimed", "unclaimed", "building", "unclaimed")
+    world.settle(until=lambda: world.status.last_rollout == 1)
+    assert _phases(world) == ("claimed", "unclaimed", "rolled out", "unclaimed")
+    world.settle(until=lambda: world.status.table is not None)
+    assert _phases(world) == ("referenced", "unclaimed", "rolled out", "unclaimed")
+    world.settle()
+    assert _phases(world) == ("active", "unclaimed", "active", "unclaimed")
+    rebuilt(world)
+    assert _phases(world) == ("active", "claimed", "active", "rolled out")
+    world.takes.start = 1
+    world.settle(until=lambda: world.status.table is not None and world.status.table.version == 2)
+    assert _phases(world) == ("superseded", "referenced", "active", "rolled out")
+    world.settle(until=lambda: world.status.generation == "g2")
+    assert _phases(world) == ("draining", "active", "rolled out", "active")
+    world.settle()
+    assert _phases(world) == ("gone", "active", "built", "active")
+
+
+def test_a_candidate_that_nobody_asks_for_any_more_is_gone_at_once() -> None:
+    world = rebuilt(serving())
+    world.edit(source={"url": "s3://data/v1.csv"})
+    planned = world.reconcile()
+    assert _phases(world) == ("active", "gone", "active", "built")
+    assert "StatefulSet/airports-r2-s0" in deleted(planned)
+
+
+def test_what_a_newer_table_superseded_is_not_deleted_before_it_has_drained() -> None:
+    world = unconfirmed(serving())
+    world.now += timedelta(days=1)
+    assert deleted(world.reconcile()) == set()
+    assert _phases(world)[:2] == ("superseded", "referenced")
+
+
+@pytest.mark.parametrize("phase", [RolloutPhase.REFERENCED, RolloutPhase.ACTIVE])
+def test_no_pass_leads_to_the_end_of_a_rollout_that_the_newest_table_references(phase: RolloutPhase) -> None:
+    assert RolloutPhase.GONE not in reachable(phase, recovers=False)
+
+
+def test_what_is_gone_never_comes_back() -> None:
+    ends: tuple[Phase, ...] = (RolloutPhase.GONE, GenerationPhase.GONE)
+    for phase in ends:
+        assert reachable(phase, recovers=True) == {phase}
+
+
+def test_every_phase_is_reached_by_a_transition_and_all_but_the_end_are_left_by_one() -> None:
+    edges = [edge for transition in TRANSITIONS for edge in transition.edges]
+    phases: set[Phase] = {*RolloutPhase, *GenerationPhase}
+    assert {after for _, after in edges} == phases - {RolloutPhase.UNCLAIMED, GenerationPhase.UNCLAIMED}
+    assert {before for before, _ in edges} == phases - {RolloutPhase.GONE, GenerationPhase.GONE}
+
+
+def test_the_documentation_shows_the_table_that_is_executed() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    rows = "".join(f"{_row(transition)}\n" for transition in TRANSITIONS)
+    assert rows in text, f"docs/operator.md is to have these lines:\n{rows}"
+
+
+def _row(transition: Transition) -> str:
+    cells = (
+        f"**{transition.name}**",
+        _edges(transition.edges, RolloutPhase),
+        _edges(transition.edges, GenerationPhase),
+        transition.when,
+        transition.written_first,
+        transition.may_be_deleted,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _edges(edges: tuple[tuple[Phase, Phase], ...], kind: type[RolloutPhase] | type[GenerationPhase]) -> str:
+    """``claimed, draining → referenced``: what leads to the same stands together."""
+    after_before: dict[str, list[str]] = {}
+    for before, after in edges:
+        if isinstance(before, kind):
+            after_before.setdefault(after.value, []).append(before.value)
+    everything = len(kind) - 1
+    return "; ".join(
+        f"{'any' if len(befores) == everything else ', '.join(befores)} → {after}"
+        for after, befores in after_before.items()
+    )
