@@ -86,7 +86,8 @@ class Build:
     refresh: str
     """The value of the refresh annotation that it answers; empty when there was none."""
     digest: str
-    """Of everything that its Job is made from: while it runs, another one supersedes it."""
+    """Of everything that its Job is made from: another one holds from the next build on, or at once when this one does
+    not get on."""
     started_at: str
     unless_fingerprint: str = ""
     active: str = ""

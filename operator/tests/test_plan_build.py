@@ -180,6 +180,97 @@ class TestJobs:
         assert planned.delete == (job.ref,)
 
 
+def _running(**spec: Any) -> World:
+    """A first build whose pod runs."""
+    world = World()
+    world.edit(**spec)
+    world.takes.build = NEVER
+    world.reconcile()
+    world.step()
+    return world
+
+
+UNRELATED = [
+    pytest.param({"build": {"deadlineSeconds": 7200}}, id="another deadline"),
+    pytest.param({"gates": {"minRecords": 5}}, id="another gate"),
+    pytest.param({"scheduling": {"nodeSelector": {"disk": "fast"}}}, id="another node selector"),
+    pytest.param({"build": {"resources": {"limits": {"memory": "4Gi"}}}}, id="more memory"),
+    pytest.param({"image": "lookupdb:2"}, id="another image"),
+]
+
+
+class TestABuildThatRuns:
+    @pytest.mark.parametrize("change", UNRELATED)
+    def test_goes_on_whatever_changes_but_what_is_built(self, change: dict[str, Any]) -> None:
+        world = _running()
+        world.edit(**change)
+        planned = world.reconcile()
+        assert planned.status.build is not None
+        assert (planned.status.build.generation, deleted(planned)) == ("g1", set())
+        assert not {"Job/airports-g1-build", "ConfigMap/airports-g1-build"} & applied(planned)
+        world.takes.build = 1
+        world.settle()
+        assert (world.status.generation, world.status.last_generation) == ("g1", 1)
+
+    def test_goes_on_through_an_upgrade_of_the_chart(self) -> None:
+        world = _running()
+        world.config = replace(world.config, image="lookupdb:2")
+        world.takes.build = 1
+        world.settle()
+        assert (world.status.generation, world.status.last_generation) == ("g1", 1)
+
+    def test_is_superseded_by_another_content(self) -> None:
+        world = _running()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        planned = world.look()
+        assert planned.status.build is not None
+        assert planned.status.build.generation == "g2"
+        assert deleted(planned) == {"Job/airports-g1-build", "ConfigMap/airports-g1-build"}
+
+    @pytest.mark.parametrize("reason", ["ImagePullFailed", "Unschedulable", "SecretMissing"])
+    def test_and_does_not_get_on_begins_again_with_a_changed_spec_at_once(self, reason: str) -> None:
+        world = _running()
+        next(iter(pod for pod in world.pods.values() if pod.component == "builder")).trouble = trouble(reason)
+        world.reconcile()
+        world.edit(image="lookupdb:right")
+        planned = world.look()
+        assert planned.status.build is not None
+        assert planned.status.build.generation == "g2"
+        assert "Job/airports-g1-build" in deleted(planned)
+
+    def test_and_was_never_made_begins_again_with_a_changed_spec(self) -> None:
+        """Claimed, and the operator ended before it made the Job."""
+        world = World()
+        world.carry_out(world.look(), world.dataset, steps=0)
+        world.edit(gates={"minRecords": 5})
+        world.settle()
+        assert (world.status.generation, world.status.last_generation) == ("g2", 2)
+
+
+class TestAFailedJob:
+    def test_stays_until_the_next_attempt_begins(self) -> None:
+        world = World()
+        world.fails = lambda spec: broken()
+        world.settle(until=lambda: world.status.failure is not None)
+        world.reconcile()
+        kept = {("Job", "airports-g1-build"), ("ConfigMap", "airports-g1-build")}
+        assert kept <= world.things.keys()
+        assert any(pod.component == "builder" for pod in world.pods.values())
+        assert world.look().delete == ()
+        world.now += timedelta(seconds=31)
+        planned = world.look()
+        assert planned.status.last_generation == 2
+        assert deleted(planned) == {"Job/airports-g1-build", "ConfigMap/airports-g1-build"}
+
+    def test_goes_when_what_it_built_is_not_asked_for_any_more(self) -> None:
+        world = serving()
+        world.fails = lambda spec: broken()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.settle(until=lambda: world.status.failure is not None)
+        world.edit(source={"url": "s3://data/v1.csv"})
+        assert deleted(world.look()) == {"Job/airports-g2-build", "ConfigMap/airports-g2-build"}
+
+
 WAITING = [
     pytest.param("ImagePullFailed", id="its image cannot be pulled"),
     pytest.param("SecretMissing", id="a Secret is missing"),

@@ -14,7 +14,7 @@ from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Build
 
 CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
-"""The members of the spec that a builder goes by. It sees no other, so that no other change supersedes it."""
+"""The members of the spec that a builder goes by. It sees no other."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 _GRACE_SECONDS: Final = 30
 _ANY: Final = Build(generation="g1", content="", refresh="", digest="", started_at="")
@@ -27,7 +27,7 @@ def builder(dataset: Dataset, build: Build, config: Config) -> tuple[Manifest, .
 
 def build_digest(dataset: Dataset, config: Config) -> str:
     """Of everything that a build is made from, but for what tells one build from another: generation, active
-    generation, fingerprint. Another one supersedes a build that runs."""
+    generation, fingerprint. Another one supersedes a build that does not get on."""
     return digest_of_all(builder(dataset, _ANY, config))
 
 

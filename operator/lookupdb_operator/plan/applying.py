@@ -81,7 +81,9 @@ def name_of(manifest: Manifest) -> Name:
 
 def _build(status: Status, situation: Situation) -> Iterator[Manifest]:
     build = status.build
-    if build is not None and not outcomes.is_lost(build, situation.observed):
+    if build is None or build.digest != situation.desired.build_digest:
+        return  # what an older spec's build was made from is not known any more, and its pod may yet read it
+    if not outcomes.is_lost(build, situation.observed):
         yield from manifests.builder(situation.dataset, build, situation.config)
 
 

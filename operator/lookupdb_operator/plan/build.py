@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import clock, failures, generations, reasons, store
+from lookupdb_operator.plan import clock, failures, generations, outcomes, reasons, store
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Build, Generation, Status
 
 
 def decide_build(status: Status, situation: Situation) -> Status:
     """``status`` with the build that should be under way now: the one that is, another one, or none."""
-    status = _without_unneeded_build(status, situation.desired)
+    status = _without_unneeded_build(status, situation)
     if status.build is not None or not is_needed(status, situation.desired):
         return status
     if status.failure is not None and _must_wait(status, situation):
@@ -34,14 +34,17 @@ def _is_damaged(generation: Generation, situation: Situation) -> bool:
     return any(trouble is not None and trouble.reason in reasons.OF_DAMAGE for trouble in reports)
 
 
-def _without_unneeded_build(status: Status, desired: Desired) -> Status:
+def _without_unneeded_build(status: Status, situation: Situation) -> Status:
     """``status`` without a build and a failure of what is not asked for any more.
 
-    A build that answers an older refresh goes on: were it begun anew with each, none might ever end.
+    A build that answers an older refresh goes on: were it begun anew with each, none might ever end. So does one with
+    an older deadline, gate, node selector or image, as long as it gets on: these hold from the next build on.
     """
-    build, failure = status.build, status.failure
-    if build is not None and (
-        (build.content, build.digest) != (desired.content_hash, desired.build_digest) or not is_needed(status, desired)
+    build, failure, desired = status.build, status.failure, situation.desired
+    if build is not None and not (
+        build.content == desired.content_hash
+        and is_needed(status, desired)
+        and (build.digest == desired.build_digest or outcomes.gets_on(build, situation.observed))
     ):
         build = None
     if failure is not None and not (failures.concerns(failure, desired) and is_needed(status, desired)):

@@ -42,7 +42,11 @@ def _is_garbage(existing: Existing, status: Status, desired_names: set[tuple[str
 
 
 def _is_past_build(generation: str, status: Status) -> bool:
-    """A Job builds one generation, and nothing else: it is of no use once that is built."""
+    """A Job builds one generation, and nothing else: it is of no use once that is built. One that failed stays until
+    the next attempt, for whoever reads its log."""
+    failure = status.failure
+    if failure is not None and failure.generation == generation and status.build is None:
+        return False
     phase = lifecycle.generation_phase(generation, status)
     return phase not in (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING)
 

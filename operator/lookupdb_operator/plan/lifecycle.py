@@ -96,7 +96,7 @@ TRANSITIONS: Final = (
         ),
         when="the builder has ended: built, unchanged or failed",
         written_first="`generations`, or `failure`; `build` is empty",
-        may_be_deleted="its Job and ConfigMap",
+        may_be_deleted="its Job and ConfigMap; after a failure when the next attempt begins",
     ),
     Transition(
         name="decide the build",

@@ -41,6 +41,14 @@ def is_lost(build: Build, observed: Observed) -> bool:
     return job is not None and job.state == "Succeeded" and not pods_of(observed, build)
 
 
+def gets_on(build: Build, observed: Observed) -> bool:
+    """Whether its Job is there and nothing keeps it from coming to an end by itself."""
+    job, pods = job_of(observed, build), pods_of(observed, build)
+    if job is None or job.deleting or (job.state != "Running" and not pods):
+        return False
+    return job.failure is None and all(pod.trouble is None for pod in pods)
+
+
 def job_of(observed: Observed, build: Build) -> BuildJob | None:
     """The Job of ``build``."""
     return next((job for job in observed.jobs if job.generation == build.generation), None)

@@ -318,8 +318,9 @@ class World:
 
     def is_quiet(self) -> bool:
         """Whether nothing happens by itself."""
-        return not any(key[0] == "Job" for key in self.things) and all(
-            pod.ready and pod.dies_at is None for pod in self.pods.values()
+        running = (thing.manifest.get("state", "Running") for key, thing in self.things.items() if key[0] == "Job")
+        return "Running" not in running and all(
+            (pod.ready or pod.ended) and pod.dies_at is None for pod in self.pods.values()
         )
 
     def told(self) -> str:
