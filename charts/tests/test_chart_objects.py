@@ -70,6 +70,35 @@ def test_every_pod_is_restricted(values: Values) -> None:
             assert "memory" in container["resources"]["limits"], name
 
 
+def _users(rendered: Rendered) -> dict[str, dict[str, int]]:
+    """Who each pod runs as."""
+    numbers = ("runAsUser", "runAsGroup", "fsGroup")
+    security = {name: template["spec"]["securityContext"] for name, template in rendered.pods()}
+    return {name: {key: value for key, value in given.items() if key in numbers} for name, given in security.items()}
+
+
+def test_pods_run_as_the_images_user_unless_a_cluster_chooses(defaults: Rendered) -> None:
+    own = {"runAsUser": 10001, "runAsGroup": 10001}
+    users = _users(defaults)
+    assert users.pop("lookupdb-store") == own | {"fsGroup": 10001}
+    assert list(users.values()) == [own] * len(users)
+    openshift = render({"podSecurity": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}})
+    assert set(map(str, _users(openshift).values())) == {"{}"}
+    assert all(template["spec"]["securityContext"]["runAsNonRoot"] for _, template in openshift.pods())
+    mine = render({"podSecurity": {"runAsUser": 1000650000, "runAsGroup": None}})
+    assert _users(mine)["lookupdb-store"] == {"runAsUser": 1000650000, "fsGroup": 10001}
+
+
+def test_the_operator_is_told_who_datasets_pods_run_as_and_where_they_listen(defaults: Rendered) -> None:
+    def told(rendered: Rendered) -> tuple[Any, ...]:
+        config = taken(operator, rendered.args()[1:])
+        return config["pod_security"], config["pod_host"], config["host"]
+
+    assert told(defaults) == ({"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}, "0.0.0.0", "0.0.0.0")
+    nobody = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+    assert told(render({"podSecurity": nobody, "listenAddress": "::"})) == ({}, "::", "::")
+
+
 def test_no_right_is_to_everything(defaults: Rendered) -> None:
     assert "*" not in json.dumps([role["rules"] for kind in ("Role", "ClusterRole") for role in defaults.of(kind)])
 

@@ -43,6 +43,8 @@ VARIANTS: dict[str, Values] = {
         }
     },
     "monitoring": {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "users by the cluster": {"podSecurity": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}},
+    "users of ours, on IPv6": {"podSecurity": {"runAsUser": 2000, "fsGroup": 3000}, "listenAddress": "::"},
     "no sweep": {"sweep": {"enabled": False}},
     "claim of ours": {"store": {"embedded": {"persistence": {"existingClaim": "mine"}}}},
     "sidecar": {"store": {"embedded": {"metadata": "sidecar", "persistence": {"storageClass": "nfs"}}}},
@@ -81,6 +83,9 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "store of another kind": ({"store": {"url": "http://b", "embedded": {"enabled": False}}}, "store"),
     "name too long": ({"fullnameOverride": "x" * 41}, "fullnameOverride"),
     "no pull secret": ({"global": {"imagePullSecrets": [{"nam": "a"}]}}, "imagePullSecrets"),
+    "root": ({"podSecurity": {"runAsUser": 0}}, "runAsUser"),
+    "no user": ({"podSecurity": {"runAsUser": "me"}}, "runAsUser"),
+    "no address to listen on": ({"listenAddress": "127.0.0.1"}, "listenAddress"),
     "no quantity": ({"operator": {"resources": {"limits": {"memory": "much"}}}}, "memory"),
 }
 

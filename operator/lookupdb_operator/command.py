@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STORES: Final = ("s3://", "gs://", "az://")
+_HIGHEST_ID: Final = 2**31 - 1
+"""Of a user or group, as the API server takes it."""
 
 
 class _List(click.ParamType[tuple[str, ...]]):
@@ -50,6 +52,23 @@ class _Json(click.ParamType[Any]):
             self.fail(f"{value!r} is not JSON: {error}", param, ctx)
         if not isinstance(parsed, self._kind):
             self.fail(f"{value!r} is not {self.name}", param, ctx)
+        return parsed
+
+
+class _PodSecurity(_Json):
+    """Users and groups of pods."""
+
+    def __init__(self) -> None:
+        super().__init__(dict, "a JSON object")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Fails also for other members, and for numbers that no user but root may have."""
+        parsed: dict[str, Any] = super().convert(value, param, ctx)
+        for name, number in parsed.items():
+            if name not in configuration.POD_SECURITY:
+                self.fail(f"{name!r} is none of {', '.join(configuration.POD_SECURITY)}", param, ctx)
+            if type(number) is not int or not 1 <= number <= _HIGHEST_ID:
+                self.fail(f"{name} is {number!r}; expected a number from 1 to {_HIGHEST_ID}", param, ctx)
         return parsed
 
 
@@ -102,7 +121,19 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--admin-clients", type=_PEERS, default="[]", help="NetworkPolicy peers that may read admin ports: the operator, …"
 )
 @option("--pod-labels", type=_Json(dict, "a JSON object"), default="{}", help="Further labels of all pods.")
-@option("--host", default="0.0.0.0", help="Where health and metrics are served.")  # noqa: S104 - probes are remote
+@option(
+    "--pod-security",
+    type=_PodSecurity(),
+    default=orjson.dumps(configuration.POD_SECURITY).decode(),
+    help="runAsUser, runAsGroup and fsGroup of all pods, as JSON; the cluster chooses what is left out.",
+)
+@option(
+    "--pod-host",
+    type=click.Choice(configuration.LISTEN_ADDRESSES),
+    default=configuration.ANY_ADDRESS,
+    help="Where shard servers and routers listen; :: where pods have IPv6 addresses.",
+)
+@option("--host", default=configuration.ANY_ADDRESS, help="Where health and metrics are served.")
 @option("--port", type=click.IntRange(0, 65535), default=names.OPERATOR_PORT, help="Port of /healthz and /metrics.")
 @option(
     "--resync-seconds",
@@ -155,6 +186,8 @@ def options(**given: Any) -> Options:
             router_clients=tuple(given["router_clients"]),
             admin_clients=tuple(given["admin_clients"]),
             pod_labels={str(name): str(value) for name, value in given["pod_labels"].items()},
+            pod_security=given["pod_security"],
+            pod_host=given["pod_host"],
         ),
         namespace=given["namespace"],
         namespaces=given["namespaces"],

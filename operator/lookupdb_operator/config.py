@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 DEFAULT_IDENTITY: Final = "lookupdb/lookupdb"
+POD_SECURITY: Final[Mapping[str, int]] = {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
+"""User and groups of every process, as in the image. A cluster that gives each namespace users of its own, as
+OpenShift does, takes no others: there they are left out."""
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a pod's own addresses
+LISTEN_ADDRESSES: Final = (ANY_ADDRESS, "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,10 @@ class Config:
     """NetworkPolicy peers that may read admin ports: the operator, and who scrapes metrics."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     """Further labels of every pod."""
+    pod_security: Mapping[str, int] = field(default_factory=lambda: POD_SECURITY)
+    """runAsUser, runAsGroup and fsGroup of every pod; the cluster chooses what is left out."""
+    pod_host: str = ANY_ADDRESS
+    """Where shard servers and routers listen: ``::`` where pods have IPv6 addresses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
+from lookupdb.runtime import listeners
 from lookupdb_operator.metrics import CONTENT_TYPE, Metrics
 
 _PATIENCE: Final = 900.0
@@ -60,13 +61,14 @@ class Port:
         return int(self._runner.addresses[0][1]) if self._runner else self._port
 
     async def open(self) -> None:
-        """Listen. Raises OSError when the port is taken."""
+        """Listen; on ``::`` for IPv4 too. Raises UsageError when the port is taken."""
+        listener = listeners.bind(self._host, self._port)
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._scrape)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        await web.SockSite(self._runner, listener).start()
 
     async def close(self) -> None:
         """Stop listening."""

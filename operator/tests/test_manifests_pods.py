@@ -84,11 +84,11 @@ def test_every_pod_is_restricted(of: Dataset, config: Config) -> None:
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_every_container_requests_cpu_and_memory_within_its_limits(of: Dataset, config: Config) -> None:
+def test_every_container_requests_cpu_memory_and_disk_within_its_limits(of: Dataset, config: Config) -> None:
     for template in _templates(of, config):
         for container in _containers(template["spec"]):
             requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-            assert {"cpu", "memory"} <= set(requests)
+            assert {"cpu", "memory", "ephemeral-storage"} <= set(requests)
             assert "memory" in limits
             assert all(quantity(requests[name]) <= quantity(limits[name]) for name in requests if name in limits)
 
@@ -176,6 +176,41 @@ def test_labels_of_our_own_cannot_be_overridden() -> None:
     for template in _templates(airports(), FULL_CONFIG):
         labels = template["metadata"]["labels"]
         assert (labels[names.DATASET], labels["team"]) == ("airports", "data")
+
+
+@pytest.mark.parametrize(("of", "config"), SAMPLES)
+def test_every_volume_on_a_nodes_disk_has_a_limit_within_what_is_requested(of: Dataset, config: Config) -> None:
+    for template in _templates(of, config):
+        pod = template["spec"]
+        volumes = {one["name"]: one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one}
+        assert {"tmp"} <= set(volumes)
+        (kept,) = {container["resources"]["requests"]["ephemeral-storage"] for container in _containers(pod)}
+        assert max(map(quantity, volumes.values())) <= quantity(kept) or of.name == "people", "people asks for less"
+
+
+def test_a_cluster_may_choose_who_pods_run_as() -> None:
+    config = dataclasses.replace(CONFIG, pod_security={})
+    for template in _templates(airports(), config):
+        security = template["spec"]["securityContext"]
+        assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    config = dataclasses.replace(CONFIG, pod_security={"runAsUser": 1000650000, "fsGroup": 1000650000})
+    builders = [pod["spec"] for pod in _templates(everything(), config) if pod["spec"].get("restartPolicy") == "Never"]
+    assert [builder["securityContext"].get("fsGroup") for builder in builders] == [None], "a claim's files stay"
+    for template in _templates(airports(), config):
+        security = template["spec"]["securityContext"]
+        assert (security["runAsUser"], security["fsGroup"], "runAsGroup" in security) == (1000650000, 1000650000, False)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_what_serves_listens_where_the_operator_is_told(address: str) -> None:
+    config = dataclasses.replace(CONFIG, pod_host=address)
+    listening = [
+        words[words.index("--host") + 1]
+        for template in _templates(airports(), config)
+        for words in (container["args"] for container in template["spec"]["containers"])
+        if "--host" in words
+    ]
+    assert listening == [address] * (1 + airports().spec["shards"])
 
 
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -28,7 +28,41 @@ Given = dict[str, Any]
 )
 def test_a_servers_memory_follows_from_the_generation(workers: int, hot: float, shard: int, expected: str) -> None:
     server = resources.server(airports(serving={"workers": workers, "hotFraction": hot}).spec, shard)
-    assert server == {"requests": {"cpu": "50m", "memory": expected}, "limits": {"memory": expected}}
+    assert {**server["requests"], "ephemeral-storage": ""} == {
+        "cpu": "50m",
+        "memory": expected,
+        "ephemeral-storage": "",
+    }
+    assert server["limits"] == {"memory": expected}
+
+
+@pytest.mark.parametrize(
+    ("shard", "expected"), [(0, "64Mi"), (1, "65Mi"), (300 * MI, "364Mi"), (1 << 40, f"{(1 << 20) + 64}Mi")]
+)
+def test_a_servers_disk_follows_from_the_generation(shard: int, expected: str) -> None:
+    spec = airports(serving={"hotFraction": 0}).spec
+    server = resources.server(spec, shard)
+    assert (
+        server["requests"]["ephemeral-storage"]
+        == resources.fetcher(server)["requests"]["ephemeral-storage"]
+        == expected
+    )
+    assert "ephemeral-storage" not in server["limits"], "the volume has one; logs may grow"
+
+
+@pytest.mark.parametrize(
+    "given", [{"requests": {"ephemeral-storage": "2Gi"}}, {"limits": {"ephemeral-storage": "10Mi"}}]
+)
+def test_the_disk_that_is_asked_for_is_the_users_to_choose(given: Given) -> None:
+    (chosen,) = (amounts["ephemeral-storage"] for amounts in given.values())
+    for of in (
+        resources.server(airports(serving={"resources": given}).spec, 300 * MI),
+        resources.builder(
+            airports(build={"resources": given | {"limits": {"memory": "1Gi"} | given.get("limits", {})}}).spec
+        ),
+        resources.router(airports(router={"resources": given}).spec),
+    ):
+        assert of["requests"]["ephemeral-storage"] == chosen
 
 
 @pytest.mark.parametrize(
@@ -69,7 +103,7 @@ def test_a_servers_memory_follows_from_the_generation(workers: int, hot: float, 
 )
 def test_a_server_gets_what_is_given(given: Given, requests: dict[str, str], limits: dict[str, str]) -> None:
     server = resources.server(airports(serving={"resources": given}).spec, 300 * MI)
-    assert server == {"requests": requests, "limits": limits}
+    assert server == {"requests": requests | {"ephemeral-storage": "364Mi"}, "limits": limits}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +122,7 @@ def test_a_server_gets_what_is_given(given: Given, requests: dict[str, str], lim
 )
 def test_a_router_gets_what_is_given(given: Given, requests: dict[str, str], limits: dict[str, str]) -> None:
     router = resources.router(airports(router={"resources": given}).spec)
-    assert router == {"requests": requests, "limits": limits}
+    assert router == {"requests": requests | {"ephemeral-storage": "64Mi"}, "limits": limits}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +155,7 @@ def test_a_router_gets_what_is_given(given: Given, requests: dict[str, str], lim
 )
 def test_a_builder_is_told_its_bounds(given: Given, requests: dict[str, str], memory: int, threads: int | None) -> None:
     builder = resources.builder(airports(build={"resources": given}).spec)
-    assert builder["requests"] == requests
+    assert builder["requests"] == requests | {"ephemeral-storage": "10Gi"}, "what its scratch volume may hold"
     assert resources.builder_memory(builder) == memory
     assert resources.builder_threads(builder) == threads
 

@@ -42,6 +42,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
         *("--cluster-id", "c1", "--namespaces", "a, b", "--identity", "x/y", "--living-list", "living"),
         *("--image-pull-policy", "Never", "--image-pull-secrets", "p,q", "--no-network-policies"),
         *("--router-clients", '[{"namespaceSelector": {}}]', "--admin-clients", "[]", "--pod-labels", '{"team": "a"}'),
+        *("--pod-security", '{"runAsUser": 1000}', "--pod-host", "::"),
         *("--host", "127.0.0.1", "--port", "9999", "--resync-seconds", "60", "--workers", "2"),
         monkeypatch=monkeypatch,
     )
@@ -55,6 +56,22 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not config.network_policies
     assert config.router_clients == ({"namespaceSelector": {}},)
     assert config.pod_labels == {"team": "a"}
+    assert (config.pod_security, config.pod_host) == ({"runAsUser": 1000}, "::")
+
+
+def test_pods_run_as_the_images_user_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parsed(*NEEDED, monkeypatch=monkeypatch).config
+    assert config.pod_security == {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
+    assert parsed(*NEEDED, "--pod-security", "{}", monkeypatch=monkeypatch).config.pod_security == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"runAsRoot": 1}', '{"runAsUser": 0}', '{"fsGroup": true}', '{"fsGroup": "5"}']
+)
+def test_nobody_runs_as_root_or_as_nobody_knows_whom(text: str) -> None:
+    result = CliRunner().invoke(command, [*NEEDED, "--pod-security", text])
+    assert result.exit_code == 2, result.output
+    assert "expected a number" in result.output or "is none of" in result.output or "JSON object" in result.output
 
 
 def test_every_option_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +126,10 @@ async def test_the_process_works_until_sigterm_and_ends_well(tmp_path: Path) -> 
         main = "import sys; from lookupdb_operator.command import command; sys.exit(command())"
         log = (tmp_path / "log").open("wb")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", main, *NEEDED, "--host", "127.0.0.1", env=environment, stderr=log
+            # Of IPv6, and asked over IPv4: on a cluster of both the kubelet may do so.
+            *(sys.executable, "-c", main, *NEEDED, "--host", "::"),
+            env=environment,
+            stderr=log,
         )
         try:
 

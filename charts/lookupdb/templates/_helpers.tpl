@@ -118,8 +118,11 @@ s3://lookupdb
 
 {{- define "lookupdb.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
+{{- range $name := list "runAsUser" "runAsGroup" }}
+{{- with index $.Values.podSecurity $name }}
+{{ $name }}: {{ int64 . }}
+{{- end }}
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
@@ -167,6 +170,17 @@ topologySpreadConstraints:
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- end }}
+
+{{/* podSecurity without what is null, as the operator is told it. */}}
+{{- define "lookupdb.podSecurityChosen" -}}
+{{- $chosen := dict }}
+{{- range $name := list "runAsUser" "runAsGroup" "fsGroup" }}
+{{- with index $.Values.podSecurity $name }}
+{{- $_ := set $chosen $name (int64 .) }}
+{{- end }}
+{{- end }}
+{{- $chosen | toJson }}
 {{- end }}
 
 {{/* What the schema cannot say: values that exclude each other. */}}

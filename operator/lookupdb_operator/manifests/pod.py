@@ -8,17 +8,14 @@ from typing import Any, Final
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests.metadata import given
-from lookupdb_operator.manifests.resources import Resources
+from lookupdb_operator.manifests.resources import TMP_STORAGE, Resources
 from lookupdb_operator.model import Dataset
-
-USER: Final = 10001
-"""User and group of every process, as in the image."""
 
 SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 """Annotations of pods whose emptyDir can be made again: an autoscaler need not keep a node for its sake."""
 
 TMP: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - an emptyDir of the pod's own
-_TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {}}
+_TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {"sizeLimit": TMP_STORAGE}}
 
 
 def template(
@@ -36,14 +33,8 @@ def template(
     Without ``takes_volumes`` the kubelet does not hand what is mounted to our group: volumes of others stay theirs.
     """
     scheduling = dataset.spec["scheduling"]
-    security: dict[str, Any] = {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    if takes_volumes:
-        security["fsGroup"] = USER
+    chosen = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
+    security = {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
     spec: dict[str, Any] = {
         **containers,
         "automountServiceAccountToken": False,

@@ -1,7 +1,8 @@
 """What containers request and may use: what a dataset says of it, and what follows when it says nothing.
 
-Every container requests cpu and memory, so that a namespace with a quota on requests takes the pods. The CRD sees to
-it that no request that is given exceeds its limit.
+Every container requests cpu, memory and ephemeral-storage, so that a namespace with a quota on requests takes the
+pods, and no node is filled with files that it has no room for. The CRD sees to it that no request that is given exceeds
+its limit.
 """
 
 from __future__ import annotations
@@ -24,17 +25,24 @@ FETCH_MEMORY: Final = "128Mi"
 """What the container that fetches a shard requests. It streams: the shard's size does not matter. A pod's request is
 the greatest of its containers', and a server's is 128Mi at least unless it is told: this one adds nothing."""
 FETCH_MEMORY_LIMIT: Final = "256Mi"
+SPARE_STORAGE: Final = 64 * MI
+"""Of a node's disk, beside the files that are known of: logs, a manifest, /tmp."""
+TMP_STORAGE: Final = f"{SPARE_STORAGE // MI}Mi"
+"""What may stand in a pod's /tmp. Nothing of ours writes there; libraries may."""
+_STORAGE: Final = "ephemeral-storage"
 _BUILDER_REQUESTS: Final = {"cpu": "100m"}
-_ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi"}
+_ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi", _STORAGE: TMP_STORAGE}
 _SERVER_REQUESTS: Final = {"cpu": "50m"}
 _MOST_THREADS: Final = 256
 """Of `lookupdb build`."""
 
 
 def builder(spec: Mapping[str, Any]) -> Resources:
-    """Of a builder, by ``spec.build.resources``. Memory that is not requested is requested as it is limited."""
+    """Of a builder, by ``spec.build.resources``. Memory that is not requested is requested as it is limited, and of
+    the node's disk all that its scratch volume may hold."""
     given = _given(spec["build"]["resources"])
-    return _requesting(given, _BUILDER_REQUESTS | _memory(given["limits"]))
+    storage = {_STORAGE: str(spec["build"]["scratchSize"])}
+    return _requesting(given, _BUILDER_REQUESTS | _memory(given["limits"]) | storage)
 
 
 def builder_memory(resources: Resources) -> int:
@@ -64,7 +72,13 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
     if "memory" not in given["limits"]:
         given["limits"]["memory"] = max(needed, given["requests"].get("memory", needed), key=quantity)
-    return _requesting(given, _SERVER_REQUESTS | _memory(given["limits"]))
+    storage = {_STORAGE: shard_storage(largest_shard_bytes)}
+    return _requesting(given, _SERVER_REQUESTS | _memory(given["limits"]) | storage)
+
+
+def shard_storage(shard_bytes: int) -> str:
+    """What a shard server keeps on its node's disk, in whole Mi: the one file that it serves."""
+    return f"{math.ceil((shard_bytes + SPARE_STORAGE) / MI)}Mi"
 
 
 def server_memory(workers: int, hot_fraction: float, largest_shard_bytes: int) -> str:

@@ -70,7 +70,7 @@ def _container(dataset: Dataset, config: Config) -> dict[str, Any]:
     own = {
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
         "--dataset-uid": dataset.uid,
-        "--host": "0.0.0.0",  # noqa: S104 - the pod's own address
+        "--host": config.pod_host,
         "--port": names.ROUTER_PORT,
         "--admin-port": names.ADMIN_PORT,
         **flags.of(dataset.parsed.router),

@@ -142,7 +142,7 @@ def _template(dataset: Dataset, rollout: Rollout, generation: Generation, config
             "containers": [_server(dataset, config, shard, amounts)],
             **pod.placement(selector),
         },
-        [{"name": "data", "emptyDir": {}}],
+        [{"name": "data", "emptyDir": {"sizeLimit": resources.shard_storage(generation.largest_shard_bytes)}}],
         annotations=pod.SAFE_TO_EVICT,
     )
 
@@ -177,7 +177,7 @@ def _server(dataset: Dataset, config: Config, shard: int, amounts: resources.Res
     flags = {
         "--shard": shard,
         "--workers": workers,
-        "--host": "0.0.0.0",  # noqa: S104 - the pod's own address
+        "--host": config.pod_host,
         "--port": names.SHARD_PORT,
         "--admin-port": names.ADMIN_PORT,
     }
