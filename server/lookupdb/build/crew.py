@@ -34,7 +34,7 @@ class State(enum.IntEnum):
     UNREAD = 0
     DONE = 1
     UNFINISHED = 2
-    """It ends within a row: the cut behind it may be wrong."""
+    """It ends within a row, because the cut behind it is wrong, or a row needs more memory than a member has."""
     FAILED = 3
 
 

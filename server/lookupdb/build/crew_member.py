@@ -15,7 +15,7 @@ from typing import Final
 from lookupdb.build.crew import MESSAGE, NUMBER, State
 from lookupdb.build.job import Job
 from lookupdb.build.rows import Unfinished
-from lookupdb.errors import LookupdbError
+from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.runtime.worker import die_with
 
@@ -38,7 +38,7 @@ class Member:
             try:
                 left = self._job.read(self._number, self._job.pieces[self._number], self._tell)
                 left.save(self._job.folder, self._number)
-            except Unfinished:
+            except (Unfinished, NotEnoughRoom):
                 state = State.UNFINISHED
             except LookupdbError:
                 state = State.FAILED

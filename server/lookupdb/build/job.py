@@ -36,6 +36,11 @@ class Left:
         with room_in(folder):
             (folder / f"slice-{number:05d}.json").write_bytes(orjson.dumps(asdict(self)))
 
+    def discard(self, folder: Path) -> None:
+        """Remove the files: they hold what is no row."""
+        for name in (*self.runs, self.sample, *([self.spool] if self.spool else [])):
+            (folder / name).unlink(missing_ok=True)
+
     @classmethod
     def load(cls, folder: Path, number: int) -> Self:
         """What was saved for slice ``number``."""

@@ -9,23 +9,26 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import FileIO
 from operator import itemgetter
 from typing import IO, Any, Final
 
 import orjson
 
+from lookupdb.build.csv_cuts import csv_reader
 from lookupdb.build.fetch import LocalFile
 from lookupdb.build.rows import RowRejected, Unfinished, joined_key, json_text, unknown_column, value_names
 from lookupdb.build.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
-from lookupdb.spec import Csv, CsvColumn, DatasetSpec
+from lookupdb.spec import CsvColumn, DatasetSpec
 
 Convert = Callable[[str], Any]
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_BEYOND_BYTES: Final = 32 << 10
+"""What is read at once behind a slice: most rows end soon."""
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -37,23 +40,30 @@ class CsvParser:
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         self._csv, self._file, self._piece, self._max_row = spec.source.csv, file, piece, max_row_bytes
         self._raw = raw
+        self._beyond = LinesToRowEnd(file, piece, max_row_bytes) if piece.runs_on and piece.end is not None else None
         csv.field_size_limit(max_row_bytes)
         if piece.start and self._csv.header:
             with SliceFile(file.path, Slice(piece.file)) as top:
-                self.names, _ = self._begin(_open_text(top))
+                self.names, _ = self._begin(self._reader(_open_text(top, buffer=io.DEFAULT_BUFFER_SIZE)))
             self._lines = self._rows(_open_text(raw, "utf-8"))
         elif piece.start:
-            self.names, self._lines = self._begin(_open_text(raw, "utf-8"))
+            self.names, self._lines = self._begin(self._rows(_open_text(raw, "utf-8")))
         else:
-            self.names, self._lines = self._begin(_open_text(raw))
+            self.names, self._lines = self._begin(self._rows(_open_text(raw)))
         self.key = _key_function(spec, self.names, file.name)
         self.value = _value_function(spec, self.names, file.name)
 
     def _rows(self, text: IO[str]) -> Any:
-        return _reader(_lines(text, self._max_row, self._file.name), self._csv, self._file.delimiter)
+        """The slice's rows, and with ``runs_on`` the whole of the last one."""
+        if self._beyond is None:
+            return self._reader(text)
+        lines = self._beyond.behind(_lines(text, self._max_row, self._file.name))
+        return csv_reader(lines, self._csv, self._file.delimiter)
 
-    def _begin(self, text: IO[str]) -> tuple[list[str], Any]:
-        reader = self._rows(text)
+    def _reader(self, text: IO[str]) -> Any:
+        return csv_reader(_lines(text, self._max_row, self._file.name), self._csv, self._file.delimiter)
+
+    def _begin(self, reader: Any) -> tuple[list[str], Any]:
         if not self._csv.header:
             return [column.name for column in self._csv.columns], reader
         try:
@@ -62,36 +72,53 @@ class CsvParser:
             raise BadSource(f"{self._file.name}: its header is not CSV: {error}") from error
         except UnicodeDecodeError as error:
             raise self._not_utf8() from error
+        if self._beyond is not None:
+            self._beyond.end_row()
         return _checked_header(names, self._file.name), reader
 
     def __iter__(self) -> Iterator[list[str]]:
-        reader, width, row = self._lines, len(self.names), self._piece.rows_before
+        width, row = len(self.names), self._piece.rows_before
+        rows = self._lines if self._beyond is None else self._beyond.rows(self._lines)
         try:
-            for fields in reader:
+            for fields in rows:
                 if len(fields) == width:
                     row += 1
                     yield fields
                 elif fields:  # else the line is blank
-                    raise self._wrong_width(row + 1, len(fields))
+                    raise self._wrong_width(row + 1, width, len(fields), self._piece.lines_before + self.lines)
         except csv.Error as error:
-            raise self._broken(row + 1, str(error)) from error
+            raise self._broken(row + 1, str(error), self._piece.lines_before + self.lines) from error
         except UnicodeDecodeError as error:
             raise self._not_utf8() from error
 
     def _not_utf8(self) -> BadSource:
-        where = f"{self._file.name} {self._first_invalid()}"
-        return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
+        """The first error of the file, one row of which is not UTF-8.
 
-    def _wrong_width(self, row: int, found: int) -> BadSource:
-        width = len(self.names)
-        line = self._piece.lines_before + self.lines
+        Reads the file anew, because text is decoded ahead of its rows: how far, depends on where the slice begins.
+        """
+        with FileIO(self._file.path) as raw:
+            reader = self._reader(_open_text(raw, errors="surrogateescape"))
+            row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns))
+            try:
+                for fields in reader:
+                    row += bool(fields)
+                    if any("\udc80" <= character <= "\udcff" for field in fields for character in field):
+                        break
+                    width = width or len(fields)
+                    if fields and len(fields) != width:
+                        return self._wrong_width(row, width, len(fields), reader.line_num)
+            except csv.Error as error:
+                return self._broken(row + 1, str(error), reader.line_num)
+        where = f"row {row} (line {reader.line_num})" if row else "header"
+        return BadSource(f"{self._file.name} {where} is not valid UTF-8", hint="write the file in UTF-8")
+
+    def _wrong_width(self, row: int, expected: int, found: int, line: int) -> BadSource:
         return BadSource(
-            f"{self._file.name} row {row} (line {line}): expected {width} fields, found {found}",
+            f"{self._file.name} row {row} (line {line}): expected {expected} fields, found {found}",
             hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}: check both, and the row",
         )
 
-    def _broken(self, row: int, reason: str) -> BadSource:
-        line = self._piece.lines_before + self.lines
+    def _broken(self, row: int, reason: str, line: int) -> BadSource:
         if "field larger than" in reason:
             reason = f"a field is longer than {self._max_row} bytes; or a quote before it is never closed"
         kind = BadSource
@@ -102,25 +129,14 @@ class CsvParser:
             hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r} (doubled within quotes)",
         )
 
-    def _first_invalid(self) -> str:
-        """Where the first byte is that is not UTF-8: reads the file anew, because text is decoded ahead of its rows."""
-        with FileIO(self._file.path) as raw:
-            text = _open_text(raw, errors="surrogateescape")
-            lines = _lines(text, self._max_row, self._file.name)
-            reader = _reader(lines, self._csv, self._file.delimiter)
-            row = -1 if self._csv.header else 0
-            try:
-                for fields in reader:
-                    row += bool(fields)
-                    if any("\udc80" <= character <= "\udcff" for field in fields for character in field):
-                        break
-            except csv.Error:
-                row += 1
-            return f"row {row} (line {reader.line_num})" if row else "header"
-
     def position(self) -> int:
         """How many bytes were read, which is a little more than was parsed."""
         return self._raw.tell()
+
+    @property
+    def end(self) -> int | None:
+        """Where in the file the last row ends, when the slice runs on; else None."""
+        return None if self._beyond is None else self._beyond.end
 
     @property
     def lines(self) -> int:
@@ -129,9 +145,49 @@ class CsvParser:
         return number
 
 
-def _open_text(raw: io.RawIOBase, encoding: str = "utf-8-sig", errors: str = "strict") -> IO[str]:
+class LinesToRowEnd:
+    """Lines of a file behind a slice: as many as the slice's last row needs to end."""
+
+    def __init__(self, file: LocalFile, piece: Slice, limit: int) -> None:
+        assert piece.end is not None
+        self._file, self._limit = file, limit
+        self.end = piece.end
+        """Where in the file the last of them ends."""
+        self._in_row = False
+
+    def rows(self, reader: Iterable[list[str]]) -> Iterator[list[str]]:
+        """The rows of ``reader``, which reads ``behind``'s lines."""
+        for fields in reader:
+            self._in_row = False
+            yield fields
+
+    def end_row(self) -> None:
+        """A row was read otherwise."""
+        self._in_row = False
+
+    def behind(self, lines: Iterator[str]) -> Iterator[str]:
+        """``lines``, the slice's own, and those behind it while a row is not at its end."""
+        for line in lines:
+            self._in_row = True
+            yield line
+        if self._in_row:
+            yield from self._further()
+
+    def _further(self) -> Iterator[str]:
+        with SliceFile(self._file.path, Slice(0, self.end)) as raw:
+            for line in _lines(_open_text(raw, "utf-8", buffer=_BEYOND_BYTES), self._limit, self._file.name):
+                self.end += len(line) if line.isascii() else len(line.encode())
+                self._in_row = True
+                yield line
+                if not self._in_row:
+                    return
+
+
+def _open_text(
+    raw: io.RawIOBase, encoding: str = "utf-8-sig", errors: str = "strict", buffer: int = 1 << 18
+) -> IO[str]:
     return io.TextIOWrapper(
-        io.BufferedReader(raw, 1 << 18),
+        io.BufferedReader(raw, buffer),
         encoding=encoding,
         errors=errors,
         newline="",
@@ -147,12 +203,6 @@ def _lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
                 hint="raise --memory-limit; or source.format or source.compression is not what the file is",
             )
         yield line
-
-
-def _reader(lines: Iterator[str], options: Csv, delimiter: str) -> Any:
-    if not options.quote:
-        return csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, quotechar=None, strict=True)
-    return csv.reader(lines, delimiter=delimiter, quotechar=options.quote, strict=True)
 
 
 def _checked_header(names: list[str] | None, where: str) -> list[str]:

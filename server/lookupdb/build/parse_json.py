@@ -62,6 +62,8 @@ def is_exact(value: Any, text: bytes) -> bool:
 class JsonLinesParser:
     """JSON lines. Rows are dicts."""
 
+    end = None
+
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         self._file, self._piece, self._max_row = file, piece, max_row_bytes
         self._raw, self._text = raw, BufferedReader(raw, _WINDOW)
@@ -112,6 +114,7 @@ class JsonArrayParser:
     """One file that is a JSON array of objects, read through a window. Rows are dicts."""
 
     lines = 0
+    end = None
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         self._file, self._max_row = file, max_row_bytes

@@ -46,6 +46,7 @@ class ParquetParser:
 
     lines = 0
     columns = None
+    end = None
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
         """``memory`` is DuckDB's, in bytes."""

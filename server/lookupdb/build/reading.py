@@ -42,6 +42,8 @@ class Outcome:
     samples: list[tuple[int, str]] = field(default_factory=list)
     """The first rejected rows, counted within the slice from 1, and why."""
     columns: Told | None = None
+    end: int | None = None
+    """Where in the file its last row ends, if it ran on."""
 
 
 class SliceReader:
@@ -97,7 +99,7 @@ class SliceReader:
                 told = self._progress(parser.position(), row, told)
         self._progress(parser.position(), row, told)
         columns = None if parser.columns is None else parser.columns.told()
-        return Outcome(row, parser.lines, rejected.count, rejected.samples, columns)
+        return Outcome(row, parser.lines, rejected.count, rejected.samples, columns, parser.end)
 
     def _progress(self, position: int, row: int, told: tuple[int, int]) -> tuple[int, int]:
         self._tell(position - told[0], row - told[1])

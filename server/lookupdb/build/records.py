@@ -1,8 +1,8 @@
 """Parse, normalise, sort: a source's files become one stream of records in key order.
 
-A large source is cut into slices that a crew of processes reads. A slice that one of them could not read is read again
-here, in its turn, when all rows before it are counted: so the first error in the source's order is the one that is
-told, with the number of its row, whoever met it first.
+A large source is cut into slices that a crew of processes reads. A slice that one of them could not read, or that was
+cut in the middle of a row, is read again here, in its turn, when all rows before it are counted: so the first error in
+the source's order is the one that is told, with the number of its row, whoever met it first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from lookupdb.build.job import Job, Left
 from lookupdb.build.objects import Columns
 from lookupdb.build.progress import Progress
 from lookupdb.build.reading import Outcome, SliceReader
-from lookupdb.build.rows import Unfinished
 from lookupdb.build.runs import Record, piece_and_row
 from lookupdb.build.sample import Sample
 from lookupdb.build.slices import PARALLEL_FROM, Slice
@@ -70,7 +69,7 @@ class SortedRecords:
         self._sampled = spec.value.compression == "zstd"
         self._budget = Budget.of(memory_limit, sampled=self._sampled)
         members = min(threads, self._budget.members)
-        self._pieces = slices.plan(files, members, parallel_from)
+        self._pieces = slices.plan(files, members, parallel_from, spec.source.csv)
         if len(self._pieces) > MOST_SLICES:
             members, self._pieces = 1, slices.whole(files)
         self._members = min(members, len(self._pieces))
@@ -133,37 +132,33 @@ class SortedRecords:
         budget = Budget.of_member(self._memory_limit, self._members, sampled=self._sampled)
         job = Job(self._spec, self._files, self._pieces, folder, budget)
         states = self._crew_reads(job)
-        number = 0
-        while number < len(self._pieces):
-            if states[number] is State.DONE:
-                left, behind = Left.load(folder, number), number + 1
-            else:
-                left, behind = self._read_again(job, number)
-            self._sorter.adopt(number, folder, left.runs, left.spool)
-            with FileIO(folder / left.sample) as sample:
-                for block in runs.read(sample):
-                    self._gathered.sample.add(block)
-            self._gathered.add(number, left.outcome, behind)
-            number = behind
+        alone = replace(job, budget=self._budget)  # the crew is gone, its memory is free
+        row_start = 0
+        for number, piece in enumerate(self._pieces):
+            row_start = row_start if piece.start else 0
+            if piece.end is not None and row_start >= piece.end:
+                continue  # all of it belongs to a row that began before it
+            read = Left.load(folder, number) if states[number] is State.DONE else None
+            if read is None or piece.start != row_start:
+                if read is not None:
+                    read.discard(folder)
+                read = alone.read(number, self._gathered.begin(number, row_start), _tell_nobody)
+            row_start = read.outcome.end or piece.end or 0
+            self._take(number, read, folder)
 
-    def _read_again(self, job: Job, number: int) -> tuple[Left, int]:
-        """Read a slice, and those behind it into which its last row reaches; the number of the slice that follows."""
-        behind = number + 1
-        while True:
-            piece = replace(self._gathered.begin(number), end=self._pieces[behind - 1].end)
-            try:
-                return job.read(number, piece, _tell_nobody), behind
-            except Unfinished:
-                if piece.end is None:
-                    raise
-                behind += 1
+    def _take(self, number: int, read: Left, folder: Path) -> None:
+        self._sorter.adopt(number, folder, read.runs, read.spool)
+        with FileIO(folder / read.sample) as sample:
+            for block in runs.read(sample):
+                self._gathered.sample.add(block)
+        self._gathered.add(number, read.outcome)
 
     def _read_alone(self) -> None:
         gathered, budget = self._gathered, self._budget
         reader = SliceReader(self._spec, self._sorter, gathered.sample, budget, self._threads, self._progress.advance)
         for number in range(len(self._pieces)):
-            piece = gathered.begin(number)
-            gathered.add(number, reader.read(number, piece, self._files[piece.file]), number + 1)
+            piece = gathered.begin(number, self._pieces[number].start)
+            gathered.add(number, reader.read(number, piece, self._files[piece.file]))
 
 
 class _Gathered:
@@ -189,12 +184,13 @@ class _Gathered:
         number, row = piece_and_row(place)
         return self._pieces[number].file, self._before[number] + row
 
-    def begin(self, number: int) -> Slice:
-        """The slice with what is now known to stand before it."""
-        return replace(self._pieces[number], rows_before=self._file_rows, lines_before=self._file_lines)
+    def begin(self, number: int, start: int) -> Slice:
+        """The slice from ``start`` on, where its first row begins, with what is now known to stand before it."""
+        rows, lines = self._file_rows, self._file_lines
+        return replace(self._pieces[number], start=start, rows_before=rows, lines_before=lines, runs_on=True)
 
-    def add(self, number: int, outcome: Outcome, behind: int) -> None:
-        """Slice ``number``, and those up to ``behind``, were read. Raises BadSource for a file as a whole."""
+    def add(self, number: int, outcome: Outcome) -> None:
+        """Slice ``number`` was read. Raises BadSource for a file as a whole."""
         file_number = self._pieces[number].file
         file = self._files[file_number]
         self._before[number] = self._file_rows
@@ -206,7 +202,7 @@ class _Gathered:
         self._file_lines += outcome.lines
         if outcome.columns is not None:
             self._columns.add(outcome.columns)
-        if behind == len(self._pieces) or self._pieces[behind].file != file_number:
+        if number + 1 == len(self._pieces) or self._pieces[number + 1].file != file_number:
             if outcome.columns is not None:
                 self._columns.check(file.name)
             file.check_unchanged()

@@ -51,6 +51,10 @@ class Parser(Protocol):
         """How many bytes of the slice are behind us."""
 
     @property
+    def end(self) -> int | None:
+        """Where in the file the last row of a slice that runs on ends; None when the slice's own end says it."""
+
+    @property
     def lines(self) -> int:
         """How many lines of the file were read; 0 where lines mean nothing."""
 

@@ -1,9 +1,9 @@
 """Slices: pieces of the source's files that can be parsed apart, and where to cut.
 
-JSON lines are cut at line ends. CSV is too, though a quoted field may hold line breaks: a cut in the middle of a row is
-a guess that failed, and whoever parses the slice before it finds out for certain, because that slice then ends within a
-row (``rows.Unfinished``). CSV's state at the start of a row is always the same, so that a slice that ends with a row
-proves the cut behind it. Other formats are read whole.
+JSON lines are cut at line ends, which are exact. CSV's cuts are guesses (``csv_cuts``). A slice that begins with a row
+and ends with one proves the cut behind it, because CSV's state at the start of a row is always the same; so slices are
+proven in the source's order. What stands behind a wrong cut is read again, from where the row before it really ends:
+no byte more than twice. Other formats are read whole.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
+from lookupdb.build.csv_cuts import RowShape
 from lookupdb.build.fetch import LocalFile
+from lookupdb.spec import Csv
 
 PARALLEL_FROM: Final = 64 << 20
 """A source of fewer bytes is read by this process alone: starting others takes 0.2 s and memory."""
 _LARGEST: Final = 128 << 20
 """Bytes. Smaller ones even out between workers; larger ones need fewer files and samples."""
 _SLICES_A_WORKER: Final = 4
-_LOOK_AHEAD: Final = 4 << 20
-"""How far from where it is wanted a line end is looked for."""
+_LOOK_AHEAD: Final = 1 << 20
+"""How far from where it is wanted the start of a row is looked for, at most; and at most this part of a slice: """
+_LOOK_AHEAD_PART: Final = 8
+_LEAST_LOOK_AHEAD: Final = 4 << 10
 _CUT_FORMATS: Final = frozenset(["jsonl", "csv"])
 
 
@@ -40,6 +44,8 @@ class Slice:
     rows_before: int = 0
     """Rows and lines of the file before it: for messages, 0 while they are not known."""
     lines_before: int = 0
+    runs_on: bool = False
+    """Its last row is read to that row's end, though it may lie behind the slice's."""
 
 
 class SliceFile(io.RawIOBase):
@@ -77,37 +83,49 @@ def whole(files: Sequence[LocalFile]) -> list[Slice]:
     return [Slice(number) for number in range(len(files))]
 
 
-def plan(files: Sequence[LocalFile], workers: int, parallel_from: int) -> list[Slice]:
-    """The pieces in the source's order, sized for ``workers``; as ``whole`` gives them when that is not worth while."""
+def plan(files: Sequence[LocalFile], workers: int, parallel_from: int, options: Csv | None = None) -> list[Slice]:
+    """The pieces in the source's order, sized for ``workers``; as ``whole`` gives them when that is not worth while.
+
+    ``options`` say how CSV is read.
+    """
     total = sum(file.bytes for file in files)
     if workers < 2 or total < parallel_from or any(file.format == "parquet" for file in files):
         return whole(files)
     size = max(parallel_from // (2 * _SLICES_A_WORKER), min(_LARGEST, total // (workers * _SLICES_A_WORKER) + 1))
-    return [piece for number, file in enumerate(files) for piece in _cut(number, file, size)]
+    return [piece for number, file in enumerate(files) for piece in _cut(number, file, size, options or Csv())]
 
 
-def _cut(number: int, file: LocalFile, size: int) -> Iterator[Slice]:
+def _cut(number: int, file: LocalFile, size: int, options: Csv) -> Iterator[Slice]:
     start = 0
-    if file.format in _CUT_FORMATS:
+    if file.format in _CUT_FORMATS and file.bytes > size + size // 2:
         with FileIO(file.path) as raw:
-            while file.bytes - start > size + size // 2:
-                end = _line_end(raw, start + size)
-                if end is None or end >= file.bytes:
-                    break
+            for end in _cuts(raw, file, size, options):
                 yield Slice(number, start, end)
                 start = end
     yield Slice(number, start)
 
 
-def _line_end(raw: FileIO, position: int) -> int | None:
-    """Where the first line ends that ends at or behind ``position``; None when there is none near."""
-    raw.seek(position)
-    for _ in range(0, _LOOK_AHEAD, io.DEFAULT_BUFFER_SIZE):
+def _cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterator[int]:
+    """Where to cut, about every ``size`` bytes; where no row's start is found near, the next one is tried."""
+    look = min(_LOOK_AHEAD, max(size // _LOOK_AHEAD_PART, _LEAST_LOOK_AHEAD))
+    shape = RowShape.of_file(options, file.delimiter, raw.read(look)) if file.format == "csv" else None
+    if shape is None and file.format == "csv":
+        return
+    position = size
+    while file.bytes - position > size // 2:
+        raw.seek(position)
+        found = _line_end(raw, look) if shape is None else shape.row_start(raw.read(look))
+        if found is not None and position + found < file.bytes:
+            position += found
+            yield position
+        position += size
+
+
+def _line_end(raw: FileIO, look: int) -> int | None:
+    """How far the first line reaches that ends from here on; None when none does within ``look`` bytes."""
+    for start in range(0, look, io.DEFAULT_BUFFER_SIZE):
         chunk = raw.read(io.DEFAULT_BUFFER_SIZE)
         found = chunk.find(b"\n")
         if found >= 0:
-            return position + found + 1
-        if not chunk:
-            return None
-        position += len(chunk)
+            return start + found + 1
     return None

@@ -1,0 +1,160 @@
+"""CSV that is cut in the wrong places costs little, and gives the same records, rows and errors as when read alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from support.sources import Read, dataset
+
+from lookupdb.build.csv_cuts import RowShape
+from lookupdb.build.fetch import fetch
+from lookupdb.build.progress import Silent
+from lookupdb.build.records import SortedRecords
+from lookupdb.build.source import resolve
+from lookupdb.errors import LookupdbError
+from lookupdb.spec import Csv, DatasetSpec
+
+MIB: Final = 1 << 20
+MEMORY: Final = 2 << 30
+MOST_READ: Final = 2.25
+"""Twice the source, and an eighth of it to look for cuts, and the header for each slice."""
+
+
+def read(spec: DatasetSpec, scratch: Path, threads: int, parallel_from: int) -> Read | str:
+    """The records, or the error."""
+    scratch.mkdir(exist_ok=True)
+    files = fetch(resolve(spec, volume=None), scratch, Silent())
+    try:
+        with SortedRecords(spec, files, scratch, MEMORY, threads, Silent(), parallel_from) as records:
+            found = [(key, value, *records.origin(place)) for batch in records for key, place, value in batch]
+            return Read(found, records.rows, records.rejected, records.sample)
+    except LookupdbError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def bytes_read(spec: DatasetSpec, scratch: Path, threads: int, parallel_from: int) -> int:
+    """By this process and those it starts, while they read the source."""
+    files = fetch(resolve(spec, volume=None), scratch, Silent())
+    before = _bytes_read_so_far()
+    try:
+        with SortedRecords(spec, files, scratch, MEMORY, threads, Silent(), parallel_from):
+            pass
+    except LookupdbError:
+        pass
+    return _bytes_read_so_far() - before
+
+
+def _bytes_read_so_far() -> int:
+    """Processes that have ended count as their parent."""
+    return int(Path("/proc/self/io").read_text().splitlines()[0].split()[1])
+
+
+def rows(row: Callable[[int], str], size: int) -> str:
+    """A header and rows until they take ``size`` characters."""
+    text, number, length = ["k,a\n"], 0, 0
+    while length < size:
+        text.append(row(number))
+        length += len(text[-1])
+        number += 1
+    return "".join(text)
+
+
+PATTERNS: Final[dict[str, Callable[[int], str]]] = {
+    "no quotes": lambda size: rows(lambda n: f"{n},{'x' * 300}\n", size),
+    "line breaks in every field": lambda size: rows(lambda n: f'{n},"{"x" * 99}\n{"y" * 99}\n{"z" * 99}"\n', size),
+    "a table of its own in every field": lambda size: rows(lambda n: f'{n},"' + "555,666\n" * 900 + '"\n', size),
+    "quotes that end where they seem to begin": lambda size: rows(lambda n: f'{n},"' + '"",5\n6,""' * 40 + '"\n', size),
+    "quotes in fields that are not quoted": lambda size: rows(lambda n: f'{n},5 inch" {"y" * 200}"\n', size),
+    "one field of rows": lambda size: 'k,a\n1,"' + f"55,{'6' * 99}\n" * (size // 103) + '"\n2,b\n',
+    "one field of text": lambda size: 'k,a\n1,"' + "words and words\n" * (size // 16) + '"\n2,b\n',
+    "a quote that is never closed": lambda size: 'k,a\n1,"' + f"55,{'6' * 99}\n" * (size // 103),
+    "no line breaks": lambda size: "k,a\n1," + "x" * size,
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("threads", [2, 4])
+def test_no_byte_is_read_more_than_twice(tmp_path: Path, pattern: str, threads: int) -> None:
+    size = 8 * MIB
+    (tmp_path / "f.csv").write_text(PATTERNS[pattern](size))
+    (tmp_path / "small.csv").write_text(rows(lambda n: f"{n},x\n", 2000))
+    options: dict[str, Any] = {"value": {"compression": "none"}}  # no sample, which is written and read
+    starting = bytes_read(dataset(tmp_path, "small.csv", **options), tmp_path, threads, 500)
+    source = bytes_read(dataset(tmp_path, "f.csv", **options), tmp_path, threads, size)
+    assert source - starting <= MOST_READ * size
+
+
+def test_bytes_of_processes_that_have_ended_are_counted(tmp_path: Path) -> None:
+    """What the test above relies on."""
+    (tmp_path / "f.csv").write_text(PATTERNS["no quotes"](4 * MIB))
+    assert bytes_read(dataset(tmp_path, "f.csv"), tmp_path, 2, MIB) >= 4 * MIB
+
+
+FRAGMENTS: Final = [
+    "a",
+    "\n",
+    "\r\n",
+    "\r",
+    '"',
+    ",",
+    '\n1,"x',
+    "é",
+    ";",
+    "'",
+    "long text " * 9,
+    '","',
+    '"\n',
+    "\n7,8,9\n",
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_text_gives_the_same_for_any_number_of_threads(tmp_path: Path, seed: int) -> None:
+    """Records and row numbers, or the error: of text that is mostly CSV, in several dialects, and broken at times."""
+    chance = random.Random(seed)
+    quote, delimiter = chance.choice(['"', "'", "é", ""]), chance.choice([",", ";", "§"])
+    broken = seed % 4 == 3
+
+    def field() -> str:
+        text = "".join(chance.choices(FRAGMENTS, k=chance.randrange(6)))
+        if quote and chance.random() < 0.7:
+            return quote + text.replace(quote, quote * 2) + quote
+        return "".join(
+            c for c in text if c not in ("\r", "\n", delimiter) and (c != quote or chance.random() < 0.5)
+        ).lstrip(quote or None)
+
+    lines = [delimiter.join([str(n), field(), field()]) + chance.choice(["\n", "\r\n"]) for n in range(400)]
+    if broken:
+        lines[chance.randrange(400)] += chance.choice([quote, "1", f"1{delimiter}{quote}x", "\udcff"])
+    content = delimiter.join("kab") + "\n" + "".join(lines)
+    (tmp_path / "f.csv").write_bytes(content.encode(errors="surrogateescape"))
+    spec = dataset(tmp_path, "f.csv", source={"csv": {"quote": quote, "delimiter": delimiter}})
+    alone = read(spec, tmp_path / "scratch", 1, 1 << 62)
+    for threads in (2, 3):
+        assert read(spec, tmp_path / "scratch", threads, 2000) == alone
+    if not broken:
+        assert isinstance(alone, Read)
+        assert alone.rows == 400
+
+
+def test_cuts_are_found_behind_texts_of_several_lines() -> None:
+    text = "".join(f'{n},"first\nand, last\nof {n}",{n}\n' for n in range(50)).encode()
+    shape = RowShape.of_file(Csv(), ",", b"k,a,b\n1,2,3\n")
+    assert shape is not None
+    for begin in range(0, 200, 7):
+        window = text[begin:]
+        found = shape.row_start(window)
+        assert found is not None
+        number = window[found:].split(b",")[0]
+        assert window[found:].startswith(number + b',"first\nand, last\nof ' + number + b'"')
+
+
+def test_what_looks_like_no_rows_is_not_cut() -> None:
+    shape = RowShape.of_file(Csv(), ",", b"k,a,b\n1,2,3\n")
+    assert shape is not None
+    assert shape.row_start(b"words\n" * 1000) is None
+    assert RowShape.of_file(Csv(), ",", b"a header that does not end") is None
