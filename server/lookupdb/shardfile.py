@@ -8,6 +8,9 @@ same spec give the same bytes. The generation's name stands in manifest.json bes
 A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, so that serving it is copying
 it; or a zstd frame of that, without magic number, checksum and dictionary id, where it is smaller. The first
 byte tells which: such a frame starts with a header descriptor whose checksum bit (0x04) is clear, ``$`` has it set.
+
+A checksum proves the file as a whole before it is served. What a disk or memory does to it later shows in single
+values: ``expand`` and ``is_framed`` tell, so that one damaged value is the trouble of its own key alone.
 """
 
 from __future__ import annotations
@@ -37,6 +40,16 @@ NIL: Final = b"$-1\r\n"
 
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
 """No frame may ask for a larger window, in bytes: it bounds what a crafted file can make a server allocate."""
+MAX_VALUE_BYTES: Final = 64 << 20
+"""No value is larger: the most that ``spec.value.maxBytes`` may say."""
+
+CLAIMS_SIZE: Final = 0x80
+"""Compressed values whose first byte is at least this have their size in four or eight bytes of the frame's header
+(RFC 8878, 3.1.1.1): all others are below 66 KB.
+"""
+
+_SHORT_BYTES: Final = 4096
+"""Bulk strings below have their first line in ``BULK_HEADS``: all that LMDB keeps within a page."""
 
 
 def file_name(shard: int, shards: int) -> str:
@@ -52,6 +65,54 @@ def frame(value: bytes) -> bytes:
 def unframe(framed: bytes) -> bytes:
     """The value inside the RESP bulk string ``framed``."""
     return framed[framed.index(b"\r\n") + 2 : -2]
+
+
+def _bulk_heads() -> list[bytes]:
+    heads = [bytes(_SHORT_BYTES)] * _SHORT_BYTES  # longer than any of them, so that none begins with it
+    for size in range(_SHORT_BYTES):
+        head = b"$%d\r\n" % size
+        if len(head) + size + 2 < _SHORT_BYTES:
+            heads[len(head) + size + 2] = head
+    return heads
+
+
+BULK_HEADS: Final = _bulk_heads()
+"""By the size of a whole bulk string: how it begins. The size decides it."""
+
+
+def is_framed(reply: bytes) -> bool:
+    """Whether ``reply`` is exactly one RESP bulk string: sent, it cannot disturb the replies behind it."""
+    size = len(reply)
+    if size < _SHORT_BYTES:
+        return reply.startswith(BULK_HEADS[size]) and reply.endswith(b"\r\n")
+    head = reply[: reply.find(b"\r\n", 0, 16)]
+    return head == b"$%d" % (size - len(head) - 4) and reply.endswith(b"\r\n")
+
+
+class DamagedValue(CorruptFile):
+    """A stored value that is neither a RESP bulk string nor a compressed one."""
+
+
+def expand(stored: bytes, inflate: Callable[[bytes], bytes]) -> bytes:
+    """The RESP bulk string that ``stored`` is or, by ``inflate``, becomes. Raises DamagedValue."""
+    try:
+        reply = stored if stored[0] == FRAMED else inflate(_bounded(stored))
+    except (zstandard.ZstdError, MemoryError, IndexError) as error:
+        raise DamagedValue(f"it does not decompress: {error}") from error
+    if not is_framed(reply):
+        raise DamagedValue(f"its {len(reply)} bytes, which begin with {reply[:12]!r}, are not one RESP bulk string")
+    return reply
+
+
+def _bounded(compressed: bytes) -> bytes:
+    """``compressed``, if it does not claim to be more than a value can be."""
+    descriptor = compressed[0]
+    if descriptor >= CLAIMS_SIZE:
+        start = 1 + (descriptor & 0x20 == 0) + (0, 1, 2, 4)[descriptor & 3]
+        size = int.from_bytes(compressed[start : start + (4 if descriptor < 0xC0 else 8)], "little")
+        if size > MAX_VALUE_BYTES + len(b"$67108864\r\n\r\n"):
+            raise DamagedValue(f"it claims to be {size} bytes, a value has at most {MAX_VALUE_BYTES}")
+    return compressed
 
 
 def inflater(dictionary: bytes) -> Callable[[bytes], bytes]:
@@ -133,11 +194,14 @@ class Shard:
             return ShardMeta.from_json(txn.get(META_MANIFEST) or b""), txn.get(META_DICTIONARY) or b""
 
     def find(self, key: bytes) -> bytes | None:
-        """The RESP bulk string stored under ``key`` (1 to 511 bytes), or None."""
+        """The RESP bulk string stored under ``key`` (1 to 511 bytes), or None. Raises DamagedValue."""
         stored: bytes | None = self.txn.get(key)
-        if stored is None or stored[0] == FRAMED:
-            return stored
-        return self.inflate(stored)
+        return None if stored is None else expand(stored, self.inflate)
+
+    def renew(self) -> None:
+        """Begin another ``txn`` after an error of LMDB, which answers any further read of the same with an error."""
+        self.txn.abort()
+        self.txn = self._env.begin(db=self._records)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key with its value as it is stored, in order of keys."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from lookupdb.serve import counted, info
+from lookupdb.serve.damage import DAMAGED
 from lookupdb.serve.resp import OK, PONG, Command, array, bulk, error, integer, mapping
 from lookupdb.serve.session import Session
 
@@ -53,19 +54,23 @@ def _beginning(arguments: Command) -> str:
 
 
 def _get(session: Session, command: Command) -> Reply:
-    return (session.host.find(command[1]) or session.nil,)
+    return (session.host.lookups.find(command[1]) or session.nil,)
 
 
 def _mget(session: Session, command: Command) -> Reply:
-    find, nil = session.host.find, session.nil
-    yield b"*%d\r\n" % (len(command) - 1)
-    for key in command[1:]:
-        yield find(key) or nil
+    lookups, nil, keys = session.host.lookups, session.nil, command[1:]
+    session.host.slot[counted.LOOKUPS] += len(keys)
+    yield b"*%d\r\n" % len(keys)
+    yield from lookups.rest(keys, nil, 0)
 
 
 def _exists(session: Session, command: Command) -> Reply:
-    find = session.host.find
-    return (integer(sum(find(key) is not None for key in command[1:])),)
+    found = 0
+    for reply in map(session.host.lookups.find, command[1:]):
+        if reply is DAMAGED:
+            return (reply,)
+        found += reply is not None
+    return (integer(found),)
 
 
 def _dbsize(session: Session, _: Command) -> Reply:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
-from itertools import repeat
+from collections.abc import Iterator
 from typing import Final
 
 from lookupdb.serve import counted
@@ -26,14 +25,11 @@ from lookupdb.serve.resp import (
 )
 from lookupdb.serve.session import Host, Session
 from lookupdb.serve.watch import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Watch
-from lookupdb.shardfile import FRAMED
 
 READ_BYTES: Final = 16 << 10
 """Of one read: a batch of some 500 keys."""
 FLUSH_BYTES: Final = 64 << 10
 """Replies are collected to so many bytes before they are written."""
-MISSING: Final = b"_"
-"""Stands for what is not stored. It begins as neither a plain nor a compressed value does."""
 
 
 class Connection:
@@ -44,9 +40,8 @@ class Connection:
         "_ended",
         "_events",
         "_finishing",
-        "_get",
         "_host",
-        "_inflate",
+        "_lookups",
         "_owed",
         "_paused",
         "_replies",
@@ -64,8 +59,7 @@ class Connection:
         self._host, self._watch, self._socket = host, watch, client
         self.fd: Final = client.fileno()
         self._slot = host.slot
-        self._get = host.shard.txn.get
-        self._inflate = host.shard.inflate
+        self._lookups = host.lookups
         self._session = Session(host)
         self._requests = Requests(host.limits)
         self._replies: Iterator[bytes] | None = None
@@ -145,51 +139,13 @@ class Connection:
     def _answer(self, head: bytes, keys: list[bytes], commands: int) -> None:
         """Send ``head`` and what is stored under ``keys``."""
         self._slot[counted.COMMANDS] += commands
-        self._slot[counted.LOOKUPS] += len(keys)
-        nil = self._session.nil
-        if self._host.small_values:
-            replies = list(map(self._get, keys, repeat(nil)))
-            misses = replies.count(nil)
-        else:
-            replies, misses = self._collect(iter(keys))
-        if misses:
-            self._slot[counted.MISSES] += misses
-        self._send(head + b"".join(replies))
-        if self._replies is not None:
+        replies, count = self._lookups.begin(keys, self._session.nil)
+        self._send(head + replies)
+        if count < len(keys):
+            self._replies = self._lookups.rest(keys, self._session.nil, count)
             self._pump()
         elif self._finishing or self._owed:
             self._settle()
-
-    def _collect(self, keys: Iterator[bytes]) -> tuple[list[bytes], int]:
-        """What is stored under ``keys``, and how often that is nothing. What is too much for one write is left to
-        ``_pump``.
-        """
-        inflate, nil, replies, size, misses = self._inflate, self._session.nil, [], 0, 0
-        for stored in map(self._get, keys, repeat(MISSING)):
-            if stored[0] == FRAMED:
-                reply = stored
-            elif stored is MISSING:
-                misses += 1
-                reply = nil
-            else:
-                reply = inflate(stored)
-            replies.append(reply)
-            size += len(reply)
-            if size > FLUSH_BYTES:
-                self._replies = self._values(keys)
-                break
-        return replies, misses
-
-    def _values(self, keys: Iterable[bytes]) -> Iterator[bytes]:
-        """What is stored under ``keys``, so that ``_pump`` can stop between values."""
-        for key in keys:
-            stored: bytes = self._get(key, MISSING)
-            if stored is MISSING:
-                self._slot[counted.MISSES] += 1
-                stored = self._session.nil
-            elif stored[0] != FRAMED:
-                stored = self._inflate(stored)
-            yield stored
 
     def _serve(self) -> Iterator[bytes]:
         """The replies to all requests that have arrived whole."""

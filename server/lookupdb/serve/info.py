@@ -69,7 +69,7 @@ def _stats(host: Host) -> Fields:
         "total_net_output_bytes": slot[counted.SENT_BYTES],
         "total_error_replies": slot[counted.ERRORS],
         "rejected_connections": slot[counted.CONNECTIONS_REFUSED],
-        "keyspace_hits": slot[counted.LOOKUPS] - slot[counted.MISSES],
+        "keyspace_hits": slot[counted.LOOKUPS] - slot[counted.MISSES] - slot[counted.DAMAGED_LOOKUPS],
         "keyspace_misses": slot[counted.MISSES],
     }
 

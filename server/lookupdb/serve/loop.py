@@ -13,12 +13,15 @@ import socket
 import time
 from typing import Final
 
+import lmdb
+
 from lookupdb.serve import counted
-from lookupdb.serve.connection import MISSING, READ_BYTES, Connection
+from lookupdb.serve.connection import READ_BYTES, Connection
+from lookupdb.serve.lookups import MISSING
 from lookupdb.serve.resp import CRLF, GET_HEADS, GET_KEYS, error
 from lookupdb.serve.session import Host
 from lookupdb.serve.watch import ACTIVE, Watch
-from lookupdb.shardfile import FRAMED
+from lookupdb.shardfile import BULK_HEADS
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +61,12 @@ class Loop:
         host, now = self._host, time.monotonic
         poll, read, write = self._watch.epoll.poll, os.read, os.write
         states, connections, slot = self._watch.states, host.connections, host.slot
-        get, inflate = host.shard.txn.get, host.shard.inflate
-        heads, keys, sizes = (
-            GET_HEADS,
-            GET_KEYS,
-            _HEADS,
-        )  # local names are looked up fastest
+        get = host.shard.txn.get
+        heads, keys, sizes = GET_HEADS, GET_KEYS, _HEADS  # local names are looked up fastest
+        bulk_heads, bulk_sizes = BULK_HEADS, len(BULK_HEADS)
         self._until = now() + seconds
         while (left := self._until - now()) > 0:
-            lookups = misses = sent = fd = 0
+            lookups = sent = fd = 0
             try:
                 for fd, events in poll(left, _EVENTS):
                     if not states[fd]:
@@ -78,14 +78,17 @@ class Loop:
                     if size >= sizes or not data.startswith(heads[size]) or not data.endswith(CRLF):
                         connections[fd].received(data)
                         continue
-                    stored = get(data[keys[size]], MISSING)
                     lookups += 1
-                    if stored[0] != FRAMED:
-                        if stored is MISSING:
-                            misses += 1
-                            stored = connections[fd].nil
-                        else:
-                            stored = inflate(stored)
+                    try:
+                        key = keys[size]
+                        stored = get(data[key], MISSING)
+                        size = len(stored)
+                        if size >= bulk_sizes or not stored.startswith(bulk_heads[size]):
+                            # missing, compressed, large or damaged
+                            stored = host.lookups.reply(stored) or connections[fd].nil
+                    except lmdb.Error:
+                        stored = host.lookups.find_again(data[key]) or connections[fd].nil
+                        get = host.shard.txn.get
                     try:
                         written = write(fd, stored)
                     except BlockingIOError:
@@ -98,7 +101,6 @@ class Loop:
             if lookups:
                 slot[counted.LOOKUPS] += lookups
                 slot[counted.COMMANDS] += lookups
-                slot[counted.MISSES] += misses
                 slot[counted.SENT_BYTES] += sent
 
     def _handle(self, fd: int, events: int) -> None:
@@ -112,7 +114,7 @@ class Loop:
             self._alarm.recv(4096)
 
     def _broken(self, fd: int, problem: Exception) -> None:
-        """An event of ``fd`` ended in ``problem``: of the client's going away, or of a bug or a damaged value."""
+        """An event of ``fd`` ended in ``problem``: of the client's going away, or of a bug."""
         if isinstance(problem, BlockingIOError):
             return
         if not isinstance(problem, ConnectionError):

@@ -27,7 +27,7 @@ class ShardCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read at scrape time."""
         served, manifest = self.served, self.served.manifest
-        hits = self.counters.total("lookups") - self.counters.total("misses")
+        hits = self.counters.total("lookups") - self.counters.total("misses") - self.counters.total("damaged_lookups")
         yield CounterMetricFamily(f"{PREFIX}_hits", "Keys looked up that the shard holds.", value=hits)
         yield GaugeMetricFamily(f"{PREFIX}_records", "Records of the shard.", value=served.entry.records)
         yield GaugeMetricFamily(f"{PREFIX}_file_bytes", "Size of the shard file.", value=served.entry.bytes)

@@ -98,6 +98,7 @@ def _config(served: Served, settings: Settings) -> Mapping[str, Any]:
         "path": str(served.path.absolute()),
         "bytes": served.entry.bytes,
         "identity": asdict(identity(served)),
+        "dictionary_bytes": served.manifest.dictionary_bytes,
         "limits": settings.limits.to_config(),
         "password": settings.password,
     }

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lookupdb.serve import counted
 from lookupdb.serve.limits import Limits
+from lookupdb.serve.lookups import Lookups
 from lookupdb.serve.resp import NIL
-from lookupdb.shardfile import FRAMED, Shard
+from lookupdb.shardfile import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +42,14 @@ class Host:
     password: bytes | None = None
     port: int = 0
     file_bytes: int = 0
-    small_values: bool = field(init=False)
-    """Whether no reply can be large: nothing is compressed, and no value needed pages of its own (about 2 KB)."""
+    lookups: Lookups = field(init=False)
     started: float = field(default_factory=time.monotonic)
     connections: dict[int, Any] = field(default_factory=dict)
     """By file descriptor."""
     last_id: int = 0
 
     def __post_init__(self) -> None:
-        shard = self.shard
-        self.small_values = shard.meta.compression == "none" and shard.pages()["overflow_pages"] == 0
-
-    def find(self, key: bytes) -> bytes | None:
-        """The bulk string stored under ``key``, counted; keys that cannot exist are missing."""
-        slot = self.slot
-        slot[counted.LOOKUPS] += 1
-        stored: bytes | None = self.shard.txn.get(key) if key else None
-        if stored is None:
-            slot[counted.MISSES] += 1
-            return None
-        return stored if stored[0] == FRAMED else self.shard.inflate(stored)
+        self.lookups = Lookups(self.shard, self.slot)
 
 
 class Session:

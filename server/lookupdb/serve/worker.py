@@ -77,7 +77,7 @@ def _host(boot: Boot, listener: socket.socket) -> Host:
     password = config.get("password")
     identity = Identity(**config["identity"])
     return Host(
-        shard=_open(path, identity),
+        shard=_open(path, identity, config["dictionary_bytes"]),
         identity=identity,
         limits=Limits(**config["limits"]),
         slot=boot.counters().slot(boot.index),
@@ -87,7 +87,7 @@ def _host(boot: Boot, listener: socket.socket) -> Host:
     )
 
 
-def _open(path: Path, identity: Identity) -> Shard:
+def _open(path: Path, identity: Identity, dictionary_bytes: int) -> Shard:
     """The shard, which must say of itself what the manifest says of it."""
     shard = Shard(path)
     meta = shard.meta
@@ -96,6 +96,7 @@ def _open(path: Path, identity: Identity) -> Shard:
         ("shard", identity.shard, meta.shard),
         ("shards", identity.shards, meta.shards),
         ("records", identity.records, meta.records),
+        ("dictionary bytes", dictionary_bytes, len(shard.dictionary)),
     ):
         if expected != found:
             raise CorruptFile(

@@ -1,0 +1,225 @@
+"""A shard file damaged while it is served: an error for one key, and nobody else's trouble. Real files and sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+import zstandard
+from support.shards import Running, serving, write_generation
+from test_serve import connect, connected, metrics, request
+
+from lookupdb import shardfile
+from lookupdb.errors import CorruptFile
+from lookupdb.serve.damage import DAMAGED
+from lookupdb.shardfile import MAX_VALUE_BYTES, frame
+
+BAD = "key 137"
+VALUES = {f"key {number}": b"value %d of the sample " % number * 4 for number in range(500)}
+KEYS = list(VALUES)
+
+
+def overwrite(generation: Path, old: bytes, new: bytes) -> None:
+    """Put ``new`` where the shard file holds ``old``, in place: whoever has mapped the file sees it."""
+    path = generation / shardfile.file_name(0, 1)
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    write(path, content.index(old), new)
+
+
+def write(path: Path, offset: int, data: bytes) -> None:
+    path.chmod(0o644)
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(file, data, offset)
+    finally:
+        os.close(file)
+
+
+def reply(key: str) -> bytes:
+    return DAMAGED if key == BAD else frame(VALUES[key])
+
+
+def read(client: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size and (data := client.recv(1 << 20)):
+        received += data
+    return received
+
+
+def expect(client: socket.socket, sent: bytes, answer: bytes) -> None:
+    client.sendall(sent)
+    assert read(client, len(answer)) == answer
+
+
+def check_all_ways_to_ask(server: Running) -> None:
+    """Of one connection, which stays: GETs alone, pipelined, in an MGET of one read and of many, and EXISTS."""
+    with connect(server) as client:
+        for key in (BAD, KEYS[0], BAD, KEYS[-1]):
+            expect(client, request(b"GET", key.encode()), reply(key))
+            expect(client, request(b"get", key.encode()), reply(key))
+        some = KEYS[100:200]
+        expect(client, b"".join(request(b"GET", key.encode()) for key in some), b"".join(map(reply, some)))
+        answer = b"*101\r\n" + b"".join(map(reply, some)) + b"$-1\r\n"
+        expect(client, request(b"MGET", *(key.encode() for key in some), b"nothing"), answer)
+        many = KEYS * 5
+        answer = b"*2500\r\n" + b"".join(map(reply, many))
+        expect(client, request(b"MGET", *(key.encode() for key in many)), answer)
+        expect(client, request(b"PING"), b"+PONG\r\n")
+
+
+def check_nothing_ended(server: Running, damaged: int) -> None:
+    counted = metrics(server)
+    assert counted["lookupdb_shard_damaged_lookups_total"] == damaged
+    assert counted["lookupdb_shard_worker_restarts_total"] == 0
+    assert counted["lookupdb_shard_connections_cut_total"] == 0
+    assert counted["lookupdb_shard_misses_total"] == 1
+
+
+STORED = frame(VALUES[BAD])
+DAMAGES: dict[str, bytes] = {
+    "a length too small": STORED.replace(b"$", b"$1", 1)[:4],
+    "a length too large": b"$999\r\n",
+    "a length that takes the next reply too": b"$%d\r\n" % (len(STORED) - 2),
+    "no length": b"$\r\n\r\n",
+    "a length that is no number": b"$+1\r\n",
+    "no reply at all": bytes(8),
+    "another kind of reply": b":104\r\n",
+    "what stands for missing": b"_\r\n",
+    "what RESP says for missing": b"$-1\r\n",
+    "what looks compressed": b"\x60\x10\x00",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_value_without_its_frame_is_an_error_for_its_key_alone(tmp_path: Path, damage: bytes) -> None:
+    generation = write_generation(tmp_path, VALUES)
+    with serving(generation) as server:
+        overwrite(generation, STORED[:20], (damage + STORED[len(damage) :])[:20])
+        check_all_ways_to_ask(server)
+        check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
+
+
+def compressed_sample(directory: Path) -> tuple[Path, bytes]:
+    """VALUES compressed, and the stored value of BAD."""
+    generation = write_generation(directory, VALUES, compression="zstd")
+    with shardfile.Shard(generation / shardfile.file_name(0, 1)) as shard:
+        stored = shard.txn.get(BAD.encode())
+    assert stored is not None
+    assert stored[0] != shardfile.FRAMED
+    return generation, stored
+
+
+COMPRESSED_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "the frame is cut": lambda stored: stored[:6] + bytes(len(stored) - 6),
+    "the header claims 1 GiB": lambda stored: b"\xa0" + struct.pack("<I", 1 << 30) + stored[5:],
+    "the header claims more than there is memory": lambda stored: b"\xe0" + struct.pack("<Q", 1 << 62) + stored[9:],
+    "the header claims nothing": lambda stored: b"\x00" + stored[1:],
+    "the header claims too little": lambda stored: stored[:1] + b"\x05" + stored[2:],
+    "zeros": lambda stored: bytes(len(stored)),
+}
+
+
+@pytest.mark.parametrize("damage", COMPRESSED_DAMAGES.values(), ids=COMPRESSED_DAMAGES.keys())
+def test_a_value_that_does_not_decompress_is_an_error_for_its_key_alone(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    generation, stored = compressed_sample(tmp_path)
+    with serving(generation) as server:
+        overwrite(generation, stored, damage(stored))
+        check_all_ways_to_ask(server)
+        check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
+
+
+@pytest.mark.parametrize("size", [1 << 30, MAX_VALUE_BYTES + 100])
+def test_a_small_value_that_would_become_a_huge_one_is_not_expanded(tmp_path: Path, size: int) -> None:
+    compressor = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters.from_level(
+            3, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_checksum=0, write_dict_id=0
+        )
+    )
+    bomb = compressor.compress(bytes(size))
+    noise = os.urandom(len(bomb))
+    generation = write_generation(tmp_path, {"other": os.urandom(5000), "bomb": noise}, compression="zstd")
+    with serving(generation) as server, connected(server) as client:
+        overwrite(generation, frame(noise)[: len(bomb)], bomb)
+        for _ in range(20):
+            with pytest.raises(redis.ResponseError, match="damaged"):
+                client.get("bomb")
+        assert len(client.get("other") or b"") == 5000
+        assert metrics(server)['lookupdb_shard_private_bytes{process="worker-0"}'] < 30e6
+
+
+def test_a_large_value_with_a_wrong_length_disturbs_nothing_behind_it(tmp_path: Path) -> None:
+    large = {f"large {number}": b"%d" % number * 200_000 for number in range(4)}
+    generation = write_generation(tmp_path, large)
+    with serving(generation) as server, connect(server) as client:
+        overwrite(generation, frame(large["large 1"])[:16], b"$200007\r\n"[:9] + b"1" * 7)
+        answer = b"*5\r\n" + b"".join(DAMAGED if key == "large 1" else frame(large[key]) for key in large) + b"$-1\r\n"
+        expect(client, request(b"MGET", *(key.encode() for key in large), b"none"), answer)
+        expect(client, request(b"GET", b"large 1"), DAMAGED)
+        expect(client, request(b"EXISTS", b"large 1"), DAMAGED)
+        expect(client, request(b"GET", b"large 2"), frame(large["large 2"]))
+
+
+def branch_pages(path: Path) -> list[int]:
+    """Offsets of LMDB's branch pages: number, padding, flags (1: a branch), and where its nodes are."""
+    content = path.read_bytes()
+    found = []
+    for offset in range(2 * 4096, len(content), 4096):
+        number, _, flags = struct.unpack_from("<QHH", content, offset)
+        if number == offset // 4096 and flags == 1:
+            found.append(offset)
+    return found
+
+
+def test_keys_behind_a_damaged_page_are_errors_and_all_others_are_answered(tmp_path: Path) -> None:
+    generation = write_generation(tmp_path, VALUES)
+    path = generation / shardfile.file_name(0, 1)
+    with serving(generation) as server, connect(server) as client:
+        (root,) = branch_pages(path)
+        (node,) = struct.unpack_from("<H", path.read_bytes(), root + 16 + 2 * 2)
+        write(path, root + node, b"\xff\xff\xff\x7f")  # the third leaf is said to be on a page far behind the end
+        client.sendall(request(b"MGET", *(key.encode() for key in sorted(KEYS))))
+        whole = client.makefile("rb")
+        assert whole.readline() == b"*500\r\n"
+        damaged = []
+        for key in sorted(KEYS):
+            line = whole.readline()
+            if line == DAMAGED:
+                damaged.append(key)
+            else:
+                assert line + whole.read(len(frame(VALUES[key])) - len(line)) == frame(VALUES[key])
+        assert 10 < len(damaged) < 100
+        for key in (damaged[0], "key 0", damaged[-1], "key 499"):
+            expect(client, request(b"GET", key.encode()), DAMAGED if key in damaged else frame(VALUES[key]))
+        counted = metrics(server)
+        assert counted["lookupdb_shard_worker_restarts_total"] == 0
+        assert counted["lookupdb_shard_damaged_lookups_total"] == len(damaged) + 2
+
+
+def test_damage_is_logged_once_and_not_for_each_lookup(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    generation = write_generation(tmp_path, VALUES)
+    with serving(generation) as server, connected(server) as client:
+        overwrite(generation, STORED[:20], bytes(20))
+        for _ in range(100):
+            with pytest.raises(redis.ResponseError):
+                client.get(BAD)
+        assert metrics(server)["lookupdb_shard_damaged_lookups_total"] == 100
+    lines = [line for line in capfd.readouterr().err.splitlines() if "damaged" in line]
+    assert len(lines) == 1
+    assert "shard-00000-of-00001.lmdb" in lines[0]
+
+
+def test_a_reader_of_the_file_is_told_of_a_damaged_value(tmp_path: Path) -> None:
+    generation, stored = compressed_sample(tmp_path)
+    overwrite(generation, stored, bytes(len(stored)))
+    with shardfile.Shard(generation / shardfile.file_name(0, 1)) as shard:
+        assert shard.find(b"key 1") == frame(VALUES["key 1"])
+        with pytest.raises(CorruptFile, match="does not decompress"):
+            shard.find(BAD.encode())
