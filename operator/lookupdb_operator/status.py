@@ -58,6 +58,8 @@ class Generation:
     built_at: str
     refresh: str = ""
     """The last value of the refresh annotation that it answers: it was built for it, or found to be as new."""
+    verified_by: int = 0
+    """The number of the last build that read the source and found it unchanged; 0: none but its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ class Status:
     last_rollout: int = 0
     refreshed: str = ""
     """The last value of the refresh annotation that was answered."""
+    refreshed_by: int = 0
+    """The number of the build that was the first to answer it: what was read before that is older than the answer."""
     build: Build | None = None
     failure: Failure | None = None
     rollouts: tuple[Rollout, ...] = ()
@@ -195,7 +199,7 @@ def _to_json(value: Any) -> dict[str, Any]:
         held = getattr(value, member.name)
         if held in (None, "", (), 0) and member.name not in _KEPT and member.default is not dataclasses.MISSING:
             continue
-        members[_json_name(member)] = _json(held)
+        members[json_name(member)] = _json(held)
     return members
 
 
@@ -210,9 +214,9 @@ def _json(held: Any) -> Any:
 def _from_json(kind: type, members: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(kind)
     values = {
-        member.name: _parse(hints[member.name], members[_json_name(member)])
+        member.name: _parse(hints[member.name], members[json_name(member)])
         for member in dataclasses.fields(kind)
-        if _json_name(member) in members or member.default is dataclasses.MISSING
+        if json_name(member) in members or member.default is dataclasses.MISSING
     }
     return kind(**values)
 
@@ -231,7 +235,8 @@ def _parse(hint: Any, value: Any) -> Any:
     return value
 
 
-def _json_name(member: dataclasses.Field[Any]) -> str:
+def json_name(member: dataclasses.Field[Any]) -> str:
+    """What ``member`` is called in JSON."""
     return str(member.metadata.get("json") or _camel(member.name))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from lookupdb import schema
 from lookupdb_operator import status
-from lookupdb_operator.status import Build, Condition, Failure, Generation, Rollout, Status, Table
+from lookupdb_operator.status import Build, Condition, Failure, Generation, Rollout, Status, Table, json_name
 
 CRD_STATUS = schema.resource_schema()["properties"]["status"]
 NOW = "2026-01-01T00:00:00Z"
@@ -84,12 +84,13 @@ def _camel(name: str) -> str:
 )
 def test_the_crd_has_every_member_of_the_status_and_no_other(kind: type, node: dict[str, Any]) -> None:
     hints = typing.get_type_hints(kind)
-    assert set(node["properties"]) == set(map(_camel, hints))
+    names = {field.name: json_name(field) for field in dataclasses.fields(kind)}
+    assert set(node["properties"]) == set(names.values())
     for name, hint in hints.items():
         options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         origin = typing.get_origin(options[0]) or options[0]
         expected = {int: "integer", tuple: "array", str: "string", typing.Literal: "string"}.get(origin, "object")
-        assert node["properties"][_camel(name)]["type"] == expected, name
+        assert node["properties"][names[name]]["type"] == expected, name
 
 
 @pytest.mark.parametrize("kind", [Generation, Failure, Build, Rollout, Table])

@@ -53,6 +53,17 @@ def test_a_whole_generation_is_remembered_and_its_build_tidied_away(outcome: Any
     assert planned.status.last_rollout == 1, "its rollout begins in the same pass"
 
 
+def _reverted_after_a_refresh(annotation: str) -> World:
+    """g1 is of the spec that is asked for again; monday was answered with g2, of another one."""
+    world = serving()
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.annotate("monday")
+    world.settle()
+    world.annotate(annotation)
+    world.edit(source={"url": "s3://data/v1.csv"})
+    return world
+
+
 class TestRefresh:
     @pytest.mark.parametrize("reason", ["CorruptFile", "GenerationMissing"])
     def test_builds_what_servers_cannot_have_from_the_store_though_the_source_is_the_same(self, reason: str) -> None:
@@ -96,6 +107,40 @@ class TestRefresh:
         world.content_of_source = lambda url: f"{url} of monday".ljust(64)
         world.settle()
         assert (world.status.generation, world.status.last_generation) == ("g3", 3), "g1 is of before monday"
+
+    @pytest.mark.parametrize("annotation", ["monday", ""], ids=["stays", "is taken away"])
+    def test_a_reverted_spec_serves_nothing_older_than_what_was_answered_while_the_annotation(
+        self, annotation: str
+    ) -> None:
+        world = _reverted_after_a_refresh(annotation)
+        world.content_of_source = lambda url: f"{url} of monday".ljust(64)
+        planned = world.reconcile()
+        assert planned.status.build is not None
+        assert (planned.status.build.generation, planned.status.build.unless_fingerprint) == (
+            "g3",
+            planned.status.generations[0].fingerprint,
+        )
+        assert (planned.status.last_rollout, planned.status.generation) == (2, "g2"), "g1 was read before monday"
+        assert says(planned)["Built"] == "False Building"
+        world.settle()
+        assert (world.status.generation, world.status.last_generation) == ("g3", 3)
+
+    def test_a_reverted_spec_whose_source_is_as_it_was_goes_back_to_the_same_generation(self) -> None:
+        world = _reverted_after_a_refresh("monday")
+        world.settle()
+        (generation, _) = world.status.generations
+        assert (world.status.generation, generation.verified_by, world.status.refreshed_by) == ("g1", 3, 2)
+
+    def test_a_value_that_comes_back_is_another_refresh(self) -> None:
+        world = serving()
+        world.annotate("a")
+        world.settle()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        for refresh in ("b", "a"):
+            world.annotate(refresh)
+            world.settle()
+        world.edit(source={"url": "s3://data/v1.csv"})
+        assert world.look().status.build is not None, "g1 answered the first a, not the second"
 
     def test_taken_away_asks_for_nothing(self) -> None:
         world = serving()

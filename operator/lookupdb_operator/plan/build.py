@@ -23,8 +23,8 @@ def decide_build(status: Status, situation: Situation) -> Status:
 
 def is_needed(status: Status, desired: Desired) -> bool:
     """Whether the store lacks what is asked for. An annotation that was taken away asks for nothing; one that was
-    answered with another spec's generation still asks for this one's."""
-    newest = generations.newest_matching_generation(status, desired)
+    answered with another spec's generation still asks for this one's, also when it is taken away."""
+    newest = generations.deployable_generation(status, desired)
     return newest is None or desired.refresh not in ("", newest.refresh)
 
 

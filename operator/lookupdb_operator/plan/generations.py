@@ -16,6 +16,19 @@ def newest_matching_generation(status: Status, desired: Desired) -> Generation |
     )
 
 
+def deployable_generation(status: Status, desired: Desired) -> Generation | None:
+    """The newest generation of the present spec, unless a refresh was answered since its source was last read: then
+    what serves is newer, though it may be of another spec."""
+    generation = newest_matching_generation(status, desired)
+    return generation if generation is not None and is_up_to_date(generation, status) else None
+
+
+def is_up_to_date(generation: Generation, status: Status) -> bool:
+    """Whether the source of ``generation`` was read for the last refresh that was answered, or later. Builds run one
+    after the other: a higher number has read later."""
+    return max(number(generation.generation), generation.verified_by) >= status.refreshed_by
+
+
 def add_generation(status: Status, generation: Generation) -> Status:
     """``status`` with a new whole generation. Added twice, it is there once."""
     others = tuple(known for known in status.generations if known.generation != generation.generation)

@@ -79,11 +79,17 @@ def _generation(build: Build, result: BuildResult, situation: Situation) -> Gene
 def _confirmed(status: Status, build: Build, desired: Desired) -> Status:
     """``status`` when the source is as it was for the generation that is there already."""
     known = generations.newest_matching_generation(status, desired)
-    return status if known is None else generations.add_generation(status, replace(known, refresh=build.refresh))
+    if known is None:
+        return status
+    verified = replace(known, refresh=build.refresh, verified_by=generations.number(build.generation))
+    return generations.add_generation(status, verified)
 
 
 def _refreshed(status: Status, build: Build) -> Status:
-    return replace(status, build=None, failure=None, refreshed=build.refresh or status.refreshed)
+    status = replace(status, build=None, failure=None)
+    if build.refresh in ("", status.refreshed):
+        return status
+    return replace(status, refreshed=build.refresh, refreshed_by=generations.number(build.generation))
 
 
 def _failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:

@@ -8,7 +8,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import Dataset
 from lookupdb_operator.plan import clock
-from lookupdb_operator.plan.generations import newest_matching_generation
+from lookupdb_operator.plan.generations import deployable_generation
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Generation, Rollout, Status
 
@@ -19,7 +19,7 @@ for 16."""
 
 def target_rollout(status: Status, situation: Situation) -> Rollout | None:
     """The rollout that is asked for, once it is claimed."""
-    generation = newest_matching_generation(status, situation.desired)
+    generation = deployable_generation(status, situation.desired)
     return None if generation is None else _rollout_of(generation, status, situation)
 
 
@@ -34,7 +34,7 @@ def abandon_rollouts(status: Status, situation: Situation) -> Status:
 def claim_rollout(status: Status, situation: Situation) -> Status:
     """``status`` with the rollout that is asked for, its number claimed. Without a generation of what is asked for,
     what serves stays as it is."""
-    generation = newest_matching_generation(status, situation.desired)
+    generation = deployable_generation(status, situation.desired)
     if generation is None or target_rollout(status, situation) is not None or len(status.rollouts) >= MOST_ROLLOUTS:
         return status
     number = status.last_rollout + 1

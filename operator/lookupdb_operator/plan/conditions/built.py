@@ -5,7 +5,7 @@ from __future__ import annotations
 from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.plan import build, outcomes, reasons
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
-from lookupdb_operator.plan.generations import newest_matching_generation
+from lookupdb_operator.plan.generations import deployable_generation
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Build, Failure, Status
 
@@ -20,7 +20,7 @@ def judge_built(status: Status, situation: Situation) -> Verdict:
     if under_way is not None:
         message = f"{under_way.generation} is being built since {under_way.started_at}."
         return Verdict("False", reasons.BUILDING, message)
-    generation = newest_matching_generation(status, situation.desired)
+    generation = deployable_generation(status, situation.desired)
     if generation is None or build.is_needed(status, situation.desired):
         return Verdict("False", reasons.BUILDING, "A build is about to begin.")
     message = f"{generation.generation} holds {generation.records} records in {generation.shards} shards."
