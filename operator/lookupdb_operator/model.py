@@ -72,6 +72,8 @@ class Existing:
     """The generation label, where there is one."""
     table_version: int = 0
     """The table-version annotation: of the routing table."""
+    replicas: int = 0
+    """Of a Deployment: how many pods its spec asks for, whoever has written that."""
     deleting: bool = False
     trouble: Trouble | None = None
     """Of a Deployment: why its pods cannot be made (quota)."""

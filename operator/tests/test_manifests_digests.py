@@ -48,6 +48,8 @@ def test_a_digest_is_sixteen_hex_digits_of_the_object_without_it() -> None:
             bare = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "annotations"}}
             if annotations:
                 bare["metadata"]["annotations"] = annotations
+            if manifest["kind"] == "Deployment":  # its number of pods may be an autoscaler's
+                bare["spec"] = {name: value for name, value in bare["spec"].items() if name != "replicas"}
             assert manifests.digest_of(manifest) == digest(bare)
             assert len(manifests.digest_of(manifest)) == 16
 

@@ -101,8 +101,17 @@ def test_what_serves_is_told_of() -> None:
     assert (status.generation, status.records, status.bytes) == ("g1", 10, 1000)
     assert (status.shards, status.replicas) == ("2/2", 2)
     assert status.selector == (
-        f"{names.DATASET}=airports,{names.DATASET_UID}={world.dataset.uid},{names.COMPONENT}=shard,{names.ROLLOUT}=r1"
+        f"{names.DATASET}=airports,{names.DATASET_UID}={world.dataset.uid},{names.COMPONENT}=shard,"
+        f"{names.ROLLOUT}=r1,{names.SHARD}=0"
     )
+
+
+def test_the_scale_subresource_selects_as_many_pods_as_it_has_replicas() -> None:
+    # An autoscaler divides what the selected pods use by the number of replicas: of all shards it would run away.
+    world = serving(shards=3, replicas=2)
+    chosen = dict(term.split("=") for term in world.status.selector.split(","))
+    selected = [pod for pod in world.pods.values() if chosen.items() <= pod.labels.items()]
+    assert len(selected) == world.status.replicas == 2
 
 
 class TestReady:

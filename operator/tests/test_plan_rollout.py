@@ -225,6 +225,56 @@ def test_what_nobody_asks_for_any_more_is_deleted_whoever_left_it() -> None:
     assert plan(observed, world.config, world.now).delete == (left.ref,)
 
 
+ROUTERS = ("Deployment", "airports-router")
+
+
+def _scaled_by_others(world: World, replicas: int) -> None:
+    """The autoscaler's work, or somebody's by hand: what we have written stays but for the number."""
+    deployment = world.things[ROUTERS]
+    spec = {**deployment.manifest["spec"], "replicas": replicas}
+    deployment.manifest = {**deployment.manifest, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("routers", "bounds", "kept"),
+    [
+        pytest.param(5, (2, 10), 5, id="as many as there are"),
+        pytest.param(1, (3, 10), 3, id="the least at once"),
+        pytest.param(9, (2, 4), 4, id="no more than the most"),
+    ],
+)
+def test_routers_do_not_fall_to_one_when_an_autoscaler_takes_them_over(
+    routers: int, bounds: tuple[int, int], kept: int
+) -> None:
+    world = serving(router={"replicas": routers})
+    world.edit(router={"autoscaling": {"minReplicas": bounds[0], "maxReplicas": bounds[1]}})
+    world.settle()
+    assert world.things[ROUTERS].manifest["spec"]["replicas"] == kept
+    assert applied(world.look()) == set()
+
+
+def test_routers_of_an_autoscaler_are_its_to_number_whatever_else_is_written() -> None:
+    world = serving(router={"autoscaling": {"minReplicas": 2, "maxReplicas": 10}})
+    assert world.things[ROUTERS].manifest["spec"]["replicas"] == 2, "the least from the beginning"
+    _scaled_by_others(world, 7)
+    assert applied(world.look()) == set()
+    world.edit(router={"autoscaling": {"minReplicas": 2, "maxReplicas": 10}, "workers": 3})
+    assert ROUTERS[1] in str(world.look().apply)
+    world.settle()
+    assert world.things[ROUTERS].manifest["spec"]["replicas"] == 7
+    world.edit(router={"replicas": 3})
+    world.settle()
+    assert world.things[ROUTERS].manifest["spec"]["replicas"] == 3, "the spec's, once there is no autoscaler"
+
+
+@pytest.mark.parametrize("autoscaling", [None, {"minReplicas": 2, "maxReplicas": 4}], ids=["fixed", "autoscaled"])
+def test_routers_that_somebody_scaled_to_none_come_back(autoscaling: dict[str, int] | None) -> None:
+    world = serving(router={"autoscaling": autoscaling} if autoscaling else {"replicas": 2})
+    _scaled_by_others(world, 0)
+    assert applied(world.reconcile()) == {"Deployment/airports-router"}
+    assert world.things[ROUTERS].manifest["spec"]["replicas"] == 2
+
+
 def test_an_autoscaler_that_is_not_asked_for_any_more_goes() -> None:
     world = serving(router={"autoscaling": {"minReplicas": 2, "maxReplicas": 4}})
     assert ("HorizontalPodAutoscaler", "airports-router") in world.things

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lookupdb_operator.manifests.build import build_digest, builder
 from lookupdb_operator.manifests.metadata import digest_of
 from lookupdb_operator.manifests.network_policy import network_policies
-from lookupdb_operator.manifests.router import routers
+from lookupdb_operator.manifests.router import router_replicas, routers, with_replicas
 from lookupdb_operator.manifests.routing_table import routing_table, synced
 from lookupdb_operator.manifests.secret import store_secret
 from lookupdb_operator.manifests.shards import field_manager, scaled, shards, template_digest
@@ -20,6 +20,7 @@ __all__ = [
     "digest_of",
     "field_manager",
     "network_policies",
+    "router_replicas",
     "routers",
     "routing_table",
     "scaled",
@@ -27,4 +28,5 @@ __all__ = [
     "store_secret",
     "synced",
     "template_digest",
+    "with_replicas",
 ]

@@ -9,7 +9,7 @@ from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import pod, resources
 from lookupdb_operator.manifests.disruption import disruption_budget
-from lookupdb_operator.manifests.metadata import given, metadata, stamped
+from lookupdb_operator.manifests.metadata import metadata, stamped
 from lookupdb_operator.model import Dataset, Manifest
 
 SPARE_SECONDS: Final = 15
@@ -29,16 +29,27 @@ def routers(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
     return (*fixed, _autoscaler(about, autoscaling)) if autoscaling else fixed
 
 
-def _deployment(dataset: Dataset, config: Config, about: dict[str, Any], selector: dict[str, str]) -> Manifest:
+def router_replicas(dataset: Dataset, present: int) -> int:
+    """How many routers there should be where ``present`` are asked for now: with an autoscaler as many as it has
+    chosen, within its bounds. It is not left out of what is applied: what nobody owns any more becomes one."""
     router = dataset.spec["router"]
-    return stamped(
+    if autoscaling := router.get("autoscaling"):
+        return int(min(max(present, autoscaling["minReplicas"]), autoscaling["maxReplicas"]))
+    return int(router["replicas"])
+
+
+def with_replicas(deployment: Manifest, replicas: int) -> Manifest:
+    """``deployment`` with another number of pods. Its digest stays: numbers are compared with numbers."""
+    return {**deployment, "spec": {**deployment["spec"], "replicas": replicas}}
+
+
+def _deployment(dataset: Dataset, config: Config, about: dict[str, Any], selector: dict[str, str]) -> Manifest:
+    manifest = stamped(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "metadata": about,
             "spec": {
-                # The autoscaler's, where there is one: what we do not write, we do not take from it.
-                **given(replicas=None if router.get("autoscaling") else router["replicas"]),
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
                 "selector": {"matchLabels": selector},
@@ -46,6 +57,7 @@ def _deployment(dataset: Dataset, config: Config, about: dict[str, Any], selecto
             },
         }
     )
+    return with_replicas(manifest, router_replicas(dataset, 0))
 
 
 def _template(dataset: Dataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:

@@ -43,7 +43,6 @@ def job(body: Body) -> BuildJob:
 def shard_set(body: Body) -> ShardSet:
     """A shard's StatefulSet."""
     head, held = header(body), status(body)
-    replicas = (body.get("spec") or {}).get("replicas")
     seen = int(held.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
     return ShardSet(
         ref=Ref("StatefulSet", head.name, head.uid),
@@ -51,7 +50,7 @@ def shard_set(body: Body) -> ShardSet:
         generation=labels(body).get(names.GENERATION) or "",
         shard=number(labels(body).get(names.SHARD)),
         digest=annotations_of(body).get(names.DIGEST) or "",
-        replicas=1 if replicas is None else int(replicas),
+        replicas=_replicas(body),
         ready=int(held.get("readyReplicas") or 0) if seen else 0,
         deleting=deleting(body),
     )
@@ -70,6 +69,12 @@ def existing(kind: str, body: Body) -> Existing:
         rollout=labels(body).get(names.ROLLOUT) or "",
         generation=labels(body).get(names.GENERATION) or "",
         table_version=max(0, number(annotations_of(body).get(names.TABLE_VERSION))),
+        replicas=_replicas(body) if kind == "Deployment" else 0,
         deleting=deleting(body),
         trouble=why,
     )
+
+
+def _replicas(body: Body) -> int:
+    replicas = (body.get("spec") or {}).get("replicas")
+    return 1 if replicas is None else int(replicas)

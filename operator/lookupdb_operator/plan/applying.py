@@ -20,7 +20,7 @@ def desired_objects(status: Status, situation: Situation) -> tuple[Manifest, ...
     is as it should be."""
     return (
         *_build(status, situation),
-        *rendering.always(situation.ingredients),
+        *(_with_replicas(manifest, situation) for manifest in rendering.always(situation.ingredients)),
         *_rollouts(status, situation),
         *_table(status, situation),
     )
@@ -30,14 +30,14 @@ def differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest,
     """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted, or is another
     dataset's, comes when that is gone; a Job that exists is left alone: it cannot be changed."""
     digests, taken = _digests(observed), _taken(observed)
-    replicas = {one.ref.name: one.replicas for one in observed.sets}
+    replicas = _replicas(observed)
 
     def differs(one: Manifest) -> bool:
         name = name_of(one)
         if name in taken or (one["kind"] == "Job" and name in digests):
             return False
-        # Scaled by another manager or by hand, a StatefulSet keeps its digest.
-        scaled = one["kind"] == "StatefulSet" and replicas.get(name[1]) != one["spec"]["replicas"]
+        # Scaled by another manager or by hand, it keeps its digest.
+        scaled = name in replicas and replicas[name] != one["spec"]["replicas"]
         return scaled or digests.get(name) != manifests.digest_of(one)
 
     return tuple(filter(differs, wanted))
@@ -110,6 +110,21 @@ def _table(status: Status, situation: Situation) -> Iterator[Manifest]:
     generation = None if table is None else status.generation_called(table.generation)
     if table is not None and generation is not None:
         yield manifests.routing_table(situation.dataset, table, generation)
+
+
+def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:
+    """``manifest``; of the routers, with as many as there should be of those that there are."""
+    if manifest["kind"] != "Deployment":
+        return manifest
+    present = _replicas(situation.observed).get(name_of(manifest), 0)
+    return manifests.with_replicas(manifest, manifests.router_replicas(situation.dataset, present))
+
+
+def _replicas(observed: Observed) -> dict[Name, int]:
+    """Of what is scaled: how many pods its spec asks for."""
+    routers = (other for other in observed.others if other.ref.kind == "Deployment")
+    scaled: tuple[ShardSet | Existing, ...] = (*observed.sets, *routers)
+    return {(workload.ref.kind, workload.ref.name): workload.replicas for workload in scaled}
 
 
 def _digests(observed: Observed) -> dict[Name, str]:

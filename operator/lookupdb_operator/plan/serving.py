@@ -19,7 +19,8 @@ def with_serving_status(status: Status, observed: Observed) -> Status:
         return replace(status, shards="", replicas=0, selector="")
     shards = shard_count(status, rollout)
     served = shards - len(lacking(status, rollout, 1, observed))
-    chosen = names.selector(dataset.name, dataset.uid, SHARDS, rollout.rollout)
+    # Of one shard: an autoscaler of the scale subresource divides what these pods use by ``replicas``.
+    chosen = names.selector(dataset.name, dataset.uid, SHARDS, rollout.rollout, shard=0)
     return replace(
         status,
         shards=f"{served}/{shards}",

@@ -85,4 +85,5 @@ def existing(thing: Thing) -> Existing:
     """As the operator observes it."""
     labels = label(thing, names.ROLLOUT), label(thing, names.GENERATION)
     version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
-    return Existing(ref(thing), digest_of(thing.manifest), *labels, version)
+    replicas = thing.manifest["spec"]["replicas"] if thing.manifest["kind"] == "Deployment" else 0
+    return Existing(ref(thing), digest_of(thing.manifest), *labels, version, replicas)

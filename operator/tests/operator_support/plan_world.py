@@ -395,7 +395,7 @@ class World:
 
     def _keep_routers(self, thing: Thing) -> None:
         living = [pod for pod in self.pods.values() if pod.owner == thing.uid and pod.dies_at is None]
-        replicas = thing.manifest["spec"].get("replicas", 2)  # else the autoscaler's
+        replicas = thing.manifest["spec"]["replicas"]
         for _ in range(replicas - len(living)):
             self._add(f"{thing.manifest['metadata']['name']}-{self._made}", thing, names.ROUTER, thing.manifest)
         for pod in living[replicas:]:
