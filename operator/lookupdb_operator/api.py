@@ -20,6 +20,8 @@ from lookupdb_operator import names
 
 JSON: Final = "application/json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""Of a list: names, uids and owners, without the objects, at a hundredth of the bytes."""
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 _CONNECTIONS: Final = 16

@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 
 from lookupdb_operator import kinds, manifests, names
-from lookupdb_operator.api import APPLY_PATCH, AlreadyExists, Api, Conflict, NotFound
+from lookupdb_operator.api import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, Conflict, NotFound
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.model import Dataset, Manifest, Ref, RouterReport
 from lookupdb_operator.status import Status
@@ -25,6 +25,9 @@ _ROUTER_ANSWER_AT_MOST: Final = 1 << 20
 _EVENT_MESSAGE_AT_MOST: Final = 1024
 _EVENTS_A_PAGE: Final = 500
 _PAGES_OF_EVENTS: Final = 4
+_MERGED_UNASKED: Final = (kinds.CONFIG_MAP, kinds.SERVICE, kinds.AUTOSCALER)
+"""Kinds of which two managers' fields can stand side by side in one object, so that an apply without force would take
+somebody else's for ours. Of all other kinds, selector or template belongs to one manager as a whole, and conflicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,10 @@ class Cluster:
 
     async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
         """Server-side apply ``manifest``; what the API server holds then. Without ``force``, Conflict when another
-        manager owns a field."""
+        manager owns a field, or when the object is there and is not of the same owner."""
         kind, meta = kinds.named(manifest["kind"]), manifest["metadata"]
+        if not force and kind in _MERGED_UNASKED:
+            await self._check_absent(kind, manifest)
         self._wrote("apply", kind.name)
         answer = await self._api.request(
             "PATCH",
@@ -66,6 +71,25 @@ class Cluster:
             content_type=APPLY_PATCH,
         )
         return dict(answer)
+
+    async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:
+        """Conflict when there is an object of this name that ``manifest``'s owner does not own. By a list, because
+        the operator may get no single object."""
+        meta = manifest["metadata"]
+        page = await self._api.request(
+            "GET",
+            kind.path(meta["namespace"]),
+            what=_what(kind, meta["name"]),
+            query={"fieldSelector": f"metadata.name={meta['name']}", "limit": "1"},
+            accept=METADATA_ONLY,
+        )
+        for found in page.get("items") or ():
+            if not _owner_uids(found) & _owner_uids(manifest):
+                raise Conflict(
+                    _what(kind, meta["name"]),
+                    f"{kind.name} {meta['name']} is there and is not this dataset's: it stays as it is. Rename or"
+                    " delete it, or give the dataset another name",
+                )
 
     async def delete(self, ref: Ref, namespace: str) -> None:
         """Delete the very object ``ref`` names, its dependents afterwards. Fine when it is gone already."""
@@ -206,6 +230,10 @@ class Cluster:
         if self._routers is not None:
             await self._routers.close()
         await self._api.close()
+
+
+def _owner_uids(manifest: Manifest) -> set[str]:
+    return {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or ()}
 
 
 def _report(url: str, text: bytes, dataset_uid: str) -> RouterReport:

@@ -9,9 +9,10 @@ from typing import Any, Final
 import orjson
 
 from lookupdb_operator import kinds, names
+from lookupdb_operator.api import Refused
 from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
-from lookupdb_operator.model import Dataset
+from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Status
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,14 @@ class Living:
         """Write the list if it is not what the cluster has. Raises what ``api`` raises."""
         text = self._text()
         if self._written is None:
-            there = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name)
-            self._written = ((there or {}).get("data") or {}).get(KEY)
+            there = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name) or {}
+            if there and _labels(there).get(names.MANAGED_BY) != names.FIELD_MANAGER:
+                raise Refused(
+                    f"ConfigMap {self._name}",
+                    f"it is not the operator's, which would keep the list of datasets in it: rename or delete it in"
+                    f" namespace {self._namespace}; until then the sweep removes nothing",
+                )
+            self._written = (there.get("data") or {}).get(KEY)
         if text == self._written:
             return
         await self._cluster.apply(
@@ -68,6 +75,10 @@ class Living:
     def _text(self) -> str:
         datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
         return orjson.dumps(document(self._cluster_id, self._namespaces, datasets), option=orjson.OPT_INDENT_2).decode()
+
+
+def _labels(manifest: Manifest) -> Mapping[str, str]:
+    return manifest["metadata"].get("labels") or {}
 
 
 def document(cluster_id: str, namespaces: tuple[str, ...], datasets: list[Dataset]) -> Mapping[str, Any]:

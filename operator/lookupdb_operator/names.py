@@ -50,6 +50,9 @@ ADMIN_PORT: Final = 9090
 OPERATOR_PORT: Final = 8081
 """The operator's own health and metrics."""
 
+_UID_DIGITS: Final = 8
+"""Of a uid in a name: 32 random bits."""
+
 # Paths in pods.
 DATA_PATH: Final = "/data"
 """In a shard server: the generation's folder, fetched by its init container."""
@@ -87,9 +90,10 @@ def routing_table(dataset: str) -> str:
     return f"{dataset}-routing-table"
 
 
-def store_secret(dataset: str) -> str:
-    """The Secret with the store's address and credentials: ``airports-store``."""
-    return f"{dataset}-store"
+def store_secret(dataset: str, uid: str) -> str:
+    """The Secret with the store's address and credentials: ``airports-store-8d3f6b1a``. Nobody may look whether it is
+    there, and whose it is: a name with part of the dataset's uid is nobody else's."""
+    return f"{dataset}-store-{uid[:_UID_DIGITS]}"
 
 
 def network_policy(dataset: str, component: str) -> str:

@@ -157,9 +157,10 @@ def test_only_builders_and_fetchers_have_credentials_and_the_stores_win() -> Non
     for template in _templates(everything(), FULL_CONFIG):
         for container in _containers(template["spec"]):
             having[container["name"]] = [source["secretRef"]["name"] for source in container.get("envFrom", ())]
+    store = f"people-store-{everything().uid[:8]}"
     assert having == {
-        "build": ["people-source", "people-store"],
-        "fetch": ["people-store"],
+        "build": ["people-source", store],
+        "fetch": [store],
         "serve": [],
         "route": [],
     }
@@ -254,6 +255,30 @@ def test_names_and_labels_of_the_longest_dataset_are_within_kubernetes_limits(ro
     assert len(last["metadata"]["name"]) <= OF_A_STATEFUL_SET
     assert DNS_LABEL.fullmatch(f"{last['metadata']['name']}-63")  # the host name of its last pod
     assert len(names.build(long, "g999999999")) + len("-abcde") <= 63  # the host name of a builder
+
+
+def test_no_two_datasets_names_meet() -> None:
+    # Each ends in what says which object it is, so that one dataset may be called as another one's objects are.
+    called = ("a", "a-r1", "a-r1-s0", "a-g1", "a-g1-build", "a-router", "a-routing-table", "a-shard", "a-store")
+    owners: dict[tuple[str, str], str] = {}
+    for name in called:
+        resource = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"namespace": "n", "name": name, "uid": f"{len(owners):08x}-of-{name}"},
+            "spec": {"source": {"url": "s3://b/f.csv"}, "key": {"columns": ["id"]}, "shards": 2}
+            | {"router": {"autoscaling": {"maxReplicas": 3}}},
+        }
+        of = dataset(resource)
+        built = generation(of, "g1")
+        for objects in (
+            *rendered(of).values(),
+            manifests.shards(of, rollout("r1", "g1"), built, 1, CONFIG),
+            manifests.builder(of, dataclasses.replace(BUILD, generation="g1"), CONFIG),
+        ):
+            for manifest in objects:
+                place = manifest["kind"], manifest["metadata"]["name"]
+                assert owners.setdefault(place, name) == name, place
 
 
 def test_a_builder_is_told_what_it_needs_and_no_more() -> None:

@@ -97,7 +97,7 @@ async def test_apply() -> None:
         server.then(CONFIG_MAP | {"metadata": {"uid": "u"}})
         assert (await cluster.apply(CONFIG_MAP))["metadata"] == {"uid": "u"}
         await cluster.apply(CONFIG_MAP, force=False)
-    forced, asking = server.asked
+    forced, _, asking = server.asked
     assert (forced.method, forced.path) == ("PATCH", "/api/v1/namespaces/maps/configmaps/c")
     assert forced.query == {"fieldManager": names.FIELD_MANAGER, "force": "true"}
     assert forced.headers["content-type"] == "application/apply-patch+yaml"
@@ -105,6 +105,26 @@ async def test_apply() -> None:
     assert forced.headers["user-agent"].startswith("lookupdb-operator/")
     assert forced.body == CONFIG_MAP
     assert asking.query["force"] == "false"
+
+
+OWNED = {"ownerReferences": [{"uid": "ds-1", "controller": True}]}
+
+
+async def test_a_name_that_is_taken_is_left_alone() -> None:
+    ours = CONFIG_MAP | {"metadata": CONFIG_MAP["metadata"] | OWNED}
+    async with connected() as (server, cluster):
+        for taken in ({}, {"ownerReferences": None}, {"ownerReferences": [{"uid": "ds-0", "controller": True}]}):
+            server.then({"items": [{"metadata": {"name": "c"} | taken}]})
+            with pytest.raises(Conflict, match="ConfigMap c is there and is not this dataset's"):
+                await cluster.apply(ours, force=False)
+        assert {request.method for request in server.asked} == {"GET"}
+        server.then({"items": [{"metadata": {"name": "c"} | OWNED}]})
+        await cluster.apply(ours, force=False)
+        server.then({"items": []})
+        await cluster.apply(ours, force=False)
+    assert [request.method for request in server.asked[3:]] == ["GET", "PATCH"] * 2
+    assert server.asked[0].path == "/api/v1/namespaces/maps/configmaps"
+    assert server.asked[0].query == {"fieldSelector": "metadata.name=c", "limit": "1"}
 
 
 async def test_delete_is_of_one_object_and_happy_when_it_is_gone() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import cast
 
 import orjson
+import pytest
 
 from lookupdb.store import living as living_list
+from lookupdb_operator.api import Refused
 from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.kinds import Kind
@@ -110,3 +112,20 @@ async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_st
     await first.write()
     assert cluster.writes == 2
     assert orjson.loads((cluster.held or {})["data"]["living.json"])["datasets"] == []
+
+
+async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -> None:
+    cluster, cache = FakeCluster(), FakeCache(dataset("airports"))
+    cluster.held = {"metadata": {"name": "living", "labels": {"app": "mine"}}, "data": {"notes": "mine"}}
+    living = Living(
+        cast(ObjectCache, cache),
+        cast(Cluster, cluster),
+        namespace="lookupdb",
+        name="living",
+        cluster_id="cluster-uid",
+        namespaces=(),
+    )
+    for _ in range(2):
+        with pytest.raises(Refused, match="rename or delete it"):
+            await living.write()
+    assert cluster.writes == 0

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -85,7 +86,9 @@ async def test_from_applied_to_ready_and_then_nothing_more_is_written(kube: Kube
     assert {reason for kind, reason in reasons if kind == "Warning"} <= {"ShardsUnavailable"}
 
     credentials = (kube.get("Secret", "lookupdb", "store") or {})["data"]
-    handed_on = (kube.get("Secret", "shop", "airports-store") or {})["data"]
+    (secret,) = kube.all("Secret", "shop")
+    assert secret["metadata"]["name"].startswith("airports-store-")
+    handed_on = secret["data"]
     assert handed_on["LOOKUPDB_STORE_AWS_SECRET_ACCESS_KEY"] == credentials["AWS_SECRET_ACCESS_KEY"]
     secrets_read = {path for _, path in kube.reads if "secrets" in path}
     assert secrets_read == {"/api/v1/namespaces/lookupdb/secrets/store"}, "and no other Secret"
@@ -152,6 +155,47 @@ async def test_what_is_refused_shows_in_a_condition_until_it_is_taken(kube: Kube
     warnings = [event for event in kube.all("Event") if event["type"] == "Warning"]
     assert len(warnings) == 1
     assert message in warnings[0]["message"]
+
+
+OTHERS = [
+    pytest.param(
+        {"kind": "ConfigMap", "apiVersion": "v1", "data": {"notes": "mine"}}, "routing-table", id="routing table"
+    ),
+    pytest.param({"kind": "ConfigMap", "apiVersion": "v1", "data": {}}, "g1-build", id="a build's ConfigMap"),
+    pytest.param(
+        {"kind": "Service", "apiVersion": "v1", "spec": {"externalName": "a.example"}}, "router", id="Service"
+    ),
+    pytest.param({"kind": "Secret", "apiVersion": "v1", "data": {"password": "Z2g="}}, "store", id="Secret"),
+    pytest.param(
+        {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "spec": {"maxReplicas": 9}},
+        "router",
+        id="autoscaler",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mine", "suffix"), OTHERS)
+async def test_what_a_user_called_as_we_would_stays_the_users(
+    kube: Kube, kubelet: Kubelet, mine: dict[str, Any], suffix: str
+) -> None:
+    mine = kube.put({**mine, "metadata": {"name": f"airports-{suffix}", "namespace": "shop"}})
+    where = (mine["kind"], "shop", mine["metadata"]["name"])
+    kube.put(dataset(router={"autoscaling": {"minReplicas": 1, "maxReplicas": 3}}))
+    async with operating(options(admin_port=kubelet.admin_port)):
+        await step_to_build(kube)
+        if suffix not in ("g1-build", "routing-table"):
+            await step_to_servers(kube, kubelet)
+        if suffix == "routing-table":
+            kubelet.end_builds()
+            await until(lambda: len(kube.all("StatefulSet")) == 2, "servers", lambda: seen(kube))
+            kubelet.start_servers()
+        if suffix != "store":
+            message = f"{where[2]} is there and is not this dataset's"
+            await until(lambda: message in condition(kube, "Degraded")["message"], "a word", lambda: seen(kube))
+            assert condition(kube, "Degraded")["reason"] == "ApplyRefused"
+        assert kube.get(*where) == mine
+        kube.remove("LookupDataset", "shop", "airports")
+        assert kube.get(*where) == mine, "it is not collected with the dataset"
 
 
 async def test_a_write_that_fails_or_comes_second_is_done_again(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:

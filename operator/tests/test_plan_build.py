@@ -18,7 +18,7 @@ def test_the_first_pass_claims_g1_and_makes_all_that_needs_no_generation() -> No
     assert planned.status.build is not None
     assert (planned.status.build.generation, planned.status.last_generation) == ("g1", 1)
     assert applied(planned) >= {
-        "Secret/airports-store",
+        "Secret/airports-store-uid-1",
         "ConfigMap/airports-g1-build",
         "Job/airports-g1-build",
         "Deployment/airports-router",
@@ -359,27 +359,27 @@ def test_a_quota_that_keeps_the_pod_out_is_told_of_though_there_is_no_pod() -> N
 def test_the_stores_secret_is_written_again_when_its_content_changes_and_when_pods_lack_it() -> None:
     world = serving()
     world.store = replace(world.store, digest="d2")
-    assert applied(world.reconcile()) == {"Secret/airports-store"}
+    assert applied(world.reconcile()) == {"Secret/airports-store-uid-1"}
     assert world.look().apply == ()
     world.takes.build = NEVER
     world.edit(source={"url": "s3://data/v2.csv"})
-    assert "Secret/airports-store" in applied(world.reconcile())
+    assert "Secret/airports-store-uid-1" in applied(world.reconcile())
     world.step()
     world.reconcile()
     next(pod for pod in world.pods.values() if pod.component == "builder").trouble = trouble("SecretMissing")
     planned = world.reconcile()
-    assert "Secret/airports-store" not in applied(planned)
+    assert "Secret/airports-store-uid-1" not in applied(planned)
     assert planned.again is not None
     world.now += timedelta(seconds=planned.again)
-    assert "Secret/airports-store" in applied(world.reconcile())
-    assert "Secret/airports-store" not in applied(world.reconcile())
+    assert "Secret/airports-store-uid-1" in applied(world.reconcile())
+    assert "Secret/airports-store-uid-1" not in applied(world.reconcile())
 
 
 def test_without_credentials_of_the_store_no_secret_is_written_and_a_condition_tells() -> None:
     world = World()
     world.store = replace(world.store, digest="", problem="the Secret lookupdb/store does not exist")
     planned = world.look()
-    assert "Secret/airports-store" not in applied(planned)
+    assert "Secret/airports-store-uid-1" not in applied(planned)
     assert says(planned)["Degraded"] == "True StoreCredentialsMissing"
     assert "lookupdb/store" in condition(planned, "Degraded").message
 

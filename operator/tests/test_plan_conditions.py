@@ -186,7 +186,7 @@ class TestRefusals:
         world.reconcile()
         planned = world.reconcile()
         assert says(planned)["Degraded"] == "True ApplyRefused"
-        assert "Deployment airports-router: forbidden" in condition(planned, "Degraded").message
+        assert "Deployment airports-router cannot be written: forbidden" in condition(planned, "Degraded").message
         assert planned.again == 30
         assert "Deployment/airports-router" in applied(planned)
 
@@ -197,7 +197,7 @@ class TestRefusals:
 
     def test_for_a_quota_are_told_apart(self) -> None:
         world = serving()
-        world.refusals["Secret", "airports-store"] = "exceeded quota: secrets"
+        world.refusals["Secret", "airports-store-uid-1"] = "exceeded quota: secrets"
         assert says(world.look())["Degraded"] == "True QuotaExceeded"
 
 

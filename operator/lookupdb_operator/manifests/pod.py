@@ -92,7 +92,7 @@ def service_port(name: str, number: int, target: str, **further: Any) -> dict[st
 
 def store_environment(dataset: Dataset) -> dict[str, Any]:
     """Where builders and fetchers have the store's address and credentials from. Nobody else has them."""
-    return {"secretRef": {"name": names.store_secret(dataset.name)}}
+    return {"secretRef": {"name": names.store_secret(dataset.name, dataset.uid)}}
 
 
 def probes() -> dict[str, Any]:

@@ -26,7 +26,7 @@ def store_secret(dataset: Dataset, access: StoreAccess) -> Manifest:
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": metadata(dataset, names.store_secret(dataset.name)),
+            "metadata": metadata(dataset, names.store_secret(dataset.name, dataset.uid)),
             "type": "Opaque",
             "data": data,
         }

@@ -57,7 +57,8 @@ def _begins(before: Status, after: Status) -> bool:
 
 def _is_missed(situation: Situation) -> bool:
     observed = situation.observed
-    if ("Secret", names.store_secret(observed.dataset.name)) in observed.refusals:
+    dataset = observed.dataset
+    if ("Secret", names.store_secret(dataset.name, dataset.uid)) in observed.refusals:
         return True
     troubles = (pod.trouble for pod in observed.pods if not pod.deleting)
     return any(trouble is not None and trouble.reason in reasons.ABOUT_THE_STORE for trouble in troubles)

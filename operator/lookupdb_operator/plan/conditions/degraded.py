@@ -49,4 +49,4 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
         yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
     for (kind, name), why in observed.refusals.items():
         reason = reasons.QUOTA_EXCEEDED if "exceeded quota" in why else reasons.APPLY_REFUSED
-        yield Trouble(reason, f"The API server refuses {kind} {name}: {why}")
+        yield Trouble(reason, f"{kind} {name} cannot be written: {why}")
