@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from support.waiting import soon, until
 from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.runtime import listeners
 from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.liveness import HUNG_SECONDS, STALE_SECONDS
 from lookupdb.runtime.process import Fleet, State
 from lookupdb.runtime.restarts import LONGEST_DELAY, Restarts
 from lookupdb.runtime.supervisor import Supervisor
+from lookupdb.runtime.worker import BEAT_SECONDS
 
 TESTS = str(Path(__file__).parent)
 
@@ -113,6 +116,49 @@ async def test_a_worker_that_cannot_start_ends_the_service_with_its_own_error() 
 async def test_a_worker_that_dies_without_a_word_is_named() -> None:
     with pytest.raises(LookupdbError, match=r"worker 0 \(support.sample_worker\) ended with status 7"):
         await run_to_its_end(fleet(fault="exit"))
+
+
+async def test_a_worker_that_hangs_is_not_ready_then_killed_and_another_one_serves() -> None:
+    async with running(fleet(workers=2)) as supervisor:
+        stopped, other = supervisor.workers
+        pid = stopped.pid
+        assert pid
+        os.kill(pid, signal.SIGSTOP)
+        await soon(lambda: stopped.state is State.STALLED, "the worker is not ready", 4 * STALE_SECONDS)
+        assert supervisor.state is State.STARTING
+        assert stopped.pid == pid
+        await soon(lambda: supervisor.state is State.READY, "another one serves", 4 * HUNG_SECONDS)
+        assert stopped.pid != pid
+        assert await asyncio.to_thread(ask, supervisor.fleet.sockets[0][0]) == stopped.pid
+        assert (stopped.kills, stopped.restarts.count) == (1, 1)
+        assert (other.kills, other.restarts.count) == (0, 0)
+
+
+async def test_a_worker_that_goes_on_in_time_is_ready_again_and_not_killed() -> None:
+    async with running(fleet()) as supervisor:
+        (worker,) = supervisor.workers
+        pid = worker.pid
+        assert pid
+        os.kill(pid, signal.SIGSTOP)
+        await soon(lambda: worker.state is State.STALLED, "the worker is not ready", 4 * STALE_SECONDS)
+        os.kill(pid, signal.SIGCONT)
+        await soon(lambda: worker.state is State.READY, "the worker is ready again")
+        assert (worker.pid, worker.kills, worker.restarts.count) == (pid, 0, 0)
+
+
+async def test_a_supervisor_that_is_late_itself_kills_nobody() -> None:
+    """As in a container that was paused: nothing ran for much longer than a worker may be silent."""
+    async with running(fleet()) as supervisor:
+        (worker,) = supervisor.workers
+        pid = worker.pid
+        assert pid
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(HUNG_SECONDS + 2)  # noqa: ASYNC251 - that the supervisor's loop stands still is what is tested
+        worker.check(time.monotonic())
+        assert worker.state is State.READY
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(2 * BEAT_SECONDS)
+        assert (worker.pid, worker.state, worker.kills) == (pid, State.READY, 0)
 
 
 def test_workers_end_when_their_supervisor_is_killed() -> None:

@@ -76,6 +76,7 @@ class _Reports:
 async def route(boot: Boot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     loop = asyncio.get_running_loop()
+    boot.beat_in(loop)
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     limits = Limits(**boot.config["limits"])

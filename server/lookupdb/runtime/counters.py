@@ -20,6 +20,8 @@ class Counters:
 
     ``index[name]`` is a counter's place within ``slot(i)``. With ``fd`` the memory of another process's
     Counters of the same names and slots is mapped; without, new memory is made, all zero.
+
+    Behind a slot's counters stands the worker's heartbeat.
     """
 
     def __init__(self, names: Iterable[str], slots: int, *, fd: int | None = None) -> None:
@@ -27,7 +29,7 @@ class Counters:
         self.slots = slots
         self.index = {name: place for place, name in enumerate(self.names)}
         # A slot fills whole cache lines, so that two workers never write to the same one.
-        self._stride = -(-max(1, len(self.names)) * _ITEM // _CACHE_LINE) * _CACHE_LINE // _ITEM
+        self._stride = -(-(len(self.names) + 1) * _ITEM // _CACHE_LINE) * _CACHE_LINE // _ITEM
         size = self._stride * _ITEM * slots
         if fd is None:
             fd = os.memfd_create("lookupdb-counters")
@@ -43,6 +45,15 @@ class Counters:
     def value(self, name: str, slot: int) -> int:
         """What worker ``slot`` has counted."""
         number: int = self._numbers[slot * self._stride + self.index[name]]
+        return number
+
+    def beat(self, slot: int) -> None:
+        """Say that worker ``slot`` runs."""
+        self._numbers[slot * self._stride + len(self.names)] += 1
+
+    def beats(self, slot: int) -> int:
+        """How often it has said so: what changes is alive."""
+        number: int = self._numbers[slot * self._stride + len(self.names)]
         return number
 
     def total(self, name: str) -> int:

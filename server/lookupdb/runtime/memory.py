@@ -35,6 +35,14 @@ def major_faults(pid: int) -> int | None:
     return int(text.rpartition(")")[2].split()[9])
 
 
+def is_in_disk_sleep(pid: int) -> bool:
+    """Whether process ``pid`` waits, now, for a disk: not even SIGKILL ends it before that does."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
+    except OSError:
+        return False
+
+
 def peak_resident() -> int:
     """The most memory, in bytes, that this process had resident since its program began.
 

@@ -49,6 +49,10 @@ class ServiceCollector(Collector):
         yield CounterMetricFamily(
             f"{self.prefix}_worker_restarts", "Workers started again after they ended.", value=restarts
         )
+        kills = sum(worker.kills for worker in self.supervisor.workers)
+        yield CounterMetricFamily(
+            f"{self.prefix}_workers_killed", "Workers killed because their event loop no longer ran.", value=kills
+        )
         yield self._by_process(
             "private_bytes",
             "Memory that this process alone owns (no file backs it), swap included.",

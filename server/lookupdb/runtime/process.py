@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import logging
 import os
 import signal
 import socket
@@ -17,9 +18,13 @@ from typing import Any
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb.runtime import memory
 from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.liveness import Liveness, Verdict
 from lookupdb.runtime.restarts import Restarts
 from lookupdb.runtime.worker import MAX_REPORT_BYTES, Boot
+
+log = logging.getLogger(__name__)
 
 
 class State(enum.StrEnum):
@@ -28,6 +33,8 @@ class State(enum.StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
+    STALLED = "stalled"
+    """It was ready, and its event loop does not run any more."""
     STOPPED = "stopped"
     """Ended, and waiting to be started again or not."""
 
@@ -61,27 +68,34 @@ class Worker:
         self.state = State.STOPPED
         self.pid: int | None = None
         self.restarts = Restarts()
+        self.kills = 0
+        """How often it was killed because it hung."""
         self.report: dict[str, Any] = {}
         """The last value of every member the running process reported."""
         self.ready = asyncio.Event()
         """Set once it has been ready for the first time."""
         self._ready_at: float | None = None
+        self._liveness: Liveness | None = None
+        self._faults: int | None = None
+        """Major page faults at the last look."""
         self._draining = False
 
     async def run_once(self) -> tuple[int, float | None]:
         """Start the process and wait until it ends: (exit status, seconds it was ready or None)."""
+        fleet = self.fleet
         self.report, self._ready_at, self.state = {}, None, State.STARTING
         with contextlib.ExitStack() as held:
             reports = await self._reports(held)
             process = await self._start(held)
             self.pid = process.pid
+            self._liveness = Liveness(fleet.counters.beats(self.index), time.monotonic())
             if self._draining:
                 self.drain()
             try:
                 await self._follow(reports)
                 status = await process.wait()
             finally:
-                self.pid = None
+                self.pid = self._liveness = None
                 self.state = State.STOPPED
         return status, self._ready_seconds()
 
@@ -90,6 +104,28 @@ class Worker:
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def check(self, now: float) -> None:
+        """Look for its heartbeat: a process without one is not ready, and after a while it is killed. Once a second."""
+        if self.pid is None or self._liveness is None or self._draining:
+            return
+        beats = self.fleet.counters.beats(self.index)
+        match self._liveness.look(now, beats, waits_for_disk=self._waits_for_disk(self.pid)):
+            case Verdict.ALIVE if self.state is State.STALLED:
+                self.state = State.READY
+            case Verdict.STALE if self.state is State.READY:
+                self.state = State.STALLED
+                log.warning("a worker does not answer: it is not ready", extra={"worker": self.index, "pid": self.pid})
+            case Verdict.HUNG:
+                log.error("a worker hangs: it is killed", extra={"worker": self.index, "pid": self.pid})
+                self.kills += 1
+                self.send(signal.SIGKILL)
+                self._liveness = None
+
+    def _waits_for_disk(self, pid: int) -> bool:
+        """Whether it waits for the disk now, or has since the last look."""
+        before, self._faults = self._faults, memory.major_faults(pid)
+        return self._faults != before or memory.is_in_disk_sleep(pid)
 
     def drain(self) -> None:
         """Tell the process to drain and end."""
@@ -173,6 +209,8 @@ class Worker:
             if members.pop("state", None) == "ready" and self.state is State.STARTING:
                 self.state = State.READY
                 self._ready_at = time.monotonic()
+                if self._liveness:
+                    self._liveness.begin()
                 self.ready.set()
             self.report.update(members)
 

@@ -112,6 +112,8 @@ def _unready(supervisor: Supervisor, preparing: asyncio.Future[None]) -> str | N
         case _:
             waiting = [worker for worker in supervisor.workers if worker.state is not State.READY]
             why = next((f": {error}" for worker in waiting if (error := worker.report.get("error"))), "")
+            if any(worker.state is State.STALLED for worker in waiting):
+                why = ": its event loop does not run"
             return f"not ready: worker {', '.join(str(worker.index) for worker in waiting)}{why}"
 
 

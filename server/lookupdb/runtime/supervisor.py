@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from typing import Final
 
 from lookupdb.runtime.process import Fleet, State, Worker
+from lookupdb.runtime.worker import BEAT_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +51,11 @@ class Supervisor:
     async def run(self) -> None:
         """Keep all workers running until drained. Raises a worker's own error when it cannot be started."""
         tasks = [asyncio.create_task(self._keep(worker)) for worker in self.workers]
+        checks = asyncio.create_task(self._check())
         try:
             await asyncio.gather(*tasks)
         finally:
+            checks.cancel()
             self.kill()
             for task in tasks:
                 task.cancel()
@@ -85,6 +89,13 @@ class Supervisor:
     def _overdue(self) -> None:
         log.warning("the drain time is over: workers that still run are killed", extra={"pids": self.pids})
         self.kill()
+
+    async def _check(self) -> None:
+        """Look for every worker's heartbeat, again and again."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            for worker in self.workers:
+                worker.check(time.monotonic())
 
     async def _keep(self, worker: Worker) -> None:
         """Start ``worker`` again and again until draining."""

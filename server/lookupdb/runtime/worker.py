@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 
@@ -23,6 +23,11 @@ from lookupdb import logs
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.counters import Counters
 
+if TYPE_CHECKING:
+    import asyncio  # for those who have it loaded anyway
+
+BEAT_SECONDS: Final = 1.0
+"""How often a worker's event loop says that it runs (see ``liveness``)."""
 MAX_REPORT_BYTES: Final = 60_000
 """A report must fit into the pipe (64 KiB) so that writing it never blocks an idle pipe's writer."""
 
@@ -67,6 +72,21 @@ class Boot:
     def counters(self) -> Counters:
         """All workers' counters; this worker's own are ``counters().slot(index)``."""
         return Counters(self.counter_names, self.workers, fd=self.counters_fd)
+
+    def heartbeat(self) -> Callable[[], None]:
+        """What the event loop is to call every ``BEAT_SECONDS``: once begun, a worker without it is killed as hung."""
+        counters, index = self.counters(), self.index
+        return lambda: counters.beat(index)
+
+    def beat_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have ``loop`` do so, for as long as it runs."""
+        beat = self.heartbeat()
+
+        def again() -> None:
+            beat()
+            loop.call_later(BEAT_SECONDS, again)
+
+        again()
 
     def report(self, **members: Any) -> None:
         """Tell the supervisor something; it keeps the last value of each member and shows it in /status."""

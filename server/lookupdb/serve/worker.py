@@ -16,7 +16,7 @@ from typing import Final
 
 from lookupdb.errors import CorruptFile
 from lookupdb.runtime import listeners
-from lookupdb.runtime.worker import Boot, run
+from lookupdb.runtime.worker import BEAT_SECONDS, Boot, run
 from lookupdb.serve.limits import Limits
 from lookupdb.serve.loop import Loop
 from lookupdb.serve.session import Host, Identity
@@ -24,7 +24,7 @@ from lookupdb.shardfile import Shard
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS: Final = 1.0
+SWEEP_SECONDS: Final = BEAT_SECONDS
 """How often idle and slow clients are looked for."""
 QUIET_SECONDS: Final = 0.1
 """When the worker ends, an idle client is given so long for a request that is on its way."""
@@ -44,8 +44,10 @@ def main(boot: Boot) -> None:
     listener.listen(listeners.BACKLOG)
     loop = Loop(host, listener)
     asked_to_stop = _on_sigterm(loop)
+    beat = boot.heartbeat()
+    beat()
     boot.ready(port=host.port)
-    _serve(loop, host, asked_to_stop)
+    _serve(loop, host, asked_to_stop, beat)
     _drain(loop, host, boot.drain_seconds)
 
 
@@ -106,10 +108,11 @@ def _open(path: Path, identity: Identity, dictionary_bytes: int) -> Shard:
     return shard
 
 
-def _serve(loop: Loop, host: Host, stopping: Callable[[], bool]) -> None:
-    """Until it is asked to stop. Once a second, idle and slow clients are looked for."""
+def _serve(loop: Loop, host: Host, stopping: Callable[[], bool], beat: Callable[[], None]) -> None:
+    """Until it is asked to stop. Once a second the supervisor is told, and idle and slow clients are looked for."""
     while not stopping():
         loop.run(SWEEP_SECONDS)
+        beat()
         loop.accept()
         _sweep(host)
 

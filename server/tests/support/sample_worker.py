@@ -7,7 +7,7 @@ import signal
 import sys
 
 from lookupdb.errors import CorruptFile
-from lookupdb.runtime.worker import Boot, run
+from lookupdb.runtime.worker import BEAT_SECONDS, Boot, run
 
 
 def main(boot: Boot) -> None:
@@ -21,10 +21,15 @@ def main(boot: Boot) -> None:
     counters = boot.counters()
     slot = counters.slot(boot.index)
     listener = boot.listeners()[0]
-    listener.setblocking(True)
+    listener.settimeout(BEAT_SECONDS)
+    beat = boot.heartbeat()
     boot.ready(greeting=boot.config["greeting"])
     while True:
-        connection, _ = listener.accept()
+        beat()
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
         slot[counters.index["connections"]] += 1
         connection.sendall(b"%d\n" % os.getpid())
         connection.close()
