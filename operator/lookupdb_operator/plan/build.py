@@ -7,6 +7,7 @@ from datetime import datetime
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import clock, failures, generations, outcomes, reasons, store
+from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Build, Generation, Status
 
@@ -16,7 +17,7 @@ def decide_build(status: Status, situation: Situation) -> Status:
     status = _without_unneeded_build(status, situation)
     if status.build is not None or not is_needed(status, situation.desired):
         return status
-    if status.failure is not None and _must_wait(status, situation):
+    if waits_for_rollout(status, situation) or (status.failure is not None and _must_wait(status, situation)):
         return status
     return _claimed(status, situation)
 
@@ -26,6 +27,14 @@ def is_needed(status: Status, desired: Desired) -> bool:
     answered with another spec's generation still asks for this one's, also when it is taken away."""
     newest = generations.deployable_generation(status, desired)
     return newest is None or desired.refresh not in ("", newest.refresh)
+
+
+def waits_for_rollout(status: Status, situation: Situation) -> bool:
+    """Whether a generation of the present spec is built already that has not had its turn: a candidate of the same
+    spec is finished before it. A third would only push it out of the store, unserved."""
+    waiting = generations.deployable_generation(status, situation.desired)
+    target = target_rollout(status, situation)
+    return waiting is not None and target is not None and target.generation != waiting.generation
 
 
 def _is_damaged(generation: Generation, situation: Situation) -> bool:

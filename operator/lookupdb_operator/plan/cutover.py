@@ -1,19 +1,18 @@
 """From one routing table to the next: when it is written, when it is in effect everywhere, when the servers that only
 older tables reference are retired.
 
-A table is written only when what it newly references is ready. Servers that fail later stay in it: routers ask another
-replica meanwhile, and Kubernetes brings them back under the same name.
+A table is written only when enough of what it newly references is ready (``readiness``). Servers that fail later stay
+in it: routers ask another replica meanwhile, and Kubernetes brings them back under the same name.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from lookupdb_operator.model import Observed
-from lookupdb_operator.names import ROUTER, SHARDS
+from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, routers
+from lookupdb_operator.plan.readiness import is_servable
 from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status, Table
@@ -88,36 +87,11 @@ def is_overdue(status: Status, situation: Situation) -> bool:
     return clock.seconds_until(table.written_at, CONFIRMED_WITHIN, situation.now) == 0
 
 
-def is_ready(candidate: Rollout, replicas: int, status: Status, observed: Observed) -> bool:
-    """Whether every shard of ``candidate`` has ``replicas`` ready servers, pods 0 to replicas-1 among them."""
-    generation = status.generation_called(candidate.generation)
-    return generation is not None and count_ready_shards(candidate, replicas, observed) == generation.shards
-
-
-def count_ready_shards(candidate: Rollout, replicas: int, observed: Observed) -> int:
-    """How many shards of ``candidate`` have ``replicas`` ready servers, in the words of both their StatefulSet and
-    their pods: either may be seen late."""
-    pods = Counter(
-        pod.shard
-        for pod in observed.pods
-        if pod.component == SHARDS and pod.rollout == candidate.rollout and pod.ready and not pod.deleting
-    )
-    return len(
-        {
-            shard_set.shard
-            for shard_set in observed.sets
-            if shard_set.rollout == candidate.rollout
-            and not shard_set.deleting
-            and min(shard_set.ready, pods[shard_set.shard]) >= max(replicas, shard_set.replicas)
-        }
-    )
-
-
 def _desired_table(status: Status, situation: Situation) -> Status:
-    table, desired, observed = status.table, situation.desired, situation.observed
+    table, desired = status.table, situation.desired
     target = target_rollout(status, situation)
     is_another = target is not None and (table is None or table.rollout != target.rollout)
-    if target is not None and is_another and is_ready(target, desired.replicas, status, observed):
+    if target is not None and is_another and is_servable(target, desired.replicas, status, situation):
         return _with_table(status, target, desired.replicas, desired.workers, situation)
     if table is None:
         return status
@@ -125,7 +99,7 @@ def _desired_table(status: Status, situation: Situation) -> Status:
     if current is None or desired.replicas == table.replicas:
         return status
     # Fewer servers are referenced first and stopped later, more are started first and referenced later.
-    if desired.replicas < table.replicas or is_ready(current, desired.replicas, status, observed):
+    if desired.replicas < table.replicas or is_servable(current, desired.replicas, status, situation):
         return _with_table(status, current, desired.replicas, table.workers, situation)
     return status
 
@@ -137,7 +111,7 @@ def _overtake_routers(status: Status, situation: Situation) -> Status:
     if table is None or newest <= table.version:
         return status
     rollout = status.rollout_called(table.rollout)
-    if rollout is None or not is_ready(rollout, table.replicas, status, situation.observed):
+    if rollout is None or not is_servable(rollout, table.replicas, status, situation):
         return status
     return replace(
         status, table=replace(table, version=newest + 1, written_at=clock.written(situation.now), confirmed_at="")

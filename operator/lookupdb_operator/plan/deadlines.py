@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import build, cutover, serving, store
+from lookupdb_operator.plan import build, clock, cutover, readiness, serving, store
 from lookupdb_operator.plan.conditions.ready import remaining_settling
+from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Status
 
@@ -38,6 +39,7 @@ def next_look(status: Status, situation: Situation) -> float | None:
         _refused(situation),
         _silent(situation.observed),
         _settling(status, situation),
+        _progress(status, situation),
     )
     return min((wait for wait in waits if wait is not None), default=None)
 
@@ -66,6 +68,16 @@ def _settling(status: Status, situation: Situation) -> float | None:
     if serving.ready_routers(situation.observed):
         return None
     return remaining_settling(status, situation.now) or None
+
+
+def _progress(status: Status, situation: Situation) -> float | None:
+    """Until servers that are missing may be left out, or the rollout is overdue."""
+    target = target_rollout(status, situation)
+    if target is None or target.referenced_replicas:
+        return None
+    grace = clock.seconds_until(target.started_at, readiness.GRACE, situation.now)
+    deadline = readiness.remaining_progress(target, status, situation)
+    return min((wait for wait in (grace, deadline) if wait > 0), default=None)
 
 
 def _silent(observed: Observed) -> float | None:

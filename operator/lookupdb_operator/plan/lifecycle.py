@@ -88,6 +88,20 @@ RECOVER: Final = Transition(
 TRANSITIONS: Final = (
     RECOVER,
     Transition(
+        name="confirm",
+        step=cutover.confirm_table,
+        edges=(
+            (RolloutPhase.REFERENCED, RolloutPhase.ACTIVE),
+            (RolloutPhase.SUPERSEDED, RolloutPhase.DRAINING),
+            (GenerationPhase.ROLLED_OUT, GenerationPhase.ACTIVE),
+            (GenerationPhase.ACTIVE, GenerationPhase.ROLLED_OUT),
+            (GenerationPhase.ACTIVE, GenerationPhase.BUILT),
+        ),
+        when="every router that may take requests answers from the newest routing table",
+        written_first="`table.confirmedAt`, `generation`",
+        may_be_deleted="nothing: the drain time begins",
+    ),
+    Transition(
         name="record the outcome",
         step=outcomes.record_outcome,
         edges=(
@@ -130,20 +144,6 @@ TRANSITIONS: Final = (
         when="the newest generation of the present spec has no rollout of the present pod template",
         written_first="`rollouts`, `lastRollout`",
         may_be_deleted="nothing",
-    ),
-    Transition(
-        name="confirm",
-        step=cutover.confirm_table,
-        edges=(
-            (RolloutPhase.REFERENCED, RolloutPhase.ACTIVE),
-            (RolloutPhase.SUPERSEDED, RolloutPhase.DRAINING),
-            (GenerationPhase.ROLLED_OUT, GenerationPhase.ACTIVE),
-            (GenerationPhase.ACTIVE, GenerationPhase.ROLLED_OUT),
-            (GenerationPhase.ACTIVE, GenerationPhase.BUILT),
-        ),
-        when="every router that may take requests answers from the newest routing table",
-        written_first="`table.confirmedAt`, `generation`",
-        may_be_deleted="nothing: the drain time begins",
     ),
     Transition(
         name="retire",

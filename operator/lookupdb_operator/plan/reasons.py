@@ -28,6 +28,8 @@ PREDECESSOR_ORPHANED: Final = "PredecessorOrphaned"
 # Built
 BUILDING: Final = "Building"
 """A build is under way."""
+WAITING_FOR_ROLLOUT: Final = "WaitingForRollout"
+"""A refresh is built when what was built before it is rolled out."""
 GENERATION_BUILT: Final = "GenerationBuilt"
 """The store holds a whole generation of what the spec asks for."""
 BUILD_FAILED: Final = "BuildFailed"
@@ -44,6 +46,8 @@ CONFIRMING: Final = "Confirming"
 """A new routing table is written; not every router has taken it up yet."""
 NOT_CONFIRMED: Final = "NotConfirmed"
 """A router has not taken up the new routing table for too long; what served before stays."""
+PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
+"""Servers took longer than rollout.progressDeadlineSeconds to get ready."""
 DRAINING: Final = "Draining"
 """The new rollout serves; the one before it finishes what is in flight."""
 
@@ -133,6 +137,7 @@ WELL: Final = frozenset(
         NO_ROUTING_TABLE,
         WAITING_FOR_PREDECESSOR,
         BUILDING,
+        WAITING_FOR_ROLLOUT,
         GENERATION_BUILT,
         UP_TO_DATE,
         WAITING_FOR_BUILD,

@@ -42,7 +42,9 @@ def clamp_moments(status: Status, now: datetime) -> Status:
     if failure is not None:
         latest = now + timedelta(seconds=failures.delay(failure.count))
         failure = replace(failure, retry_at=_at_most(failure.retry_at, latest))
-    return replace(status, table=table, failure=failure, store_written_at=_past(status.store_written_at, now))
+    rollouts = tuple(replace(rollout, started_at=_past(rollout.started_at, now)) for rollout in status.rollouts)
+    written = _past(status.store_written_at, now)
+    return replace(status, table=table, failure=failure, rollouts=rollouts, store_written_at=written)
 
 
 def is_lost(status: Status) -> bool:

@@ -9,6 +9,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Dataset
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.generations import deployable_generation
+from lookupdb_operator.plan.readiness import is_stuck
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Generation, Rollout, Status
 
@@ -18,9 +19,29 @@ for 16."""
 
 
 def target_rollout(status: Status, situation: Situation) -> Rollout | None:
-    """The rollout that is asked for, once it is claimed."""
+    """The rollout that is asked for, once it is claimed. A candidate of the present spec is finished before a newer
+    generation of the same spec has its turn, unless it is stuck: refreshed faster than rolled out, data would else
+    never be served."""
     generation = deployable_generation(status, situation.desired)
-    return None if generation is None else _rollout_of(generation, status, situation)
+    if generation is None:
+        return None
+    candidate = unfinished_candidate(status, situation)
+    if candidate is None or candidate.generation == generation.generation:
+        return _rollout_of(generation, status, situation)
+    return _rollout_of(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
+
+
+def unfinished_candidate(status: Status, situation: Situation) -> Rollout | None:
+    """The newest rollout of the present spec and pod template that is not in effect yet: no routing table references
+    it, or routers are taking up the one that does."""
+    return next(
+        (
+            rollout
+            for rollout in reversed(status.rollouts)
+            if _is_unfinished(rollout, status) and _is_of_present_spec(rollout, status, situation)
+        ),
+        None,
+    )
 
 
 def abandon_rollouts(status: Status, situation: Situation) -> Status:
@@ -65,6 +86,19 @@ def desired_replicas(rollout: Rollout, status: Status, situation: Situation) -> 
 def describe_rollout(dataset: Dataset, rollout: Rollout) -> str:
     """For people: ``airports-r3 (generation g2)``."""
     return f"{names.rollout(dataset.name, rollout.rollout)} (generation {rollout.generation})"
+
+
+def _is_unfinished(rollout: Rollout, status: Status) -> bool:
+    table = status.table
+    if table is not None and table.rollout == rollout.rollout:
+        return not table.confirmed_at
+    return not rollout.referenced_replicas
+
+
+def _is_of_present_spec(rollout: Rollout, status: Status, situation: Situation) -> bool:
+    generation = status.generation_called(rollout.generation)
+    is_asked_for = generation is not None and generation.content == situation.desired.content_hash
+    return is_asked_for and is_current(rollout, status, situation)
 
 
 def _rollout_of(generation: Generation, status: Status, situation: Situation) -> Rollout | None:

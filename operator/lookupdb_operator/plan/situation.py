@@ -37,6 +37,8 @@ class Desired:
     """How long servers stay that no routing table references any more: the drain time and a lookup's deadline."""
     router_drain_seconds: float
     """The same for lookups that come in through a router that is being stopped."""
+    progress_deadline_seconds: float
+    """In which the servers of a rollout should get ready, and then routers take up its table."""
 
     @classmethod
     def from_spec(cls, dataset: Dataset, spec: DatasetSpec, config: Config) -> Self:
@@ -53,6 +55,7 @@ class Desired:
             value_format=spec.value.format,
             keep_generations=spec.keep_generations,
             drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
+            progress_deadline_seconds=dataset.spec["rollout"]["progressDeadlineSeconds"],
             router_drain_seconds=spec.router.drain_seconds + deadline,
         )
 

@@ -6,6 +6,7 @@ from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.plan import build, outcomes, reasons
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
 from lookupdb_operator.plan.generations import deployable_generation
+from lookupdb_operator.plan.rollouts import describe_rollout, target_rollout
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Build, Failure, Status
 
@@ -20,11 +21,27 @@ def judge_built(status: Status, situation: Situation) -> Verdict:
     if under_way is not None:
         message = f"{under_way.generation} is being built since {under_way.started_at}."
         return Verdict("False", reasons.BUILDING, message)
+    if build.waits_for_rollout(status, situation):
+        return _judge_waiting(status, situation)
     generation = deployable_generation(status, situation.desired)
     if generation is None or build.is_needed(status, situation.desired):
         return Verdict("False", reasons.BUILDING, "A build is about to begin.")
     message = f"{generation.generation} holds {generation.records} records in {generation.shards} shards."
     return Verdict("True", reasons.GENERATION_BUILT, message)
+
+
+def _judge_waiting(status: Status, situation: Situation) -> Verdict:
+    """Of what is built, the newest waits for the rollout of what was built before it."""
+    generation, target = deployable_generation(status, situation.desired), target_rollout(status, situation)
+    assert generation is not None
+    assert target is not None
+    message = (
+        f"{generation.generation} holds {generation.records} records in {generation.shards} shards; it is rolled out"
+        f" when {describe_rollout(situation.dataset, target)} is in effect."
+    )
+    if not build.is_needed(status, situation.desired):
+        return Verdict("True", reasons.GENERATION_BUILT, message)
+    return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
 
 
 def diagnose_build(status: Status, observed: Observed) -> Trouble | None:

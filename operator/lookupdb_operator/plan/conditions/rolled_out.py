@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
-from lookupdb_operator.plan import cutover, reasons, routers, serving
+from lookupdb_operator.plan import cutover, readiness, reasons, routers, serving
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
 from lookupdb_operator.plan.rollouts import describe_rollout, target_rollout
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status, Table
+
+_MAX_SHARDS: Final = 3
+"""Named in one message."""
 
 
 def judge_rolled_out(status: Status, situation: Situation) -> Verdict:
@@ -35,7 +41,30 @@ def diagnose_candidate(status: Status, situation: Situation) -> Trouble | None:
         return None
     sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == target.rollout)
     pods = (pod.trouble for pod in observed.pods if pod.rollout == target.rollout and not pod.ready)
-    return next((trouble for trouble in (*sets, *pods) if trouble is not None), None)
+    trouble = next((trouble for trouble in (*sets, *pods) if trouble is not None), None)
+    if target.referenced_replicas or not readiness.has_exceeded_deadline(target, status, situation):
+        return trouble
+    return _diagnose_overdue(target, trouble, status, situation)
+
+
+def _diagnose_overdue(target: Rollout, trouble: Trouble | None, status: Status, situation: Situation) -> Trouble:
+    """What a rollout waits for whose deadline has passed."""
+    dataset, desired = situation.dataset, situation.desired
+    shards = readiness.list_servers(target, desired.replicas, status, situation.observed)
+    lacking = [servers for servers in shards if servers.ready < servers.needed]
+    lacks = ", ".join(
+        f"{names.shard_set(dataset.name, target.rollout, servers.shard)} has {servers.ready} of {servers.replicas}"
+        for servers in lacking[:_MAX_SHARDS]
+    )
+    more = f" and {len(lacking) - _MAX_SHARDS} other shards lack some" if len(lacking) > _MAX_SHARDS else ""
+    waits = f"{lacks} servers ready{more}" if lacking else "its StatefulSets are not up to date"
+    text = (
+        f"{describe_rollout(dataset, target)} is not ready {desired.progress_deadline_seconds:g} s after"
+        f" {target.started_at}: {waits}"
+    )
+    if trouble is None:
+        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, text)
+    return Trouble(trouble.reason, f"{text}; {trouble.message}")
 
 
 def diagnose_table(status: Status, situation: Situation) -> Trouble | None:
@@ -57,7 +86,7 @@ def _is_starting(target: Rollout, table: Table, situation: Situation) -> bool:
 
 def _judge_starting(target: Rollout, status: Status, situation: Situation) -> Verdict:
     servers, shards = situation.desired.replicas, serving.shard_count(status, target)
-    ready = cutover.count_ready_shards(target, servers, situation.observed)
+    ready = readiness.count_ready_shards(target, servers, situation.observed)
     where = describe_rollout(situation.dataset, target)
     progress = f"{ready} of {shards} shards of {where} have their servers ready ({servers} each)."
     trouble = diagnose_candidate(status, situation)

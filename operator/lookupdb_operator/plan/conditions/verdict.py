@@ -24,6 +24,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
     reasons.DEADLINE_EXCEEDED: "Raise spec.build.deadlineSeconds.",
     reasons.INVALID_SPEC: "Correct the spec.",
+    reasons.PROGRESS_DEADLINE_EXCEEDED: "Look at its pods; if they only need longer, raise"
+    " spec.rollout.progressDeadlineSeconds.",
 }
 """Of what builders and the operator say; what pods are in trouble about comes with its remedy."""
 
