@@ -50,7 +50,8 @@ class ObjectCache:
         self._objects: dict[Key, _DatasetObjects] = {}
         self._keys: dict[str, dict[Key, Key]] = {kind.name: {} for kind in (kinds.DATASET, *kinds.WATCHED)}
         """Kind → namespace and name of each object → the dataset that it belongs to."""
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, str] = OrderedDict()
+        """uid → the version in which the object was last told to be deleted."""
 
     def put(self, kind: str, body: Body) -> Key | None:
         """Cache the object ``body`` of ``kind``. The dataset to look at; None when the object belongs to none, or when
@@ -59,7 +60,10 @@ class ObjectCache:
         place = (header.namespace, header.name)
         key = place if kind == kinds.DATASET.name else (header.namespace, header.dataset)
         if header.uid in self._deleted:
-            return None
+            if not _is_later(header.resource_version, self._deleted[header.uid]):
+                return None
+            # A watch by label tells that an object is deleted when it loses its label, and that it is there again.
+            del self._deleted[header.uid]
         if not key[1] or self._keys[kind].get(place, key) != key:
             self.drop(kind, *place)  # its label was changed, or taken away
         if not key[1]:
@@ -71,11 +75,11 @@ class ObjectCache:
         self._set(kind, key, after)
         return None if before is not None and _is_alike(before, after) else key
 
-    def drop(self, kind: str, namespace: str, name: str, uid: str = "") -> Key | None:
-        """Forget an object; with its ``uid``, for good and only that one. The dataset to look at; None when nothing
-        was forgotten."""
+    def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
+        """Forget an object; with its ``uid``, only that one, and for good, unless it is told of in a later version
+        than the ``version`` that it was deleted in. The dataset to look at; None when nothing was forgotten."""
         if uid:
-            self._deleted[uid] = None
+            self._deleted[uid] = version
             if len(self._deleted) > _DELETED_UIDS_REMEMBERED:
                 self._deleted.popitem(last=False)
         key = self._keys[kind].get((namespace, name))
@@ -171,6 +175,10 @@ def _parsed(kind: str, header: Header, body: Body, before: CachedObject | None) 
         case kinds.POD.name:
             return CachedObject(header, parse.pod(body), parse.waiting(body))
     return CachedObject(header, parse.existing(kind, body))
+
+
+def _is_later(version: str, deleted: str) -> bool:
+    return version.isdecimal() and deleted.isdecimal() and int(version) > int(deleted)
 
 
 def _is_newer(header: Header, cached: Header) -> bool:

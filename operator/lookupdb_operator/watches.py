@@ -80,7 +80,8 @@ class Watches:
 
         async def event(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
             if event["type"] == "DELETED":
-                self._drop(kind, body["metadata"]["uid"], _sighting(kind, body))
+                meta = body["metadata"]
+                self._drop(kind, meta["uid"], _sighting(kind, body), meta.get("resourceVersion") or "")
             else:
                 self._wake(_sighting(kind, body))
 
@@ -88,9 +89,9 @@ class Watches:
         kopf.index(*where, id=f"index-{kind.plural}", registry=registry)(index)
         kopf.on.event(*where, id=f"event-{kind.plural}", registry=registry)(event)
 
-    def _drop(self, kind: Kind, uid: str, sighting: _Sighting) -> None:
+    def _drop(self, kind: Kind, uid: str, sighting: _Sighting, version: str = "") -> None:
         self._seen[kind.name].pop(uid, None)
-        self._cache.drop(kind.name, sighting.namespace, sighting.name, uid)
+        self._cache.drop(kind.name, sighting.namespace, sighting.name, uid, version)
         self._wake(sighting)
 
     def _wake(self, sighting: _Sighting) -> None:

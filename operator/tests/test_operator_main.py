@@ -249,6 +249,31 @@ async def test_what_is_deleted_while_no_watch_sees_it_comes_back(kube: Kube) -> 
         await until(lambda: kube.get("Job", "shop", "rivers-g1-build"), "news after it", lambda: seen(kube))
 
 
+async def test_what_loses_its_labels_gets_them_back_and_is_seen_again(kube: Kube) -> None:
+    """A watch by label tells that it is deleted, and then that it is there."""
+    kube.put(dataset())
+    async with operating(options()) as operator:
+        await step_to_build(kube)
+        await quiet(kube)
+        policy = kube.all("NetworkPolicy", "shop")[0]
+        name, labels = policy["metadata"]["name"], policy["metadata"]["labels"]
+        kube.put({**policy, "metadata": {**policy["metadata"], "labels": {}}})
+        await until(
+            lambda: (found := kube.get("NetworkPolicy", "shop", name)) and found["metadata"]["labels"] == labels,
+            "its labels",
+        )
+        await quiet(kube)
+        before = len(kube.writes)
+        thing = kube.all("LookupDataset", "shop")[0]
+        kube.put({**thing, "metadata": {**thing["metadata"], "annotations": {"somebody": "looks"}}})
+        await looked(operator)
+        await quiet(kube)
+        assert [write for write in kube.writes[before:] if write.kind == "NetworkPolicy"] == []
+    found = kube.get("NetworkPolicy", "shop", name)
+    assert found is not None
+    assert found["metadata"]["uid"] == policy["metadata"]["uid"], "it was adopted, not made again"
+
+
 async def test_only_the_namespaces_given_are_acted_on(kube: Kube) -> None:
     kube.put(dataset(namespace="elsewhere"))
     kube.put(dataset())

@@ -185,6 +185,17 @@ def test_what_is_gone_stays_gone() -> None:
     assert cache.drop("Job", "maps", "airports-g1-build") is None
 
 
+def test_an_object_whose_label_was_taken_away_and_given_back_is_there_again() -> None:
+    """A watch by label tells of the first as a deletion, in the version of that change."""
+    cache = cached(("LookupDataset", dataset()), ("Job", job()))
+    assert cache.drop("Job", "maps", "airports-g1-build", "job-1", "5") == KEY
+    assert cache.put("Job", job(version=4)) is None, "an answer that came late"
+    assert cache.put("Job", job(version=5)) is None, "the version that was deleted"
+    assert cache.put("Job", job(version=6)) == KEY
+    assert [one.ref.uid for one in of(cache).jobs] == ["job-1"]
+    assert cache.put("Job", job(version=7)) is None, "it is as it was"
+
+
 def test_a_dataset_that_is_gone() -> None:
     cache = cached(("LookupDataset", dataset()), ("Job", job()))
     assert cache.drop("LookupDataset", "maps", "airports", "ds-1") == KEY

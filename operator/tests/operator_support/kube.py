@@ -67,7 +67,8 @@ class Kube:
     url: str = ""
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _history: list[tuple[int, str, Object]] = field(default_factory=list)
+    _history: list[tuple[int, str, Object, Object | None]] = field(default_factory=list)
+    """Version, what happened, the object, and as it was before."""
     _oldest: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _interruption: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,13 +104,13 @@ class Kube:
         return new
 
     def _store(self, key: Key, new: Object, event: str) -> None:
-        version = next(self._versions)
+        version, before = next(self._versions), self.objects.get(key)
         new["metadata"]["resourceVersion"] = str(version)
         if event == "DELETED":
             del self.objects[key]
         else:
             self.objects[key] = new
-        self._history.append((version, event, copy.deepcopy(new)))
+        self._history.append((version, event, copy.deepcopy(new), before))
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -230,12 +231,12 @@ class Kube:
                     await response.write(orjson.dumps({"type": "ERROR", "object": gone}) + b"\n")
                     break
                 changed = asyncio.ensure_future(self._changed.wait())
-                for version, event, item in list(self._history):
+                for version, event, item, before in list(self._history):
                     where = item["metadata"].get("namespace", "")
                     if version > seen and item["kind"] == kind.name and namespace in ("", where):
                         seen = version
-                        if matches(item, request):
-                            await response.write(orjson.dumps({"type": event, "object": item}) + b"\n")
+                        if told := _as_selected(event, item, before, request):
+                            await response.write(orjson.dumps(told) + b"\n")
                 try:
                     await asyncio.wait((changed, interruption), return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -245,6 +246,19 @@ class Kube:
         finally:
             interruption.cancel()
         return response
+
+
+def _as_selected(event: str, item: Object, before: Object | None, request: web.Request) -> Object | None:
+    """What a watch tells of a change: what it selects no more is deleted to it, what it selects now is new."""
+    was, is_selected = before is not None and matches(before, request), matches(item, request)
+    if event != "MODIFIED" or (was and is_selected):
+        return {"type": event, "object": item} if is_selected else None
+    if is_selected:
+        return {"type": "ADDED", "object": item}
+    if not was or before is None:
+        return None
+    version = {"resourceVersion": item["metadata"]["resourceVersion"]}
+    return {"type": "DELETED", "object": {**before, "metadata": {**before["metadata"], **version}}}
 
 
 @contextlib.asynccontextmanager
