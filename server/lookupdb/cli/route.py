@@ -16,7 +16,7 @@ from lookupdb.cli.options import Size, log_format, option, password_file
 from lookupdb.route import metrics, worker
 from lookupdb.route.counters import NAMES
 from lookupdb.route.limits import Limits
-from lookupdb.runtime import listeners, service
+from lookupdb.runtime import capacity, descriptors, listeners, service
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.process import Fleet
 from lookupdb.runtime.service import Service
@@ -45,7 +45,7 @@ def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., An
     help="The dataset to route for: a table of another is refused, also of one deleted that had the same name.  "
     "[default: any]",
 )
-@option("--host", default="127.0.0.1", help="The address to listen on. 0.0.0.0 is for containers.")
+@option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, help="The public HTTP port; 0 takes a free one.")
 @option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
 @_limit("--workers", "workers")
@@ -93,6 +93,7 @@ def command(
     The admin port answers /healthz, /readyz, /status (which says why a table is not in effect) and /metrics.
     SIGTERM: not ready, answer for --drain-seconds more while clients leave, finish what is in flight, end.
     """
+    limits["max_connections"] = capacity.affordable(limits["max_connections"], descriptors.raise_limit())
     sockets = listeners.bind_shared(host, port, workers)
     counters = Counters(NAMES, workers)
     config = worker.config(table.absolute(), dataset_uid, _limits(limits), password)

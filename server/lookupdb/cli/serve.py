@@ -23,7 +23,7 @@ _LIMITS = Limits()
 @click.argument("path", metavar="GENERATION_DIR|FILE", type=click.Path(path_type=Path))
 @option("--shard", type=click.IntRange(min=0), help="Which shard of the directory; needed if it holds several.")
 @option("--workers", type=click.IntRange(1, 64), default=1, help="Worker processes; all share one copy of the shard.")
-@option("--host", default="127.0.0.1", help="The address to listen on. 0.0.0.0 is for containers.")
+@option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
 @option("--port", type=click.IntRange(0, 65535), default=7000, help="Worker i listens on PORT+i; 0: on free ones.")
 @option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
 @option(

@@ -296,6 +296,10 @@ class Connection(asyncio.Protocol):
         self.deadline = self.front.linger_deadline
         self._transport.close()
 
+    def close(self) -> None:
+        """Close as soon as what is answered is sent, whatever the client still sends."""
+        self._transport.close()
+
     def abort(self) -> None:
         """Cut the connection off, whatever is due."""
         self._ended = self._closing = True

@@ -18,11 +18,14 @@ from lookupdb.route.http_limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SW
 from lookupdb.route.http_problems import HttpProblem
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookups import Lookups
+from lookupdb.runtime import capacity, descriptors
 from lookupdb.runtime.listeners import BACKLOG
 
 _ACCEPTED: Final = INDEX["connections_accepted"]
 _REFUSED: Final = INDEX["connections_refused"]
 _OPEN: Final = INDEX["connections"]
+_ENDPOINTS_READY: Final = INDEX["endpoints_ready"]
+_ENDPOINTS_UNREADY: Final = INDEX["endpoints_unready"]
 
 
 class HttpFront:
@@ -33,6 +36,7 @@ class HttpFront:
         self.limits = limits
         self.counts = counts
         self.answers = Answers()
+        self._descriptors = descriptors.raise_limit()
         self.draining = False
         """Answers say ``Connection: close`` from now on."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
@@ -73,7 +77,7 @@ class HttpFront:
 
     def admit(self, connection: Connection) -> None:
         """Count ``connection`` in, or have it tell its client that there are too many."""
-        limit = self.limits.max_connections
+        limit = self._most_connections()
         if len(self._connections) < limit:
             self._connections.add(connection)
             self.counts[_ACCEPTED] += 1
@@ -81,11 +85,15 @@ class HttpFront:
             return
         self.counts[_REFUSED] += 1
         self._refused.add(connection)
+        detail = f"there are {limit} connections already, which is the limit"
+        connection.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
         if len(self._refused) > MAX_LINGERING_REFUSED:
-            connection.abort()
-        else:
-            detail = f"there are {limit} connections already, which is the limit"
-            connection.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
+            connection.close()
+
+    def _most_connections(self) -> int:
+        """As the limits say, unless endpoints leave too few descriptors for so many."""
+        endpoints = self.counts[_ENDPOINTS_READY] + self.counts[_ENDPOINTS_UNREADY]
+        return min(self.limits.max_connections, capacity.most_connections(self._descriptors, endpoints))
 
     def forget(self, connection: Connection) -> None:
         """``connection`` is lost."""

@@ -29,8 +29,9 @@ LINGER_SECONDS: Final = 2.0
 """How long after a closing answer what the client still sends is read and dropped, so that it can read the answer:
 closing with unread bytes resets the connection."""
 
-MAX_LINGERING_REFUSED: Final = 256
-"""Connections over the limit that are told so at once. Further ones are reset."""
+MAX_LINGERING_REFUSED: Final = 48
+"""Connections over the limit that are told so and kept until they have read it. Further ones are told so and closed: a
+client that has sent something already may see a reset instead. They are among ``capacity.RESERVED``."""
 
 SWEEP_SECONDS: Final = 0.25
 """How often connections are looked through for timeouts: every timeout is kept to within this."""

@@ -6,10 +6,13 @@ bound at once, so that a port in use is told at once, and listen only when there
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from lookupdb.errors import UsageError
 
+EVERYWHERE = "*"
+"""The host that means every address, IPv4 and, where the machine has it, IPv6."""
 BACKLOG = 4096
 """Connections that may wait while a worker is busy or restarting; the kernel lowers it to net.core.somaxconn."""
 
@@ -26,15 +29,22 @@ def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be."""
+    """A TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be.
+
+    ``::`` takes IPv4 clients too, and so does ``*``, which on a machine without IPv6 takes those alone.
+    """
+    if host == EVERYWHERE:
+        return bind("::" if _has_ipv6() else "0.0.0.0", port, reuse_port=reuse_port)  # noqa: S104 - as was asked for
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise _cannot_listen(host, port, error) from error
     try:
+        if address[0] == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -46,14 +56,26 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     return listener
 
 
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
 def port_of(listener: socket.socket) -> int:
     """The port the socket is bound to."""
     port: int = listener.getsockname()[1]
     return port
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> UsageError:
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> UsageError:
+    in_use = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
     return UsageError(
-        f"cannot listen on {host} port {port}: {error.strerror or error}",
-        hint="choose another port (0 takes a free one) or end the process that uses it",
+        f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}",
+        hint="choose another port (0 takes a free one) or end the process that uses it"
+        if in_use
+        else "give an address of this machine, or * for all of them",
     )

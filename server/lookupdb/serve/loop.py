@@ -7,6 +7,7 @@ What is not a lone GET is the connection's to handle.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -26,6 +27,7 @@ from lookupdb.shardfile import BULK_HEADS
 log = logging.getLogger(__name__)
 
 _HEADS: Final = len(GET_HEADS)
+_TOO_MANY: Final = error("ERR max number of clients reached")
 _EVENTS: Final = 256
 """At most so many are taken at once."""
 _ACCEPTED: Final = 64
@@ -41,6 +43,8 @@ class Loop:
         self._watch = Watch()
         self._watch.add(listener.fileno())
         self._accepting = True
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Kept for a client that is to be told that there are no descriptors left."""
         self._until = 0.0
         self._alarm, self._bell = socket.socketpair()
         for end in (self._alarm, self._bell):
@@ -133,20 +137,37 @@ class Loop:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as problem:
-                # Out of file descriptors or memory: the listener would be ready again at once, and again.
-                log.warning("cannot accept clients for now: %s", problem)
-                self.refuse()
+                self._accept_for_refusal(problem)
                 return
             client.setblocking(False)
             if len(host.connections) >= host.limits.max_connections:
-                host.slot[counted.CONNECTIONS_REFUSED] += 1
-                with client:
-                    client.send(error("ERR max number of clients reached"))
+                self._turn_away(client)
                 continue
             connection = Connection(host, self._watch, client)
             host.connections[connection.fd] = connection
             host.slot[counted.CONNECTIONS] += 1
             host.slot[counted.OPEN_CONNECTIONS] = len(host.connections)
+
+    def _turn_away(self, client: socket.socket) -> None:
+        """Tell ``client`` that there are too many, and close."""
+        self._host.slot[counted.CONNECTIONS_REFUSED] += 1
+        with client, contextlib.suppress(OSError):
+            client.send(_TOO_MANY)
+
+    def _accept_for_refusal(self, problem: OSError) -> None:
+        """Out of descriptors or memory: the listener would be ready again at once, and again. So who waits is told, by
+        the descriptor that is kept for it, and nobody else is accepted until the next sweep.
+        """
+        if not self._accepting:
+            return
+        log.warning("cannot accept clients for now: %s", problem)
+        os.close(self._spare)
+        with contextlib.suppress(OSError):
+            for _ in range(_ACCEPTED):
+                self._turn_away(self._listener.accept()[0])
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.refuse()
 
     def refuse(self) -> None:
         """Accept nobody; who connects waits."""

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import shardfile
-from lookupdb.runtime import listeners
+from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.process import Fleet
 from lookupdb.runtime.service import Service
@@ -46,6 +46,7 @@ class Settings:
 
 def service(served: Served, settings: Settings) -> Service:
     """The service to ``run``. Raises UsageError when a port cannot be listened on."""
+    settings = replace(settings, limits=_affordable(settings.limits))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
     counters = Counters(counted.NAMES, settings.workers)
     fleet = Fleet(
@@ -64,8 +65,13 @@ def service(served: Served, settings: Settings) -> Service:
         ready_file=settings.ready_file,
         prepare=lambda: _verify(verification),
         collectors=lambda supervisor: metrics.collectors(served, counters, supervisor),
-        status=lambda: _status(served, verification),
+        status=lambda: _status(served, verification, settings.limits.max_connections),
     )
+
+
+def _affordable(limits: Limits) -> Limits:
+    """``limits`` with as many connections as this process's children may open."""
+    return replace(limits, max_connections=capacity.affordable(limits.max_connections, descriptors.raise_limit()))
 
 
 def identity(served: Served) -> Identity:
@@ -121,9 +127,10 @@ async def _verify(verification: Verification) -> None:
     )
 
 
-def _status(served: Served, verification: Verification) -> Mapping[str, Any]:
+def _status(served: Served, verification: Verification, max_connections: int) -> Mapping[str, Any]:
     return {
         "serves": asdict(identity(served)),
+        "maxConnections": max_connections,
         "file": {"path": str(served.path), "bytes": served.entry.bytes, "sha256": served.entry.sha256},
         "verified": {
             "bytes": verification.done_bytes,

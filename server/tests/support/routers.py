@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from support.shards import stop
+from support.shards import limited, stop
 from support.waiting import until
 
 
@@ -49,14 +49,19 @@ class Router:
 
 
 @contextlib.contextmanager
-def routing(table: Path, *options: str, drain_seconds: int = 0, workers: int = 1) -> Iterator[Router]:
-    """``lookupdb route`` from ready until the block ends; it must then end with status 0."""
+def routing(
+    table: Path, *options: str, drain_seconds: int = 0, workers: int = 1, open_files: int | None = None
+) -> Iterator[Router]:
+    """``lookupdb route`` from ready until the block ends; it must then end with status 0.
+
+    ``open_files`` is the hard limit of descriptors.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         ready = Path(scratch) / "ready.json"
         command = [sys.executable, "-m", "lookupdb", "route", "--table", str(table), "--port", "0"]
         command += ["--admin-port", "0", "--workers", str(workers), "--drain-seconds", str(drain_seconds)]
         command += ["--ready-file", str(ready), *options]
-        process = subprocess.Popen(command)
+        process = subprocess.Popen(limited(command, open_files))
         try:
             until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 90)
             assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"

@@ -150,10 +150,12 @@ def serving(
     workers: int = 1,
     drain_seconds: float = 0.0,
     ports: int = 0,
+    open_files: int | None = None,
 ) -> Iterator[Running]:
     """``lookupdb serve path`` from ready until the block ends; it must then end with status 0.
 
-    ``options`` are passed on as they are. ``ports`` is the first worker's port, 0 for free ones.
+    ``options`` are passed on as they are. ``ports`` is the first worker's port, 0 for free ones. ``open_files`` is the
+    hard limit of descriptors; the soft one is half of it.
     """
     with tempfile.TemporaryDirectory() as scratch:
         ready = Path(scratch) / "ready.json"
@@ -162,7 +164,7 @@ def serving(
         command += ["--drain-seconds", str(drain_seconds), *options]
         if shard is not None:
             command += ["--shard", str(shard)]
-        process = subprocess.Popen(command)
+        process = subprocess.Popen(limited(command, open_files))
         try:
             until(lambda: ready.exists() or process.poll() is not None, "the shard server is ready", 90)
             assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
@@ -171,6 +173,13 @@ def serving(
         finally:
             status = stop(process)
         assert status in (0, -signal.SIGKILL), f"the shard server ended with {status}"
+
+
+def limited(command: list[str], open_files: int | None) -> list[str]:
+    """``command``, run where ``open_files`` is the hard limit of descriptors, and the soft one half of it."""
+    if open_files is None:
+        return command
+    return ["sh", "-c", f'ulimit -n {open_files} && ulimit -S -n {open_files // 2} && exec "$@"', "sh", *command]
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:

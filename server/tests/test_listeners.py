@@ -1,0 +1,92 @@
+"""Which addresses a server listens on: those of both families, where that is asked for."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import redis
+from support.routers import routing
+from support.routing import entry, table_file
+from support.shards import serving, write_generation
+
+from lookupdb.errors import UsageError
+from lookupdb.runtime import listeners
+
+BOTH = ["127.0.0.1", "::1"]
+
+
+def answers(listener: socket.socket, host: str) -> bool:
+    """Whether a client of ``host`` gets through."""
+    listener.listen(4)
+    try:
+        socket.create_connection((host, listeners.port_of(listener)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("host", ["*", "::", "[::]"])
+def test_everywhere_is_both_families(host: str) -> None:
+    with listeners.bind(host, 0) as listener:
+        assert [answers(listener, client) for client in BOTH] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"), [("0.0.0.0", [True, False]), ("::1", [False, True]), ("[::1]", [False, True])]
+)
+def test_one_address_is_that_one(host: str, reached: list[bool]) -> None:
+    with listeners.bind(host, 0) as listener:
+        assert [answers(listener, client) for client in BOTH] == reached
+
+
+def test_where_there_is_no_ipv6_everywhere_is_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_has_ipv6", lambda: False)
+    with listeners.bind("*", 0) as listener:
+        assert listener.family == socket.AF_INET
+        assert answers(listener, "127.0.0.1")
+
+
+def test_a_port_that_a_server_of_ipv4_has_is_in_use_for_both() -> None:
+    with listeners.bind("127.0.0.1", 0) as listener:
+        listener.listen(1)
+        with pytest.raises(UsageError, match=r"cannot listen on :: port \d+: Address already in use"):
+            listeners.bind_shared("*", listeners.port_of(listener), 2)
+
+
+@pytest.mark.parametrize("host", ["2001:db8::1", "no such host", "a..b"])
+def test_an_address_that_is_not_ours_is_refused_with_a_sentence(host: str) -> None:
+    with pytest.raises(UsageError, match="cannot listen on"):
+        listeners.bind(host, 0)
+
+
+def test_a_shard_and_a_router_on_ipv6_alone(tmp_path: Path) -> None:
+    """Ports, admin ports and the routing table's addresses."""
+    generation = write_generation(tmp_path, {"a": b"1"})
+    with serving(generation, "--host", "::1") as shard:
+        with redis.Redis(host="::1", port=shard.ports[0]) as client:
+            assert client.get("a") == b"1"
+        table = tmp_path / "table.json"
+        table.write_bytes(table_file(entry([[f"[::1]:{shard.ports[0]}"]], "g1", valueFormat="raw", normalize=[])))
+        with routing(table, "--host", "::1") as router:
+            for port, path in ((router.port, "/v1/lookup/a"), (router.admin, "/readyz"), (shard.admin, "/readyz")):
+                with urllib.request.urlopen(f"http://[::1]:{port}{path}", timeout=10) as answer:
+                    assert answer.status == 200
+            command = [sys.executable, "-m", "lookupdb", "get", f"http://[::1]:{router.port}", "a"]
+            assert subprocess.run(command, check=True, capture_output=True).stdout.strip() == b"1"
+
+
+def test_a_router_that_listens_everywhere_answers_both_families(tmp_path: Path) -> None:
+    generation = write_generation(tmp_path, {"a": b"1"})
+    with serving(generation, "--host", "*") as shard:
+        table = tmp_path / "table.json"
+        table.write_bytes(table_file(entry([[f"127.0.0.1:{shard.ports[0]}"]], "g1", valueFormat="raw", normalize=[])))
+        with routing(table, "--host", "::", workers=2) as router:
+            for host in ("127.0.0.1", "[::1]"):
+                for port, path in ((router.port, "/v1/lookup/a"), (router.admin, "/readyz"), (shard.admin, "/readyz")):
+                    with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=10) as answer:
+                        assert answer.status == 200
