@@ -284,7 +284,7 @@ class TestRefusals:
     def test_too_small_a_memory_limit_says_what_is_needed(self, project: Project) -> None:
         error = project.refused("--memory-limit", "64MiB")
         assert isinstance(error, NotEnoughRoom)
-        assert "a memory limit of 64 MiB is too small, a build needs 256 MiB or more" in error.message
+        assert "a memory limit of 64 MiB is too small, a build of 2 shards needs 256 MiB or more" in error.message
 
     def test_scratch_that_cannot_be_used(self, project: Project) -> None:
         (project.folder / "file").write_text("")

@@ -201,3 +201,67 @@ def test_progress_tells_bytes_and_rows(tmp_path: Path) -> None:
         ("fetch", len(packed), "bytes", len(packed), 0, "done"),
         ("read", len(content), "bytes", len(content), 5000, "done"),
     ]
+
+
+def sorted_apart(folder: Path, count: int) -> list[str]:
+    """The names of ``count`` runs of a record each, left in ``folder``."""
+    names = []
+    for number in range(count):
+        with Sorter(folder, 1 << 20, f"run-{number}") as sorter:
+            sorter.put(b"%05d" % (number * 7919 % 500), number, b"v" * 400)
+            names += sorter.detach()[0]
+    return names
+
+
+def bytes_written() -> int:
+    return int(Path("/proc/self/io").read_text().splitlines()[1].split()[1])
+
+
+@pytest.mark.parametrize(("count", "passes"), [(8, 0), (9, 0.3), (15, 1), (60, 1), (500, 2), (700, 3)])
+def test_merging_writes_a_record_once_for_each_pass(tmp_path: Path, count: int, passes: float) -> None:
+    """Of eight runs at once: 64 in one pass before the last, which writes nothing; 512 in two."""
+    names = sorted_apart(tmp_path, count)
+    size = sum((tmp_path / name).stat().st_size for name in names)
+    (tmp_path / "sorted").mkdir()
+    with Sorter(tmp_path / "sorted", 8 << 20) as sorter:
+        sorter.adopt(0, tmp_path, names, None)
+        before = bytes_written()
+        found = [(key, place) for batch in sorter for key, place, _ in batch]
+        assert bytes_written() - before <= passes * size
+    assert found == sorted(found)
+    assert len(found) == count
+    assert list((tmp_path / "sorted").iterdir()) == []
+
+
+def test_equal_keys_stay_in_order_through_several_passes(tmp_path: Path) -> None:
+    names = []
+    for number in range(70):
+        with Sorter(tmp_path, 1 << 20, f"run-{number}") as sorter:
+            sorter.put(b"same", number, b"")
+            names += sorter.detach()[0]
+    (tmp_path / "sorted").mkdir()
+    with Sorter(tmp_path / "sorted", 4 << 20) as sorter:
+        sorter.adopt(0, tmp_path, names, None)
+        assert [place for batch in sorter for _, place, _ in batch] == list(range(70))
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+from pathlib import Path
+from lookupdb.build.sorter import Sorter
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+folder = Path(sys.argv[1])
+with Sorter(folder / "sorted", 4 << 30) as sorter:
+    sorter.adopt(0, folder, sorted(path.name for path in folder.glob("run-*")), None)
+    print(sum(len(batch) for batch in sorter))
+"""
+
+
+def test_runs_beyond_the_limit_of_open_files_are_merged_in_passes(tmp_path: Path) -> None:
+    sorted_apart(tmp_path, 300)
+    (tmp_path / "sorted").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("300\n", "")

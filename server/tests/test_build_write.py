@@ -175,8 +175,7 @@ class TestShardFiles:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Small transactions, so that there are many of them in a small test.
-        monkeypatch.setattr(write_module, "DIRTY_BYTES", 0)
-        monkeypatch.setattr(write_module, "_MIN_TRANSACTION_BYTES", 20_000)
+        monkeypatch.setattr(write_module, "transaction_bytes", lambda _shards: 20_000)
         stream = records(people(5000) | {f"large-{n}": bytes(9000) + b"%d" % n for n in range(20)})
         first, _ = write(tmp_path / "g1", in_batches(stream, 1000), threads=1, compression="none")
         other, _ = write(tmp_path / "g2", in_batches(stream, 77), threads=2, compression="none")

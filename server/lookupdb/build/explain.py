@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from lookupdb import shardfile
 from lookupdb.build import earlier, run
+from lookupdb.build.budget import least_limit
 from lookupdb.build.display import quantity
 from lookupdb.build.source import SourceObject, fingerprint, resolve
+from lookupdb.build.write import open_files
 from lookupdb.manifest import Manifest
+from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
 from lookupdb.store import Dataset, Store
 from lookupdb.store.directory import free_bytes
@@ -19,7 +22,7 @@ _SHOWN_FILES = 20
 def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
     """Several lines. Reads the source's listing and the store, not the data, and writes nothing. Raises what ``build``
     would before it reads the data: whether there are such columns is not known yet."""
-    run.check_memory(options.memory_limit)
+    run.check_room(spec, options)
     objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     dataset = store.dataset(spec)
     active = earlier.active_manifest(dataset, options.active, spec.gates)
@@ -34,7 +37,8 @@ def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
         ("duplicates", [_duplicates(spec)]),
         ("shards", [f"{spec.shards}: {_shard_names(spec.shards)}"]),
         ("gates", list(_gates(spec.gates, active))),
-        ("memory", [f"{quantity(options.memory_limit, 'bytes')} at most, on {options.threads} cores"]),
+        ("memory", [_memory(spec, options)]),
+        ("open files", [f"{open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
         ("scratch", [_room(options, source_bytes)]),
         ("target", [f"{dataset.url}/{generation}", *_store_room(dataset.free_bytes())]),
         ("fingerprint", [_fingerprint(objects, options, dataset, spec)]),
@@ -107,6 +111,11 @@ def _gates(gates: Gates, active: Manifest | None) -> Iterator[str]:
             yield f"at most {percent} % {word} records than the active generation ({against})"
     if gates.required_keys:
         yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
+
+
+def _memory(spec: DatasetSpec, options: run.Options) -> str:
+    limit, least = quantity(options.memory_limit, "bytes"), quantity(least_limit(spec.shards), "bytes")
+    return f"{limit} at most, on {options.threads} cores; so many shards need {least}"
 
 
 def _room(options: run.Options, source_bytes: int) -> str:

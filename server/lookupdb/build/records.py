@@ -67,7 +67,7 @@ class SortedRecords:
         self._threads = threads
         self._memory_limit = memory_limit
         self._sampled = spec.value.compression == "zstd"
-        self._budget = Budget.of(memory_limit, sampled=self._sampled)
+        self._budget = Budget.of(memory_limit, shards=spec.shards, sampled=self._sampled)
         members = min(threads, self._budget.members)
         self._pieces = slices.plan(files, members, parallel_from, spec.source.csv)
         if len(self._pieces) > MOST_SLICES:

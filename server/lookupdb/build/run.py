@@ -21,7 +21,7 @@ from lookupdb.build.records import SortedRecords
 from lookupdb.build.report import Result
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source import fingerprint, resolve
-from lookupdb.build.write import GenerationWriter
+from lookupdb.build.write import GenerationWriter, check_open_files
 from lookupdb.errors import GenerationExists
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident
@@ -59,7 +59,7 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
     whole or not at all.
     """
     began = time.monotonic()
-    check_memory(options.memory_limit)
+    check_room(spec, options)
     dataset = store.dataset(spec)
     if options.generation is not None and options.generation in dataset.generations():
         return _adopted(spec, dataset, options.generation, began)
@@ -191,9 +191,10 @@ class _Build:
             return shard.find(key) is not None
 
 
-def check_memory(limit: int) -> None:
-    """Raises NotEnoughRoom when no build fits ``limit`` bytes."""
-    Budget.of(limit)
+def check_room(spec: DatasetSpec, options: Options) -> None:
+    """Raises NotEnoughRoom when this build does not fit its memory limit, or the limit of open files."""
+    Budget.of(options.memory_limit, shards=spec.shards)
+    check_open_files(spec.shards)
 
 
 def usable_cores() -> int:

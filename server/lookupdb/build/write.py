@@ -7,7 +7,6 @@ of the stream happened to end or where memory ran short.
 from __future__ import annotations
 
 import os
-import resource
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,18 +19,16 @@ from typing import Final, Self
 import lmdb
 
 from lookupdb import disk, shardfile
+from lookupdb.build.budget import transaction_bytes
 from lookupdb.build.compress import Compressor
 from lookupdb.build.runs import Record
 from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.keys import MAX_KEY_BYTES, shard_of
 from lookupdb.manifest import ShardFile, Totals
+from lookupdb.runtime.descriptors import require_descriptors
 from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta, frame
 from lookupdb.store.dataset import sha256_of
 
-DIRTY_BYTES: Final = 32 << 20
-"""What all shards together hold in memory before it is written; a transaction's share of it is at least
-``_MIN_TRANSACTION_BYTES``, because each costs some pages."""
-_MIN_TRANSACTION_BYTES: Final = 256 << 10
 _FIRST_MAP_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4096
 _NODE_BYTES: Final = 16
@@ -39,7 +36,8 @@ _NODE_BYTES: Final = 16
 _BATCHES_AHEAD: Final = 3
 _PROBE_PAGES: Final = 256
 _FILES_A_SHARD: Final = 2
-_OTHER_FILES: Final = 256
+_OTHER_FILES: Final = 128
+"""Sockets of the store, pipes, and runs to merge, which are the fewer the fewer files may be open."""
 _LARGEST_NODE: Final = 2038
 """LMDB puts a value on pages of its own when key, value and 8 bytes are together longer than this."""
 
@@ -167,6 +165,8 @@ class ShardWriter:
         if not consumed == added == len(items):
             raise AssertionError(f"{self.path}: {added} of {len(items)} records were appended: keys out of order")
         self._pending += cost
+        if self._pending > self._transaction_bytes:
+            self._commit()  # one record, larger than a transaction may be: it must not stay in memory
 
     def _make_room(self, needed: int) -> None:
         """Let the map hold ``needed`` more bytes of records.
@@ -223,8 +223,8 @@ class GenerationWriter:
         self._dictionary = dictionary
         self._threads = threads
         self._compressor = Compressor(dictionary, threads) if meta.compression == "zstd" else None
-        allow_open_files(_FILES_A_SHARD * meta.shards + _OTHER_FILES)
-        share = max(_MIN_TRANSACTION_BYTES, DIRTY_BYTES // meta.shards)
+        check_open_files(meta.shards)
+        share = transaction_bytes(meta.shards)
         self._stack = ExitStack()
         with self._stack as stack:
             names = [shardfile.file_name(number, meta.shards) for number in range(meta.shards)]
@@ -286,17 +286,14 @@ class GenerationWriter:
         self._stack.close()
 
 
-def allow_open_files(count: int) -> None:
-    """Raise this process's own limit of open files to ``count``. Raises NotEnoughRoom when it may not be raised."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= count:
-        return
-    if hard != resource.RLIM_INFINITY and hard < count:
-        raise NotEnoughRoom(
-            f"this build needs {count:,} open files, the limit is {hard:,}",
-            hint="raise the limit (ulimit -Hn), or give the dataset fewer shards",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+def open_files(shards: int) -> int:
+    """How many files a build of ``shards`` shards has open at once, at most."""
+    return _FILES_A_SHARD * shards + _OTHER_FILES
+
+
+def check_open_files(shards: int) -> None:
+    """Raise this process's own limit of open files. Raises NotEnoughRoom when it may not be raised far enough."""
+    require_descriptors(open_files(shards), "this build", "give the dataset fewer shards")
 
 
 def describe(meta: ShardMeta, number: int, sums: Sums) -> ShardMeta:

@@ -5,9 +5,14 @@ Distributions keep the soft limit at 1,024 for programs that use ``select``, and
 
 from __future__ import annotations
 
+import errno
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from lookupdb.errors import NotEnoughRoom
 
 MOST: Final = 1 << 20
 """More is never asked for: some hosts allow a thousand million, and nothing here could use them."""
@@ -41,6 +46,33 @@ def open_descriptors() -> int:
         return sum(1 for _ in _OPEN.iterdir()) - 1  # listing them takes one
     except OSError:
         return 0
+
+
+def require_descriptors(count: int, purpose: str, remedy: str) -> None:
+    """Raise NotEnoughRoom when this process may not have ``count`` files open, as ``purpose`` needs.
+
+    ``remedy`` is what else than raising the limit would help.
+    """
+    limit = raise_limit()
+    if limit < count:
+        raise NotEnoughRoom(
+            f"{purpose} needs {count:,} open files, the limit is {limit:,}",
+            hint=f"raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime), or {remedy}",
+        )
+
+
+@contextmanager
+def enough_descriptors(purpose: str) -> Iterator[None]:
+    """Turn "too many open files" into NotEnoughRoom."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise NotEnoughRoom(
+            f"a build could not {purpose}: {error.strerror}, the limit is {raise_limit():,}",
+            hint="raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime)",
+        ) from error
 
 
 def _as_number(limit: int) -> int:
