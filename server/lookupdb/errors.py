@@ -6,6 +6,7 @@ LookupdbError (1)
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
 ├── GateClosed (4)           the generation was built and must not be rolled out
 ├── StoreError (5)           the store cannot be read or written
+│   ├── StoreUnreachable (5) it is not there, or not yet
 │   ├── StoreDenied (5)      it does not let us in
 │   ├── GenerationMissing (5)  it holds no such whole generation
 │   ├── GenerationExists (5) a generation never changes: it is there, of another spec
@@ -71,6 +72,10 @@ class StoreError(LookupdbError):
 
     exit_code = 5
     reason = "StoreUnavailable"
+
+
+class StoreUnreachable(StoreError):
+    """The store's server does not answer: it may come, or come back."""
 
 
 class StoreDenied(StoreError):

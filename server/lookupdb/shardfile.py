@@ -15,6 +15,7 @@ values: ``expand`` and ``is_framed`` tell, so that one damaged value is the trou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,6 +39,8 @@ FRAMED: Final = 0x24
 NIL: Final = b"$-1\r\n"
 """What RESP answers for a key that is not there."""
 
+_FILE_NAME: Final = re.compile(r"shard-[0-9]{5}-of-[0-9]{5}(?:-([0-9a-f]{12}))?\.lmdb")
+
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
 """No frame may ask for a larger window, in bytes: it bounds what a crafted file can make a server allocate."""
 MAX_VALUE_BYTES: Final = 64 << 20
@@ -52,9 +55,21 @@ _SHORT_BYTES: Final = 4096
 """Bulk strings below have their first line in ``BULK_HEADS``: all that LMDB keeps within a page."""
 
 
-def file_name(shard: int, shards: int) -> str:
-    """The name of a shard's file within its generation."""
-    return f"shard-{shard:05d}-of-{shards:05d}.lmdb"
+def file_name(shard: int, shards: int, attempt: str = "") -> str:
+    """The name of a shard's file within its generation; in a bucket it is unique to the ``attempt`` that built it."""
+    return f"shard-{shard:05d}-of-{shards:05d}{attempt and f'-{attempt}'}.lmdb"
+
+
+def attempt_of(name: str, shard: int, shards: int) -> str | None:
+    """The attempt that the file ``name`` of this shard is of, "" for none; None when it is no such shard's name."""
+    match = _FILE_NAME.fullmatch(name)
+    attempt = (match[1] or "") if match else ""
+    return attempt if name == file_name(shard, shards, attempt) else None
+
+
+def is_file_name(name: str) -> bool:
+    """Whether ``name`` is that of some shard's file."""
+    return _FILE_NAME.fullmatch(name) is not None
 
 
 def frame(value: bytes) -> bytes:

@@ -320,7 +320,7 @@ class TestActiveGenerationThatIsLost:
     def test_without_a_gate_that_compares_it_is_built_though_nothing_can_be_read(self, project: Project) -> None:
         project.damage("g1")
         result = project.build("--active", "g2")
-        assert project.dataset.generations() == ("g1", "g2", "g3")
+        assert project.dataset.published() == ("g1", "g2", "g3")
         assert "generation=g2 comparedWith=none" in _warnings(result)[0]
 
     @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ class TestActiveGenerationThatIsLost:
         assert type(error) is kind
         assert error.hint
         assert f"take spec.gates.{gate} away" in error.hint
-        assert project.dataset.generations() == ("g1", "g2")
+        assert project.dataset.published() == ("g1", "g2")
 
     def test_the_first_generation_of_all_has_nothing_to_compare_with(self, project: Project) -> None:
         for generation in ("g1", "g2"):

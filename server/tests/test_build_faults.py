@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -200,8 +201,9 @@ def failing_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def middleware(environ: dict[str, Any], respond: Any) -> Any:
         path = environ["PATH_INFO"]
         if environ["REQUEST_METHOD"] == "PUT":
-            asked.append(path.rpartition("/")[2])
-            if path.endswith("shard-00001-of-00002.lmdb"):
+            name = path.rpartition("/")[2]
+            asked.append(re.sub("-[0-9a-f]{12}", "", name))
+            if name.startswith("shard-00001-of-00002"):
                 respond("403 Forbidden", [("Content-Type", "application/xml")])
                 return [b"<Error><Code>QuotaExceeded</Code><Message>the bucket is full</Message></Error>"]
         return application(environ, respond)

@@ -57,6 +57,15 @@ class Place:
             (Path(self.url) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(self.url) / path).write_bytes(content)
 
+    def damage(self, dataset: Dataset, generation: str) -> None:
+        """Its only shard is gone."""
+        (shard,) = dataset.manifest(generation).shards
+        path = f"{dataset.address.path}/{generation}/{shard.file}"
+        if self.bucket:
+            self.bucket.delete([path])
+        else:
+            (Path(self.url) / path).unlink()
+
     def living(self, *datasets: Dataset, keep: int = 3, protect: tuple[str, ...] = (), **changes: Any) -> None:
         entries = [
             {
@@ -158,6 +167,15 @@ class TestLiving:
         assert people.generations() == ("g1",)
         assert people.next_generation() == "g2"
 
+    def test_a_damaged_generation_is_not_counted_and_goes_when_it_is_old(self, place: Place) -> None:
+        people = place.publish(place.dataset("people"), "g1", "g2", "g3", "g4", "g5")
+        for generation in ("g2", "g3", "g4"):
+            place.damage(people, generation)
+        place.living(people, keep=2, protect=("g4", "g5"))
+        assert swept(place)[0] == ["team/people (3f2b9c1e): removed g2", "team/people (3f2b9c1e): removed g3"]
+        assert people.generations() == ("g1", "g5"), "two of those that can be rolled out"
+        assert people.damaged() == ("g4",), "what is protected stays, whatever it is"
+
 
 class TestDead:
     def test_a_dataset_is_marked_and_goes_after_the_grace_period(self, place: Place, clock: Clock) -> None:
@@ -203,6 +221,14 @@ class TestDead:
             clock.ahead = 25 * HOUR
             assert swept(place)[1]["removedDatasets"] == 0
             assert list(people.unfinished()) == ["g2"]
+        assert swept(place)[1]["removedDatasets"] == 1
+        assert place.open().addresses() == ()
+
+    def test_its_damaged_generations_go_too(self, place: Place, clock: Clock) -> None:
+        place.damage(place.publish(place.dataset("gone"), "g1"), "g1")
+        place.living()
+        swept(place)
+        clock.ahead = 25 * HOUR
         assert swept(place)[1]["removedDatasets"] == 1
         assert place.open().addresses() == ()
 

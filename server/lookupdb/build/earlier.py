@@ -37,13 +37,13 @@ def holds(dataset: Dataset, spec: DatasetSpec, fingerprint: str) -> bool:
 
 
 def active_manifest(dataset: Dataset, generation: str | None, wanted: Gates) -> Manifest | None:
-    """The manifest that gates compare with: of ``generation``, or of the newest whole one; None when there is none yet.
+    """The manifest that gates compare with: of ``generation``, or of the newest published; None when there is none yet.
 
     For one that is lost or cannot be read the newest stands in that can, and a warning says so. When none can, and
     ``wanted`` has a gate that compares, raises GenerationMissing or CorruptFile: a source that has shrunk must not
     pass because the store was lost with it. Raises StoreError when the store itself cannot be read.
     """
-    name = generation or dataset.newest()
+    name = generation or next(reversed(dataset.published()), None)
     if name is None:
         return None
     try:

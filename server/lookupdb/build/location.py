@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
+from lookupdb.network import describe_failure, is_unreachable, without_secrets
 
 MAX_FILES: Final = 10_000
 """The most files one url may match: a pattern that matches more is taken for a mistake."""
@@ -188,22 +189,16 @@ def _find_http(url: str) -> list[Found]:
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         raise BadSource(
-            f"{shown(url)}: plain http is read from this machine only: anybody on the way could change the data",
-            hint="use https://",
+            f"{without_secrets(url)}: plain http is read from this machine only",
+            hint="anybody on the way could change the data: use https://",
         )
-    with remote_errors(shown(url)):
+    with remote_errors(without_secrets(url)):
         client = {**_CLIENT, "allow_http": parts.scheme == "http"}
         # The whole url is the store, the empty path is in it: a query, as signed urls have, stays as it is. And GET,
         # because a url signed for GET answers 403 to HEAD.
         store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]
         meta = obstore.get(store, "").meta
-        return [Found(_describe(shown(url), meta), Remote(store, ""))]
-
-
-def shown(url: str) -> str:
-    """``url`` without what may be secret in it: user, password, query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        return [Found(_describe(without_secrets(url), meta), Remote(store, ""))]
 
 
 def _find_object(url: str) -> list[Found]:
@@ -289,8 +284,12 @@ def remote_errors(url: str) -> Iterator[None]:
     except PreconditionError as error:
         raise BadSource(f"{url} changed while it was read", hint="build again once it is complete") from error
     except (BaseError, OSError, ValueError) as error:
-        reason = str(error).split("Debug source:")[0].strip()
-        raise BadSource(f"{url} cannot be read: {reason}") from error
+        raise BadSource(f"{url} cannot be read: {describe_failure(error)}", hint=_hint(error)) from error
+
+
+def _hint(error: Exception) -> str | None:
+    """What to do about a server that cannot be spoken to; None where its own words say it."""
+    return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
 
 
 SCHEMES: Final[dict[str, Callable[[str], list[Found]]]] = {

@@ -43,7 +43,7 @@ class Options:
     generation: str | None = None
     """None: the next free one."""
     active: str | None = None
-    """The generation that gates compare with; None: the newest whole one. The newest readable one stands in for it."""
+    """The generation that gates compare with; None: the newest published. The newest readable one stands in for it."""
     unless_fingerprint: str | None = None
     """Build nothing when the source has this fingerprint and the store a generation of it, built to the same spec."""
     local_files: bool = True
@@ -146,9 +146,9 @@ class _Build:
             lookupdb=__version__,
         )
         self.progress.phase("publishing", None, "bytes")
-        self.claim.publish(manifest)
+        published = self.claim.publish(manifest)
         self.progress.done()
-        return manifest
+        return published
 
     def _write(self, records: SortedRecords, duplicates: Duplicates) -> tuple[bytes, tuple[ShardFile, ...], Totals]:
         spec = self.spec

@@ -56,6 +56,12 @@ def _replace(old: Mapping[str, str], new: Mapping[str, str]) -> None:
     os.environ.update(new)
 
 
+def endpoint(scheme: str, variables: Mapping[str, str]) -> str | None:
+    """Where the bucket's server is, when it is not the provider's own."""
+    names = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3", "STORAGE_ENDPOINT", "BASE_URL")
+    return next((found for name in names if (found := variables.get(_PROVIDERS[scheme] + name))), None)
+
+
 def may_be_http(scheme: str, variables: Mapping[str, str]) -> bool:
     """Whether the bucket's endpoint may be plain http: for a store of one's own, on one's own network."""
     return variables.get(f"{_PROVIDERS[scheme]}ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lookupdb.errors import CorruptFile, GenerationMissing
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError
 from lookupdb.manifest import Manifest, ShardFile, generation_number
 from lookupdb.store.layout import Address, checked_generation
 
@@ -20,7 +20,8 @@ _CHUNK: Final = 1 << 20
 class Claim(ABC):
     """The sole right to build one generation. Leaving it without ``publish`` leaves nothing of that generation.
 
-    A process that is killed loses its claim: its partial files are removed by the next claim on the dataset.
+    A process that is killed loses its claim: its partial files are removed by the next claim on the dataset. So does
+    one that stood still for too long, and it can publish nothing from then on.
     """
 
     generation: str
@@ -28,12 +29,17 @@ class Claim(ABC):
     """An empty folder on this machine, for the generation's shard files."""
 
     @abstractmethod
-    def publish(self, manifest: Manifest) -> None:
-        """Make the generation whole: its shard files first, manifest.json last. Raises StoreError, NotEnoughRoom."""
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Make the generation whole, its shard files first, manifest.json last; returns the manifest as it stands then,
+        with the files' names in the store.
+
+        Raises StoreError, NotEnoughRoom. When the store did not say whether it published, a claim on the same
+        generation finds out, and completes what had been decided.
+        """
 
     @abstractmethod
     def release(self) -> None:
-        """Give the claim up and remove what was not published. May be called twice."""
+        """Give the claim up and remove what is certain not to be published, now or later. May be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +51,7 @@ class Claim(ABC):
 
 
 class Dataset(ABC):
-    """One dataset's generations. Only whole ones are seen: those whose manifest.json stands."""
+    """One dataset's generations. A whole one has its manifest.json, and every shard that this names with its size."""
 
     address: Address
     url: str
@@ -56,8 +62,12 @@ class Dataset(ABC):
         """The whole generations, oldest first. Raises StoreError."""
 
     @abstractmethod
+    def published(self) -> tuple[str, ...]:
+        """The generations whose manifest.json stands, whole or damaged, oldest first. Raises StoreError."""
+
+    @abstractmethod
     def manifest(self, generation: str) -> Manifest:
-        """Raises GenerationMissing when there is no such whole generation, CorruptFile when its manifest is not one."""
+        """Raises GenerationMissing when there is no manifest.json, CorruptFile when it is not one."""
 
     @abstractmethod
     def next_generation(self) -> str:
@@ -82,7 +92,8 @@ class Dataset(ABC):
     def claim(self, generation: str, scratch: Path) -> Claim:
         """Claim ``generation`` for building; a dead builder's claim is taken over once it is known to be dead.
 
-        Raises GenerationExists when it is whole, StoreError when somebody else is building it.
+        Raises GenerationExists when it is whole, CorruptFile when it is published and damaged, StoreError when somebody
+        else is building it.
         """
 
     @abstractmethod
@@ -91,7 +102,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def unfinished(self) -> dict[str, float]:
-        """Generations that are not whole, and when anything of them last changed (UNIX time): builds under way, and
+        """Generations without manifest.json, and when anything of them last changed (UNIX time): builds under way, and
         what dead ones and interrupted removals left. Raises StoreError."""
 
     @abstractmethod
@@ -106,23 +117,67 @@ class Dataset(ABC):
     def free_bytes(self) -> int | None:
         """How much more the store can take; None when it does not say."""
 
+    def damaged(self) -> tuple[str, ...]:
+        """The published generations that are not whole, oldest first: nothing can be rolled out of them."""
+        published, whole = self.published(), set(self.generations())  # in this order: one may be published in between
+        return tuple(generation for generation in published if generation not in whole)
+
     def newest(self) -> str | None:
         """The newest whole generation."""
         return next(reversed(self.generations()), None)
 
     def prune(self, keep: int, protect: Collection[str] = ()) -> tuple[str, ...]:
-        """Remove all but the newest ``keep`` generations and those in ``protect``; what was removed, oldest first."""
-        generations = self.generations()
-        removed = tuple(name for name in generations[: max(0, len(generations) - keep)] if name not in protect)
+        """Remove all but the newest ``keep`` whole generations and those in ``protect``, and damaged ones older than
+        these; what was removed, oldest first."""
+        kept = self.generations()[-keep:]
+        oldest = min(map(generation_number, kept), default=0)
+        older = (name for name in self.published() if generation_number(name) < oldest)
+        removed = tuple(name for name in older if name not in protect)
         for name in removed:
             self.remove(name)
         return removed
+
+    def _refusal(self, generation: str) -> StoreError:
+        """Why ``generation``, whose manifest.json stands, cannot be claimed."""
+        damage = self._damage(generation)
+        if not damage:
+            return GenerationExists(
+                f"generation {generation} of {self.address} exists already in {self.url}",
+                hint="a generation never changes: leave --generation away to build the next one",
+            )
+        return CorruptFile(
+            f"generation {generation} of {self.address} in {self.url} is damaged: {damage}",
+            hint="a generation never changes: leave --generation away to build the next one",
+        )
+
+    def _damage(self, generation: str) -> str:
+        """What keeps a published generation from being whole; nothing when it is."""
+        try:
+            missing = self._missing_files(self.manifest(generation))
+        except CorruptFile as error:
+            return error.message
+        return f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else "".join(missing)
+
+    @abstractmethod
+    def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
+        """A sentence for each shard of a published generation that is not there with the size that it should have."""
 
     def _missing(self, generation: str) -> GenerationMissing:
         there = ", ".join(self.generations()) or "none"
         return GenerationMissing(
             f"{self.url} has no generation {checked_generation(generation)}", hint=f"it has: {there}"
         )
+
+
+def missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """A sentence for each shard of ``manifest`` whose file is not in ``sizes`` (name → bytes) with the right size."""
+    return tuple(
+        f"{shard.file} is missing"
+        if shard.file not in sizes
+        else f"{shard.file} is {sizes[shard.file]} bytes long instead of {shard.bytes}"
+        for shard in manifest.shards
+        if sizes.get(shard.file) != shard.bytes
+    )
 
 
 def in_order(names: Collection[str]) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ def difference(
         _compare(_merged(before), _merged(after), found)
         return found
     for old, new, *described in zip(before, after, *files, strict=True):
-        if described[0] == described[1]:
-            found.same += described[0].records  # the very same file
+        if described[0].sha256 == described[1].sha256:
+            found.same += described[0].records  # the very same content, whatever the files are called
         else:
             _compare(_entries(old), _entries(new), found)
     for changes in found.samples.values():

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.errors import GenerationExists, NotEnoughRoom, StoreDenied, StoreError
+from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.dataset import Claim, Dataset, in_order
+from lookupdb.store.dataset import Claim, Dataset, in_order, missing_files
 from lookupdb.store.layout import Address, checked_generation, is_generation, parse_manifest
 from lookupdb.store.locks import try_lock, unlock
 
@@ -60,8 +60,26 @@ class DirectoryDataset(Dataset):
         self.url = str(self.folder)
 
     def generations(self) -> tuple[str, ...]:
+        """Folders whose files are what their manifest.json says."""
+        return tuple(generation for generation in self.published() if self._is_whole(generation))
+
+    def published(self) -> tuple[str, ...]:
         """Folders with a manifest.json."""
         return in_order({name for name in self._names() if is_generation(name) and self._manifest_path(name).is_file()})
+
+    def _is_whole(self, generation: str) -> bool:
+        try:
+            return not self._missing_files(self.manifest(generation))
+        except (CorruptFile, GenerationMissing):  # missing: removed since it was listed
+            return False
+
+    def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
+        folder, sizes = self.folder / manifest.generation, {}
+        with store_errors(f"cannot list {folder}"):
+            for shard in manifest.shards:
+                with suppress(FileNotFoundError):
+                    sizes[shard.file] = (folder / shard.file).stat().st_size
+        return missing_files(manifest, sizes)
 
     def manifest(self, generation: str) -> Manifest:
         """Reads manifest.json."""
@@ -173,10 +191,7 @@ class DirectoryDataset(Dataset):
     def _clear(self, generation: str) -> None:
         """Remove what is left of builds and removals that were interrupted. ``generation`` is locked by us."""
         if self._manifest_path(generation).is_file():
-            raise GenerationExists(
-                f"generation {generation} of {self.address} exists already in {self.folder}",
-                hint="a generation never changes: leave --generation away to build the next one",
-            )
+            raise self._refusal(generation)
         if (self.folder / generation).exists():
             shutil.rmtree(self.folder / generation)
         for name in {match[1] for match in map(_HIDDEN.fullmatch, self._names()) if match}:
@@ -197,7 +212,7 @@ class DirectoryClaim(Claim):
         self._target = dataset / generation
         self._lock: int | None = lock
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: Manifest) -> Manifest:
         """Everything is on the disk before the rename that makes it visible."""
         with store_errors(f"cannot publish {self._target}"):
             path = self.folder / FILE_NAME
@@ -209,6 +224,7 @@ class DirectoryClaim(Claim):
             disk.sync_folder(self.folder)
             self.folder.rename(self._target)
             disk.sync_folder(self._target.parent)
+        return manifest
 
     def release(self) -> None:
         """After ``publish`` only the lock is left."""

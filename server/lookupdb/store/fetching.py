@@ -6,34 +6,27 @@ It arrives beside what serves: slowly enough to leave the disk to others, and wi
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from lookupdb import disk
-from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError, UsageError
+from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.shardfile import is_file_name
 from lookupdb.store.dataset import Dataset
 from lookupdb.store.directory import store_errors
-
-log = logging.getLogger(__name__)
+from lookupdb.store.patience import ask_patiently
 
 PATIENCE_SECONDS: Final = 20.0
 """So long a store may fail, without a byte coming from it, before a fetch is given up."""
-_BACKOFF_SECONDS: Final = 0.25
-_MAX_BACKOFF_SECONDS: Final = 4.0
 _DROPPED_BYTES: Final = 32 << 20
 """After so many bytes, what was written is put on the disk and its pages are let go."""
 _CHUNK: Final = 1 << 20
-_FINAL: Final = (CorruptFile, GenerationMissing, StoreDenied)
-"""Trying again does not help."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,7 @@ class Fetch:
         A file that is there, whole, is not fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, and UsageError
         when the generation has no such shard.
         """
-        manifest = self._patiently(lambda: self._dataset.manifest(generation))
+        manifest = ask_patiently(lambda: self._dataset.manifest(generation), self._patience)
         shards = manifest.shards
         if number >= len(shards):
             raise UsageError(f"there is no shard {number} in {generation}: it has 0 to {len(shards) - 1}")
@@ -81,12 +74,15 @@ class Fetch:
         return Fetched("present" if present else "fetched", entry.file, entry.bytes, seconds)
 
     def _clear(self, manifest: Manifest) -> None:
-        """What another fetch left; and first of all another generation's manifest, which would tell lies."""
+        """Remove another generation's manifest, which would tell lies, its shards, and what other fetches left."""
         path = self._folder / FILE_NAME
         if path.exists() and path.read_bytes() != manifest.to_json():
             path.unlink()
-        for left in self._folder.glob(".*.partial"):
-            left.unlink(missing_ok=True)
+        ours = {shard.file for shard in manifest.shards}
+        for file in self._folder.iterdir():
+            is_partial = file.name.startswith(".") and file.suffix == ".partial"
+            if is_partial or (is_file_name(file.name) and file.name not in ours):
+                file.unlink(missing_ok=True)
 
     def _check_room(self, entry: ShardFile) -> None:
         free = shutil.disk_usage(self._folder).free
@@ -144,7 +140,7 @@ class Fetch:
                 source = self._dataset.read(generation, entry, came)
                 raise
 
-        while came < entry.bytes and (data := self._patiently(chunk)) is not None:
+        while came < entry.bytes and (data := ask_patiently(chunk, self._patience)) is not None:
             came += len(data)
             yield data
 
@@ -163,22 +159,6 @@ class Fetch:
         ahead = self._moved / self._rate - (time.monotonic() - self._began)
         if ahead > 0:
             time.sleep(ahead)
-
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """What ``ask`` returns, asked again while the store may come back."""
-        deadline = time.monotonic() + self._patience
-        delay = _BACKOFF_SECONDS
-        while True:
-            try:
-                return ask()
-            except _FINAL:
-                raise
-            except StoreError as error:
-                if time.monotonic() + delay > deadline:
-                    raise
-                log.warning("the store is asked again", extra={"reason": error.message, "delay": delay})
-            time.sleep(delay)
-            delay = min(2 * delay, _MAX_BACKOFF_SECONDS)
 
 
 def _check(entry: ShardFile, generation: str, size: int, sha256: str) -> None:

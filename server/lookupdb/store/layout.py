@@ -2,6 +2,9 @@
 
 <store>/<cluster id>/<namespace>/<dataset>-<first 8 of its uid>/<generation>/shard-00000-of-00004.lmdb
                                                                              manifest.json
+
+In a bucket the name of a shard's file ends with the attempt that put it, shard-00000-of-00004-3f2b9c1e77aa.lmdb, and
+the manifest says which (see ``publication``); while a generation is built, claim.json stands beside (see ``lease``).
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Ma
     if generation is not None and parsed.generation != generation:
         raise CorruptFile(f"{where} says it describes {parsed.generation}, expected {generation}")
     for number, shard in enumerate(parsed.shards):
-        expected = shardfile.file_name(number, len(parsed.shards))
-        if shard.file != expected:
+        if shardfile.attempt_of(shard.file, number, len(parsed.shards)) is None:
+            expected = shardfile.file_name(number, len(parsed.shards))
             raise CorruptFile(f"{where} names the file {shard.file!r}, expected {expected}")
     return parsed

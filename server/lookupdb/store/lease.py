@@ -2,7 +2,11 @@
 condition that it still is the builder's own.
 
 A claim that stops changing belongs to a builder that died and may be taken over; it is watched rather than dated,
-because the clocks of two machines need not agree.
+because the clocks of two machines need not agree. Whoever was taken over never gets the claim back.
+
+The claim decides who publishes, too: a builder is done when it has put its manifest into its own claim, by the same
+conditional put (``decide``). Such a claim cannot be taken over; whoever meets it completes what it says (``decision``).
+So one that was taken over, however long it stood still and wherever, can publish nothing.
 """
 
 from __future__ import annotations
@@ -11,71 +15,103 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
+from enum import Enum, auto
 from typing import Any, Final
 
-import obstore
 import orjson
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from lookupdb.errors import StoreError
-from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket import Bucket, Standing, Version
+from lookupdb.store.patience import ask_patiently
 
 CLAIM: Final = "claim.json"
+_TRIES: Final = 5
+"""Of one conditional put that meets an older put of our own, which came late."""
+
+
+class State(Enum):
+    """What is known of a claim; each member says what its holder may delete."""
+
+    HELD = auto()
+    """Ours, and nothing is decided: what this attempt has put is nobody's."""
+    LOST = auto()
+    """Another's or gone, for good: this attempt will never be published, and what it has put is nobody's."""
+    UNKNOWN = auto()
+    """A decision was sent and no answer came: nothing may be deleted."""
+    DECIDED = auto()
+    """The manifest is in the claim: nothing that it names may be deleted, nor the claim before manifest.json stands."""
+
+
+class Decided(Exception):
+    """The claim holds the manifest that is to be published."""
+
+    def __init__(self, manifest: bytes) -> None:
+        super().__init__()
+        self.manifest = manifest
 
 
 class Lease:
     """A claim object and the thread that keeps it fresh."""
 
     def __init__(self, bucket: Bucket, prefix: str, what: str) -> None:
+        """Raises StoreError when somebody else is building ``what``, Decided when somebody else was done with it."""
+        self.attempt: Final = uuid.uuid4().hex[:12]
+        """Unique to this claim: part of the names of what is put under it."""
+        self.state = State.HELD
         self._bucket = bucket
         self._path = f"{prefix}/{CLAIM}"
         self._what = what
-        self._owner = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._owner = f"{os.uname().nodename}:{os.getpid()}:{self.attempt}"
         self._beat = 0
-        self._lost: str | None = None
+        self._version: Version = {}
         self._stop = threading.Event()
-        with bucket.errors("claim a generation in"):
-            self._version = self._take()
+        self._take()
         self._thread = threading.Thread(target=self._keep, name="claim", daemon=True)
         self._thread.start()
 
-    def _take(self) -> dict[str, Any]:
-        try:
-            return self._put("create")
-        except AlreadyExistsError:
-            pass
-        seen = self._watch()
-        try:
-            return self._put("create" if seen is None else seen)
-        except (AlreadyExistsError, PreconditionError) as error:
-            raise self._taken() from error
+    def _take(self) -> None:
+        """Put a claim where there is none, or in the place of one whose builder is dead."""
+        standing = ask_patiently(self._create, self._bucket.patience)
+        if self._is_ours(standing):
+            return
+        assert standing.body is not None
+        if manifest := _decision(standing):
+            raise Decided(manifest)
+        self._watch(standing)
+        if not self._is_ours(self._put(standing.version)):
+            raise self._taken()
 
-    def _watch(self) -> dict[str, Any] | None:
-        """The version of a claim that did not change for a lease, or None when it went away. Raises StoreError."""
-        first = self._head()
+    def _create(self) -> Standing:
+        standing = self._put("create")
+        if standing.body is None:
+            raise standing.error or self._taken()
+        return standing
+
+    def _watch(self, first: Standing) -> None:
+        """Return when the claim has not changed for a lease. Raises StoreError."""
         deadline = time.monotonic() + self._bucket.lease
         while time.monotonic() < deadline:
             time.sleep(min(1.0, self._bucket.lease / 10))
-            now = self._head()
-            if now is None:
-                return None
-            if now != first:
+            if self._bucket.read(self._path).version != first.version:
                 raise self._taken()
-        return first
 
-    def _head(self) -> dict[str, Any] | None:
-        try:
-            meta = obstore.head(self._bucket.store, self._path)
-        except FileNotFoundError:
-            return None
-        return _version(meta)
-
-    def _put(self, mode: Any) -> dict[str, Any]:
+    def _put(self, mode: Any, manifest: bytes | None = None) -> Standing:
+        """Put the claim, and again where an earlier put of ours came late and displaced the version that was known."""
         self._beat += 1
-        body = orjson.dumps({"owner": self._owner, "beat": self._beat})
-        return _version(obstore.put(self._bucket.store, self._path, body, mode=mode))
+        members = {"owner": self._owner, "beat": self._beat, "manifest": manifest and manifest.decode()}
+        body = orjson.dumps(members)
+        for _ in range(_TRIES):
+            standing = self._bucket.put_if(self._path, body, mode)
+            if not self._is_ours(standing):
+                break
+            mode = self._version = standing.version
+            if standing.body == body:
+                break
+        return standing
+
+    def _is_ours(self, standing: Standing) -> bool:
+        return _member(standing, "owner") == self._owner
 
     def _taken(self) -> StoreError:
         return StoreError(
@@ -85,43 +121,62 @@ class Lease:
 
     def _keep(self) -> None:
         while not self._stop.wait(self._bucket.heartbeat):
-            try:
-                self._version = self._put(self._version)
-            except (PreconditionError, FileNotFoundError) as error:
-                self._lost = str(error)
-                return
-            except BaseError:
-                continue  # the network may come back before the lease is over
+            with suppress(StoreError):  # the network may come back before the lease is over
+                if not self._is_ours(self._put(self._version)):
+                    self.state = State.LOST
+                    return
 
     def check(self) -> None:
         """Raises StoreError when somebody else took the claim over."""
-        if self._lost is not None:
-            raise StoreError(f"{self._what} was taken over by another process while this one stood still")
+        if self.state is State.LOST:
+            raise StoreError(
+                f"{self._what} was taken over by another process while this one stood still",
+                hint="run the build again: what the other one has published is kept",
+            )
 
-    def renew(self) -> None:
-        """Prove that the claim is ours at this moment, and end the heartbeat. Raises StoreError."""
-        self._end()
-        self.check()
-        with self._bucket.errors("claim a generation in"):
-            try:
-                self._version = self._put(self._version)
-            except (PreconditionError, FileNotFoundError) as error:
-                self._lost = str(error)
+    def decide(self, manifest: bytes) -> None:
+        """From here on ``manifest`` and no other is to be published; ends the heartbeat.
+
+        Raises StoreError, and ``state`` is what is known then.
+        """
+        self.end_heartbeat()
         self.check()
 
-    def _end(self) -> None:
+        def put() -> Standing:
+            standing = self._put(self._version, manifest)
+            if self._is_ours(standing) and _decision(standing) is None:  # not done, but it may come yet
+                raise standing.error or StoreError(f"the claim of {self._what} does not keep what is put into it")
+            return standing
+
+        self.state = State.UNKNOWN
+        standing = ask_patiently(put, self._bucket.patience)
+        self.state = State.DECIDED if self._is_ours(standing) else State.LOST
+        self.check()
+
+    def end_heartbeat(self) -> None:
+        """Let the claim run out, unless it is put anew."""
         self._stop.set()
         self._thread.join()
 
-    def release(self) -> None:
-        """Remove the claim if it is ours; without a network it runs out by itself."""
-        self._end()
-        if self._lost is None:
-            self._lost = "released"
-            with suppress(BaseError, FileNotFoundError):
-                obstore.delete(self._bucket.store, self._path)
+    def remove(self) -> None:
+        """Delete the claim if it is ours. Without a network it runs out by itself."""
+        self.end_heartbeat()
+        with suppress(StoreError):
+            if self._is_ours(self._bucket.read(self._path)):
+                self._bucket.delete([self._path])
+        self.state = State.LOST
 
 
-def _version(known: Mapping[str, Any]) -> dict[str, Any]:
-    """What a condition on an object names: stores tell an ETag, a version or both."""
-    return {name: known[name] for name in ("e_tag", "version") if known[name] is not None}
+def _member(standing: Standing, name: str) -> str | None:
+    """A member of the claim that stands; None when there is no such member, or nothing that is a claim."""
+    try:
+        value = orjson.loads(standing.body or b"{}")[name]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _decision(standing: Standing) -> bytes | None:
+    """The manifest that the claim's builder decided to publish, if it did."""
+    manifest = _member(standing, "manifest")
+    return None if manifest is None else manifest.encode()

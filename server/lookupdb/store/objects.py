@@ -1,33 +1,29 @@
-"""A store in a bucket: a generation's objects are put one by one, its manifest.json last and only if none is there.
-
-A build holds a lease (see ``lease``) on the generation that it builds.
-"""
+"""A dataset's generations in a bucket: how they are found, read and removed. ``publication`` puts them there."""
 
 from __future__ import annotations
 
-import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 import obstore
-from obstore.exceptions import BaseError
 
-from lookupdb.errors import GenerationExists, StoreError
+from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.bucket import PART_BYTES, Bucket
-from lookupdb.store.dataset import Claim, Dataset, in_order, verify
+from lookupdb.store.bucket import PART_BYTES, Bucket, Version, version_of
+from lookupdb.store.dataset import Claim, Dataset, in_order, missing_files, verify
 from lookupdb.store.directory import store_errors
 from lookupdb.store.layout import Address, checked_generation, is_generation, parse_manifest
-from lookupdb.store.lease import CLAIM, Lease
+from lookupdb.store.lease import CLAIM, Decided, Lease
+from lookupdb.store.publication import ObjectClaim, complete_for_another
 
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-_PARTS_AT_ONCE: Final = 4
-"""Bounds what an upload holds in memory: parts × their size."""
+Files = Mapping[str, dict[str, Any]]
+"""Name → what the store tells of the object."""
 
 
 class ObjectDataset(Dataset):
@@ -37,23 +33,45 @@ class ObjectDataset(Dataset):
         self.bucket = bucket
         self.address = address
         self.url = f"{bucket.url}/{address.path}"
+        self._manifests: dict[str, tuple[Version, Manifest]] = {}
+        """By generation, as they were when they were read: to say what is whole takes all of them."""
 
     def generations(self) -> tuple[str, ...]:
-        """Those that have a manifest.json."""
-        names = self.bucket.names(self.address.path)
-        return in_order({name for name, files in names.items() if is_generation(name) and FILE_NAME in files})
+        """Takes one listing, and a GET for each manifest.json that was not read before."""
+        found = self.bucket.entries(self.address.path)
+        return tuple(generation for generation in _published(found) if self._is_whole(generation, found[generation]))
+
+    def published(self) -> tuple[str, ...]:
+        """Takes one listing."""
+        return _published(self.bucket.entries(self.address.path))
+
+    def _is_whole(self, generation: str, files: Files) -> bool:
+        try:
+            manifest = self._known_manifest(generation, version_of(files[FILE_NAME]))
+        except (CorruptFile, GenerationMissing):  # missing: removed since it was listed
+            return False
+        return not missing_files(manifest, _sizes(files))
+
+    def _known_manifest(self, generation: str, version: Version) -> Manifest:
+        known = self._manifests.get(generation)
+        return known[1] if known and version and known[0] == version else self.manifest(generation)
 
     def manifest(self, generation: str) -> Manifest:
         """Gets manifest.json."""
-        path = f"{self.address.path}/{checked_generation(generation)}/{FILE_NAME}"
-        with self.bucket.errors("read"):
-            try:
-                text = bytes(obstore.get(self.bucket.store, path).bytes())
-            except FileNotFoundError:
-                text = None
-        if text is None:
+        path = f"{self._prefix(generation)}/{FILE_NAME}"
+        standing = self.bucket.read(path)
+        if standing.body is None:
+            self._manifests.pop(generation, None)
             raise self._missing(generation)
-        return parse_manifest(text, f"{self.bucket.url}/{path}", generation)
+        manifest = parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
+        self._manifests[generation] = (standing.version, manifest)
+        return manifest
+
+    def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
+        return missing_files(manifest, _sizes(self.bucket.files(self._prefix(manifest.generation))))
+
+    def _prefix(self, generation: str) -> str:
+        return f"{self.address.path}/{checked_generation(generation)}"
 
     def next_generation(self) -> str:
         """One more than the highest name with any object, a claim included."""
@@ -66,24 +84,36 @@ class ObjectDataset(Dataset):
 
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         """A verified copy."""
-        return self._copy(f"{self.address.path}/{checked_generation(generation)}/{shard.file}", shard, scratch)
+        return self._copy(generation, shard, scratch)
 
     @contextmanager
-    def _copy(self, path: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
+    def _copy(self, generation: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
         target = scratch / f"{uuid.uuid4().hex}-{shard.file}"
         try:
-            with store_errors(f"cannot copy {self.bucket.url}/{path} to {scratch}"), target.open("wb") as file:
-                for chunk in self._chunks(path, 0):
+            doing = f"cannot copy {self.url}/{generation}/{shard.file} to {scratch}"
+            with store_errors(doing), target.open("wb") as file:
+                for chunk in self.read(generation, shard):
                     file.write(chunk)
             verify(target, shard)
             yield target
         finally:
             target.unlink(missing_ok=True)
 
-    def _chunks(self, path: str, start: int) -> Iterator[bytes]:
+    def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
+        """As the bucket sends it. Raises CorruptFile when a generation that is published lacks the shard."""
+        path = f"{self._prefix(generation)}/{shard.file}"
         options: GetOptions = {"range": {"offset": start}} if start else {}
         with self.bucket.errors("read"):
-            stream = obstore.get(self.bucket.store, path, options=options).stream(min_chunk_size=PART_BYTES)
+            try:
+                stream = obstore.get(self.bucket.store, path, options=options).stream(min_chunk_size=PART_BYTES)
+            except FileNotFoundError:
+                stream = None
+        if stream is None:
+            self.manifest(generation)  # GenerationMissing, when all of it is gone
+            raise CorruptFile(
+                f"{shard.file} of {generation} is missing in {self.url}, its manifest names it",
+                hint="the generation is damaged: build another",
+            )
         while True:
             with self.bucket.errors("read"):
                 chunk = next(stream, None)
@@ -91,112 +121,61 @@ class ObjectDataset(Dataset):
                 return
             yield bytes(chunk)
 
-    def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
-        """As the bucket sends it."""
-        yield from self._chunks(f"{self.address.path}/{checked_generation(generation)}/{shard.file}", start)
-
     def claim(self, generation: str, scratch: Path) -> Claim:
         """Puts the claim object; where there is one already, watches whether its builder lives."""
-        prefix = f"{self.address.path}/{checked_generation(generation)}"
-        lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}")
+        prefix = self._prefix(generation)
         try:
-            files = self.bucket.names(self.address.path).get(generation, [])
+            lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}")
+        except Decided as decided:
+            complete_for_another(self.bucket, prefix, decided.manifest)
+            raise self._refusal(generation) from None
+        try:
+            files = self.bucket.files(prefix)
             if FILE_NAME in files:
-                raise GenerationExists(
-                    f"generation {generation} of {self.address} exists already in {self.url}",
-                    hint="a generation never changes: leave --generation away to build the next one",
-                )
-            self._delete(prefix, [name for name in files if name != CLAIM])
+                raise self._refusal(generation)
+            self.bucket.delete([f"{prefix}/{name}" for name in files if name != CLAIM])
             return ObjectClaim(self.bucket, prefix, lease, scratch)
         except BaseException:
-            lease.release()
+            lease.remove()
             raise
 
     def remove(self, generation: str) -> None:
         """The manifest first, then the rest."""
-        prefix = f"{self.address.path}/{checked_generation(generation)}"
-        files = self.bucket.names(self.address.path).get(generation, [])
-        self._delete(prefix, sorted(files, key=lambda name: name != FILE_NAME))
-
-    def _delete(self, prefix: str, files: list[str]) -> None:
-        with self.bucket.errors("remove objects from"):
-            for file in files:
-                with suppress(FileNotFoundError):
-                    obstore.delete(self.bucket.store, f"{prefix}/{file}")
+        prefix = self._prefix(generation)
+        files = self.bucket.files(prefix)
+        if FILE_NAME in files:
+            self.bucket.delete([f"{prefix}/{FILE_NAME}"])
+        self.bucket.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
 
     def unfinished(self) -> dict[str, float]:
         """Those with objects but no manifest.json."""
-        entries = self.bucket.entries(self.address.path)
         return {
             name: max(entry["last_modified"].timestamp() for entry in files.values())
-            for name, files in entries.items()
+            for name, files in self.bucket.entries(self.address.path).items()
             if is_generation(name) and FILE_NAME not in files
         }
 
     def note(self, name: str) -> bytes | None:
         """An object beside the generations' prefixes."""
-        with self.bucket.errors("read"):
-            try:
-                return bytes(obstore.get(self.bucket.store, f"{self.address.path}/{name}").bytes())
-            except FileNotFoundError:
-                return None
+        return self.bucket.read(f"{self.address.path}/{name}").body
 
     def write_note(self, name: str, content: bytes | None) -> None:
         """Put or deleted."""
         path = f"{self.address.path}/{name}"
-        with self.bucket.errors("write"):
-            if content is None:
-                with suppress(FileNotFoundError):
-                    obstore.delete(self.bucket.store, path)
-            else:
-                obstore.put(self.bucket.store, path, content)
+        if content is None:
+            self.bucket.delete([path])
+            return
+        with self.bucket.errors("write to"):
+            obstore.put(self.bucket.store, path, content)
 
     def free_bytes(self) -> int | None:
         """A bucket does not say."""
         return None
 
 
-class ObjectClaim(Claim):
-    """Shard files are written in scratch, then put under the generation's name."""
+def _published(found: Mapping[str, Files]) -> tuple[str, ...]:
+    return in_order({name for name, files in found.items() if is_generation(name) and FILE_NAME in files})
 
-    def __init__(self, bucket: Bucket, prefix: str, lease: Lease, scratch: Path) -> None:
-        self._bucket = bucket
-        self._prefix = prefix
-        self._lease = lease
-        self._put: list[str] = []
-        self._published = False
-        self.generation = prefix.rpartition("/")[2]
-        self.folder = scratch / "generation"
-        with store_errors(f"cannot write to the scratch folder {scratch}"):
-            self.folder.mkdir()
 
-    def publish(self, manifest: Manifest) -> None:
-        """Multipart uploads; the manifest is put only if none is there, so that one builder at most succeeds."""
-        for shard in manifest.shards:
-            self._lease.check()
-            path = f"{self._prefix}/{shard.file}"
-            self._put.append(path)
-            with self._bucket.errors(f"put {shard.file} into"):
-                obstore.put(
-                    self._bucket.store,
-                    path,
-                    self.folder / shard.file,
-                    chunk_size=PART_BYTES,
-                    max_concurrency=_PARTS_AT_ONCE,
-                )
-        self._lease.renew()
-        with self._bucket.errors("publish in"):
-            obstore.put(self._bucket.store, f"{self._prefix}/{FILE_NAME}", manifest.to_json(), mode="create")
-        self._published = True
-
-    def release(self) -> None:
-        """What was put and not published is removed, unless the claim is somebody else's by now."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if not self._published:
-            with suppress(StoreError):
-                self._lease.check()
-                for path in self._put:
-                    with suppress(BaseError, FileNotFoundError):
-                        obstore.delete(self._bucket.store, path)
-        self._put.clear()
-        self._lease.release()
+def _sizes(files: Files) -> dict[str, int]:
+    return {name: entry["size"] for name, entry in files.items()}

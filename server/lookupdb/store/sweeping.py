@@ -4,6 +4,7 @@ A dataset that does not live is marked first, by a note in its folder, and remov
 period: a dataset that comes back meanwhile loses its mark and nothing else. Generations whose builder is alive stay.
 The list is older than the sweep: of a living dataset only what is older than the newest generation it protects goes,
 because what was built since may serve, and nothing of one that protects none, of which nobody knows what serves.
+Only whole generations are counted as kept; a damaged one (a shard is missing) goes once it is as old as that.
 What is not known to be ours is never touched, nor is anything of another cluster.
 """
 
@@ -71,13 +72,13 @@ class Sweep:
             yield f"{_called(dataset)}: unmarked: it lives"
             self.summary.unmarked += 1
             self._note(dataset, None)
-        for generation in _outlived(dataset.generations(), living):
+        for generation in _outlived(dataset.generations(), dataset.damaged(), living):
             yield from self._remove(dataset, generation)
         yield from self._remove_remains(dataset)
 
     def _bury(self, dataset: Dataset) -> Iterator[str]:
-        whole, unfinished, mark = dataset.generations(), dataset.unfinished(), dataset.note(MARK)
-        if not (whole or unfinished or mark is not None):
+        published, unfinished, mark = dataset.published(), dataset.unfinished(), dataset.note(MARK)
+        if not (published or unfinished or mark is not None):
             return  # nothing of ours
         since = None if mark is None else _marked_at(mark)
         if since is None:
@@ -85,10 +86,10 @@ class Sweep:
             self.summary.marked += 1
             self._note(dataset, _mark(self._now))
         elif self._now - since >= self._grace:
-            for generation in whole:
+            for generation in published:
                 yield from self._remove(dataset, generation)
             yield from self._remove_remains(dataset)
-            if self._dry or not (dataset.generations() or dataset.unfinished()):
+            if self._dry or not (dataset.published() or dataset.unfinished()):
                 yield f"{_called(dataset)}: removed: it has not lived since {_iso(since)}"
                 self.summary.removed_datasets += 1
                 self._note(dataset, None)
@@ -114,10 +115,12 @@ class Sweep:
             dataset.write_note(MARK, content)
 
 
-def _outlived(whole: Sequence[str], living: Living) -> list[str]:
-    """Of the generations ``whole``, oldest first, those that ``living`` neither keeps nor may come to need."""
+def _outlived(whole: Sequence[str], damaged: Sequence[str], living: Living) -> list[str]:
+    """Of the generations ``whole`` and ``damaged``, those that ``living`` neither keeps nor may come to need, oldest
+    first."""
     newest = max(map(generation_number, living.protect), default=0)
-    older = [generation for generation in whole[: -living.keep] if generation_number(generation) < newest]
+    candidates = sorted((*whole[: -living.keep], *damaged), key=generation_number)
+    older = [generation for generation in candidates if generation_number(generation) < newest]
     return [generation for generation in older if generation not in living.protect]
 
 

@@ -87,6 +87,4 @@ def publish(
     dictionary = choose_dictionary([one[2] for one in stream], records=len(stream), shards=shards) if train else b""
     with dataset.claim(generation, scratch) as claim:
         files, totals = write(claim.folder, in_batches(stream), shards=shards, dictionary=dictionary)
-        made = manifest(generation, files, totals, dictionary)
-        claim.publish(made)
-    return made
+        return claim.publish(manifest(generation, files, totals, dictionary))

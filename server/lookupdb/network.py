@@ -1,0 +1,75 @@
+"""What a failed request to a web server or an object store means, in words for whoever has to mend it.
+
+obstore shows its libraries' view of an error, layer within layer, and in that text alone the cause stands.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+_URL: Final = re.compile(r"https?://[^\s,\"'<>]+")
+_CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_CERTIFICATE_FAULTS: Final = {
+    "UnknownIssuer": "its issuer is unknown here",
+    "NotValidForName": "it is another host's",
+    "NotValidForNameContext": "it is another host's",
+    "Expired": "it has expired",
+    "ExpiredContext": "it has expired",
+    "NotValidYet": "it is not valid yet",
+    "NotValidYetContext": "it is not valid yet",
+    "Revoked": "it is revoked",
+    "CaUsedAsEndEntity": "it is an authority's own",
+}
+_UNREACHABLE: Final = (
+    (re.compile(r"dns error|failed to lookup address"), "the host {host} does not resolve"),
+    (re.compile(r"ConnectionRefused"), "{host} refuses connections: nothing listens there, or not yet"),
+    (re.compile(r"HostUnreachable|NetworkUnreachable"), "there is no route to {host}"),
+    (re.compile(r"kind: Timeout|TimedOut"), "{host} did not answer in time"),
+    (re.compile(r"IncompleteMessage|ConnectionReset|BrokenPipe"), "{host} closed the connection without an answer"),
+)
+"""What the libraries say when a server is not there, and what that means."""
+_IDENTITY_SERVICES: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata")
+"""Where clouds give a machine its credentials, asked when it has no others."""
+_STATUS: Final = re.compile(r"status(?: code)?: 50[0234]")
+
+
+def describe_failure(error: BaseException) -> str:
+    """What ``error`` says, in one sentence and without what may be secret in URLs."""
+    text = str(error)
+    host = _host(text)
+    if host in _IDENTITY_SERVICES:
+        return (
+            f"there are no credentials: none are in the environment, and {host}, which gives machines theirs, has none"
+        )
+    if fault := _CERTIFICATE.search(text):
+        reason = _CERTIFICATE_FAULTS.get(fault[1], fault[1])
+        return f"the certificate of {host} is not trusted: {reason}"
+    if "InvalidContentType" in text:
+        return f"{host} does not speak TLS, though the URL begins with https"
+    if "BadScheme" in text:
+        return f"plain http to {host} is not allowed"
+    for pattern, sentence in _UNREACHABLE:
+        if pattern.search(text):
+            return sentence.format(host=host)
+    return _URL.sub(lambda url: without_secrets(url[0]), text.split("Debug source:")[0]).strip()
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether the server was not there, or not yet ready to answer: it may come."""
+    text = str(error)
+    if _CERTIFICATE.search(text) or _host(text) in _IDENTITY_SERVICES:
+        return False
+    return bool(_STATUS.search(text)) or any(pattern.search(text) for pattern, _ in _UNREACHABLE)
+
+
+def without_secrets(url: str) -> str:
+    """``url`` without user, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _host(text: str) -> str:
+    url = _URL.search(text)
+    return urlsplit(url[0]).netloc.rpartition("@")[2] if url else "the server"

@@ -1,0 +1,36 @@
+"""How long a store that fails is asked again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY_SECONDS: Final = 0.25
+_MAX_DELAY_SECONDS: Final = 2.0
+_FINAL: Final = (CorruptFile, GenerationExists, GenerationMissing, StoreDenied)
+"""Trying again does not help."""
+
+T = TypeVar("T")
+
+
+def ask_patiently(ask: Callable[[], T], seconds: float) -> T:
+    """What ``ask`` returns, asked again for at most ``seconds`` while it raises StoreError that may pass."""
+    deadline = time.monotonic() + seconds
+    delay = _FIRST_DELAY_SECONDS
+    while True:
+        try:
+            return ask()
+        except _FINAL:
+            raise
+        except StoreError as error:
+            if time.monotonic() + delay > deadline:
+                raise
+            log.warning("the store is asked again", extra={"reason": error.message, "delay": delay})
+        time.sleep(delay)
+        delay = min(2 * delay, _MAX_DELAY_SECONDS)

@@ -1,0 +1,152 @@
+"""How a generation comes to stand in a bucket: shard by shard, then at once.
+
+1. Each shard is put under a name that is unique to the attempt, so that no builder ever writes over what another put.
+2. The bucket is listed: every shard must be there with its size.
+3. The builder puts the manifest into its own claim, on the condition that the claim still is its own (``lease``).
+   This decides: one that was taken over is refused here, however late it comes.
+4. manifest.json is put, if there is none, and the claim deleted. Whoever meets a claim that is decided does this too.
+
+Every answer may be lost, and every request may take effect after it seemed to have failed. So after an error the bucket
+is read, and what stands there counts. Who may delete what, and when:
+
+- A builder deletes what its own attempt put, while nothing is decided or once the claim is certainly another's: nothing
+  can publish it any more. While it is unknown whether it decided, and after that, it deletes nothing but its claim, and
+  that only when manifest.json stands.
+- Who holds the claim deletes what all other attempts at this generation left: they cannot decide without the claim.
+- All of a generation goes by ``remove``: manifest.json first, so that it is not whole from then on, then the rest.
+
+A manifest.json that comes after that, because its builder stood still between 3 and 4 for all that time, names shards
+that are not there: such a generation is not whole, and is swept.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import obstore
+from obstore.exceptions import BaseError
+
+from lookupdb import shardfile
+from lookupdb.errors import GenerationExists, StoreError
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.store.bucket import PART_BYTES, Bucket
+from lookupdb.store.dataset import Claim, missing_files
+from lookupdb.store.directory import store_errors
+from lookupdb.store.lease import CLAIM, Lease, State
+from lookupdb.store.patience import ask_patiently
+
+_PARTS_AT_ONCE: Final = 4
+"""Bounds what an upload holds in memory: parts × their size."""
+
+
+class ObjectClaim(Claim):
+    """Shard files are written in scratch, then put under the generation's name."""
+
+    def __init__(self, bucket: Bucket, prefix: str, lease: Lease, scratch: Path) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._lease = lease
+        self._put: list[str] = []
+        self._is_published = False
+        self.generation = prefix.rpartition("/")[2]
+        self.folder = scratch / "generation"
+        with store_errors(f"cannot write to the scratch folder {scratch}"):
+            self.folder.mkdir()
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """As the module says."""
+        shards = manifest.shards
+        names = [shardfile.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
+        named = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
+        for shard, entry in zip(shards, named, strict=True):
+            self._lease.check()
+            self._upload(self.folder / shard.file, entry)
+        published = replace(manifest, shards=named)
+        self._check_uploads(published)
+        self._decide(published.to_json())
+        complete(self._bucket, self._prefix, published.to_json())
+        self._is_published = True
+        return published
+
+    def _upload(self, path: Path, entry: ShardFile) -> None:
+        """One shard; multipart, when it is large."""
+        target = f"{self._prefix}/{entry.file}"
+        self._put.append(target)
+
+        def put() -> None:
+            try:
+                obstore.put(self._bucket.store, target, path, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+            except (BaseError, OSError, ValueError) as error:
+                if not self._is_there(target, entry.bytes):
+                    raise self._bucket.error(f"put {path.name} into", error) from error
+
+        ask_patiently(put, self._bucket.patience)
+
+    def _is_there(self, target: str, size: int) -> bool:
+        """Objects appear whole, and nobody else puts one of this name."""
+        try:
+            return int(obstore.head(self._bucket.store, target)["size"]) == size
+        except (BaseError, OSError, ValueError):
+            return False
+
+    def _check_uploads(self, manifest: Manifest) -> None:
+        files = ask_patiently(lambda: self._bucket.files(self._prefix), self._bucket.patience)
+        if missing := missing_files(manifest, {name: entry["size"] for name, entry in files.items()}):
+            raise StoreError(
+                f"the store has lost what was put under {self._bucket.url}/{self._prefix}: {missing[0]}",
+                hint="run the build again, and look who else writes there",
+            )
+
+    def _decide(self, manifest: bytes) -> None:
+        try:
+            self._lease.decide(manifest)
+        except StoreError:
+            # Who meets a decision completes it and removes the claim: then it is gone for a good reason.
+            if self._lease.state is not State.LOST or not self._stands(manifest):
+                raise
+            self._lease.state = State.DECIDED
+
+    def _stands(self, manifest: bytes) -> bool:
+        return self._bucket.read(f"{self._prefix}/{FILE_NAME}").body == manifest
+
+    def release(self) -> None:
+        """Deletes as the module says."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lease.end_heartbeat()
+        state = self._lease.state
+        if not self._is_published and state in (State.HELD, State.LOST):
+            with suppress(StoreError):
+                self._bucket.delete(self._put)
+        self._put.clear()
+        if self._is_published or state is State.HELD:
+            self._lease.remove()
+
+
+def complete(bucket: Bucket, prefix: str, manifest: bytes) -> None:
+    """Let ``manifest``, which a claim has decided, be the generation's manifest.json.
+
+    Raises GenerationExists when another one is that, StoreError when it cannot be told whether it is.
+    """
+    path = f"{prefix}/{FILE_NAME}"
+
+    def put() -> bytes:
+        standing = bucket.put_if(path, manifest, "create")
+        if standing.body is None:
+            raise standing.error or StoreError(f"{bucket.url} does not keep {path}")
+        return standing.body
+
+    if ask_patiently(put, bucket.patience) != manifest:
+        raise GenerationExists(
+            f"{bucket.url}/{path} is there already, and another", hint="run the build again for the next generation"
+        )
+
+
+def complete_for_another(bucket: Bucket, prefix: str, manifest: bytes) -> None:
+    """As ``complete``, for a builder that decided and did not come to it; then its claim has done its work."""
+    with suppress(GenerationExists):
+        complete(bucket, prefix, manifest)
+    bucket.delete([f"{prefix}/{CLAIM}"])

@@ -1,0 +1,188 @@
+"""A proxy in front of a web server that lets one request go wrong, at a number and in a way that the test chooses."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import urlsplit
+
+_HOP: frozenset[str] = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
+LATE_SECONDS = 0.15
+DELAY_SECONDS = 0.05
+
+
+class Fault(Enum):
+    """What becomes of a request."""
+
+    DROP = "the connection ends before it had an effect"
+    REFUSE = "503 before it had an effect"
+    LOSE = "it has its effect, and the answer is lost"
+    TRUNCATE = "it has its effect, and half of the answer comes"
+    ERROR = "it has its effect, and the answer is 500"
+    UNAVAILABLE = "it has its effect, and the answer is 503"
+    TWICE = "it arrives twice, and the second answer comes"
+    DELAY = "its answer takes time"
+    LATE = "the connection ends, and it has its effect some time later"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One that came through."""
+
+    method: str
+    path: str
+    body: bytes
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said; ``length`` is that of the whole body."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    length: int
+
+
+class Proxy:
+    """Forwards to ``target``; every request is numbered from 0 on."""
+
+    def __init__(self, target: str) -> None:
+        self._target = urlsplit(target).netloc
+        self._lock = threading.Lock()
+        self._late: list[threading.Thread] = []
+        self.requests: list[Request] = []
+        self.hook: Callable[[int, Request], None] = lambda _number, _request: None
+        """Called before a request is forwarded; may block."""
+        self.after: Callable[[int, Request], None] = lambda _number, _request: None
+        """Called when it has had its effect, before it is answered."""
+        self._is_faulty: Callable[[int, Request], bool] = lambda _number, _request: False
+        self._fault = Fault.DROP
+
+    def calm(self) -> None:
+        """Let nothing go wrong from now on."""
+        self._is_faulty = lambda _number, _request: False
+        self.hook = self.after = lambda _number, _request: None
+
+    def reset(self) -> None:
+        """Let nothing go wrong, wait for what is late, and count anew."""
+        self.calm()
+        for thread in self._late:
+            thread.join()
+        self._late.clear()
+        self.requests = []
+
+    def fail(self, fault: Fault, when: Callable[[int, Request], bool]) -> None:
+        """Let ``fault`` befall each request for which ``when`` is so."""
+        self._fault, self._is_faulty = fault, when
+
+    def number(self, request: Request) -> int:
+        with self._lock:
+            self.requests.append(request)
+            return len(self.requests) - 1
+
+    def handle(self, request: Request) -> Answer | None:
+        """The answer; None when the connection is to end without one."""
+        number = self.number(request)
+        self.hook(number, request)
+        fault = self._fault if self._is_faulty(number, request) else None
+        match fault:
+            case Fault.DROP:
+                return None
+            case Fault.REFUSE:
+                return _failure(503)
+            case Fault.LATE:
+                self._late.append(threading.Thread(target=self._forward_late, args=(request,)))
+                self._late[-1].start()
+                return None
+            case Fault.DELAY:
+                time.sleep(DELAY_SECONDS)
+            case Fault.TWICE:
+                self.forward(request)
+        answer = self.forward(request)
+        self.after(number, request)
+        match fault:
+            case Fault.LOSE:
+                return None
+            case Fault.ERROR:
+                return _failure(500)
+            case Fault.UNAVAILABLE:
+                return _failure(503)
+            case Fault.TRUNCATE:
+                return replace(answer, body=answer.body[: len(answer.body) // 2])
+        return answer
+
+    def _forward_late(self, request: Request) -> None:
+        time.sleep(LATE_SECONDS)
+        self.forward(request)
+
+    def forward(self, request: Request) -> Answer:
+        connection = http.client.HTTPConnection(self._target)
+        try:
+            connection.request(request.method, request.path, request.body, request.headers)
+            response = connection.getresponse()
+            body = response.read()
+            length = int(response.getheader("Content-Length") or len(body))
+            return Answer(response.status, response.getheaders(), body, length)
+        finally:
+            connection.close()
+
+
+def _failure(status: int) -> Answer:
+    return Answer(status, [], b"", 0)
+
+
+def _handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            answer = proxy.handle(Request(self.command, self.path, body, dict(self.headers.items())))
+            if answer is None:
+                self.close_connection = True
+                with contextlib.suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            self.send_response_only(answer.status)
+            for name, value in answer.headers:
+                if name.lower() not in _HOP:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(answer.length))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+                self.close_connection = len(answer.body) < answer.length
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_any  # noqa: N815 - http.server calls them so
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler
+
+
+@contextlib.contextmanager
+def faulty_proxy(target: str) -> Iterator[tuple[str, Proxy]]:
+    """Its URL, and the proxy before the server at ``target``."""
+    proxy = Proxy(target)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy)) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", proxy
+        finally:
+            proxy.reset()
+            server.shutdown()
+            thread.join()
