@@ -1,13 +1,17 @@
 """One connection to the API server: requests by path, and what can go wrong with them.
 
 Credentials, certificates and kubeconfig are the kubernetes client's (a service account's token is read again every
-minute, as the kubelet rotates it). Nothing is repeated here: whoever asked looks again, later.
+minute, as the kubelet rotates it). Nothing is repeated here: whoever asked looks again, later. While the API server
+asks to be left alone (``Retry-After``), no request is sent, whoever wants to.
 """
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import os
-from collections.abc import Mapping
+import random
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, Self
 
 import aiohttp
@@ -26,7 +30,12 @@ METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 _CONNECTIONS: Final = 16
 _RETRY_AFTER_AT_MOST: Final = 60.0
+_JITTER: Final = 0.2
+_MESSAGE_AT_MOST: Final = 1 << 16
+_LINE_AT_MOST: Final = 1 << 25
+"""Bytes of one event: etcd takes objects of 1.5 MiB, of which JSON may make a few times as many."""
 _AUTHENTICATION: Final = ["BearerToken"]
+_NO_ANSWER: Final = (aiohttp.ClientError, config.ConfigException, TimeoutError, OSError)
 
 
 class ApiError(Exception):
@@ -63,13 +72,21 @@ class Unreachable(ApiError):
         """Seconds that the server asks us to wait."""
 
 
+class Expired(Unreachable):
+    """A list or a watch cannot go on from where it was: it has to begin anew."""
+
+
 class Api:
     """Sends requests. One for the whole operator."""
 
     def __init__(self, configuration: Configuration) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
-        self._client = ApiClient(configuration)
-        self._client.user_agent = f"{names.FIELD_MANAGER}/{__version__}"
+        self._client = _client(configuration)
+        streaming = copy.copy(configuration)
+        streaming.connection_pool_maxsize = 0  # each watch keeps its connection: their number is that of kinds
+        self._streaming = _client(streaming)
+        self._not_before = 0.0
+        """When the API server wants to be asked again, by the event loop's clock."""
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
@@ -107,38 +124,104 @@ class Api:
 
         Raises NotFound, Conflict, Refused or Unreachable.
         """
+        headers = {"Accept": accept, "Content-Type": content_type}
+        await self._wait_for_turn()
         try:
-            status, headers, text = await self._exchange(method, path, query, body, content_type, accept)
-        except (aiohttp.ClientError, config.ConfigException, TimeoutError, OSError) as error:
-            reason = str(error) or type(error).__name__
-            raise Unreachable(what, f"the API server does not answer: {reason}") from error
-        try:
-            answer = orjson.loads(text) if text else {}
-        except ValueError as error:
-            if status < 300:
+            response = await _send(self._client, method, path, query or {}, headers, body, TIMEOUT)
+            text = await response.read()
+        except _NO_ANSWER as error:
+            raise _unreachable(what, error) from error
+        if response.status < 300:
+            try:
+                return orjson.loads(text) if text else {}
+            except ValueError as error:
                 raise Unreachable(what, "the API server's answer is not JSON") from error
-            answer = {"message": text[:500].decode(errors="replace").strip()}
-        if status < 300:
-            return answer
-        raise _error(what, status, answer if isinstance(answer, dict) else {}, headers.get("Retry-After"))
+        raise self._noted(_error(what, response.status, _members(text), response.headers.get("Retry-After")))
 
-    async def _exchange(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str, accept: str
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        serialized = await self._client.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": accept, "Content-Type": content_type},
-            body=body,
-            auth_settings=_AUTHENTICATION,
-        )
-        response = await self._client.call_api(*serialized, _request_timeout=TIMEOUT)
-        return response.status, response.headers, await response.read()  # type: ignore[no-untyped-call]
+    async def stream(
+        self, path: str, *, what: str, query: Mapping[str, str], accept: str = JSON, silence_at_most: float
+    ) -> AsyncGenerator[list[bytes], None]:
+        """The lines that the API server sends as they come, until it ends. Raises what ``request`` raises, and
+        Unreachable when nothing comes for ``silence_at_most`` seconds."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT.sock_connect, sock_read=silence_at_most)
+        await self._wait_for_turn()
+        response = None
+        try:
+            response = await _send(self._streaming, "GET", path, query, {"Accept": accept}, None, timeout)
+            if response.status >= 300:
+                text = await response.content.read(_MESSAGE_AT_MOST)
+                raise self._noted(_error(what, response.status, _members(text), response.headers.get("Retry-After")))
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LINE_AT_MOST:
+                    raise Unreachable(what, f"it sent a line of more than {_LINE_AT_MOST} bytes")
+                if lines := [line for line in lines if line]:
+                    yield lines
+        except _NO_ANSWER as error:
+            raise _unreachable(what, error) from error
+        finally:
+            if response is not None:
+                response.close()
+
+    async def _wait_for_turn(self) -> None:
+        seconds = self._not_before - asyncio.get_running_loop().time()
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+
+    def _noted(self, error: ApiError) -> ApiError:
+        """``error``; when it says for how long the API server is to be left alone, all requests wait so long, and not
+        all equally long."""
+        if isinstance(error, Unreachable) and error.retry_after:
+            seconds = error.retry_after * random.uniform(1, 1 + _JITTER)  # noqa: S311 - not a secret
+            self._not_before = max(self._not_before, asyncio.get_running_loop().time() + seconds)
+        return error
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()  # type: ignore[no-untyped-call]
+        await self._streaming.close()  # type: ignore[no-untyped-call]
+
+
+def _client(configuration: Configuration) -> ApiClient:
+    client = ApiClient(configuration)
+    client.user_agent = f"{names.FIELD_MANAGER}/{__version__}"
+    return client
+
+
+async def _send(
+    client: ApiClient,
+    method: str,
+    path: str,
+    query: Mapping[str, str],
+    headers: dict[str, str],
+    body: Any,
+    timeout: aiohttp.ClientTimeout,
+) -> aiohttp.ClientResponse:
+    serialized = await client.param_serialize(
+        method,
+        path,
+        query_params=list(query.items()),
+        header_params=headers,
+        body=body,
+        auth_settings=_AUTHENTICATION,
+    )
+    answer = await client.call_api(*serialized, _request_timeout=timeout)
+    response: aiohttp.ClientResponse = answer.response
+    return response
+
+
+def _unreachable(what: str, error: Exception) -> Unreachable:
+    return Unreachable(what, f"the API server does not answer: {str(error) or type(error).__name__}")
+
+
+def _members(text: bytes) -> Mapping[str, Any]:
+    """The JSON object that an error is told in; what is none is the message."""
+    try:
+        answer = orjson.loads(text) if text else {}
+    except ValueError:
+        return {"message": text[:500].decode(errors="replace").strip()}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _error(what: str, status: int, answer: Mapping[str, Any], retry_after: str | None) -> ApiError:
@@ -152,7 +235,9 @@ def _error(what: str, status: int, answer: Mapping[str, Any], retry_after: str |
             return Conflict(what, message)
         case 401:
             return Unreachable(what, f"the API server does not accept the operator's credentials: {message}")
-        case 408 | 410 | 429:
+        case 410:
+            return Expired(what, message)
+        case 408 | 429:
             return Unreachable(what, message, _seconds(retry_after))
         # An apply whose fields are of the wrong type: the API server calls that its own fault (seen with 1.34).
         case _ if status >= 500 and not message.startswith("failed to create typed patch object"):

@@ -19,11 +19,11 @@ class Health:
     """What ``/healthz`` answers."""
 
     def __init__(
-        self, metrics: Metrics, *, resync: float, alive: Callable[[], bool], longest_wait: Callable[[], float]
+        self, metrics: Metrics, *, resync: float, alive: Callable[[], bool], longest_look: Callable[[], float]
     ) -> None:
-        """``longest_wait``: seconds that some dataset has been waiting for a look, or for its look to end."""
+        """``longest_look``: seconds for which some dataset has been looked at."""
         self._metrics = metrics
-        self._longest_wait = longest_wait
+        self._longest_look = longest_look
         self._patience = max(_RESYNCS * resync, _PATIENCE)
         self._alive = alive
         self._failure: str | None = None
@@ -38,10 +38,10 @@ class Health:
             return self._failure
         if not self._alive():
             return "a worker of the queue has ended"
-        if (age := self._metrics.success_age()) > self._patience:
+        if (age := self._metrics.progress_age()) > self._patience:
             return f"no look at a dataset has succeeded for {age:.0f} s, nor has a resync where there are none"
-        if (wait := self._longest_wait()) > self._patience:
-            return f"a dataset has been waiting for the end of a look for {wait:.0f} s"
+        if (age := self._longest_look()) > self._patience:
+            return f"a look at a dataset has not ended for {age:.0f} s"
         return None
 
 

@@ -20,6 +20,7 @@ from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config
 from lookupdb_operator.embedded import ensure_credentials
 from lookupdb_operator.health import Health, Port
+from lookupdb_operator.informers import Informers, settings
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.living import Living
 from lookupdb_operator.metrics import Metrics
@@ -29,7 +30,6 @@ from lookupdb_operator.queue import Queue, Workers
 from lookupdb_operator.reconcile import Decide, Reconciler
 from lookupdb_operator.resync import Resync, wait_for_api
 from lookupdb_operator.store_access import Store
-from lookupdb_operator.watches import Watches, settings
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ async def run(options: Options, *, stop: threading.Event | None = None, decide: 
     """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is told of."""
     operator = _Operator(options, await Api.connect(os.environ.get("KUBECONFIG")), decide)
     try:
-        registry = operator.watches.registry(start=operator.start, stop=operator.stop)
+        registry = operator.informers.registry(start=operator.start, stop=operator.stop)
         where: dict[str, Any] = {"namespaces": options.namespaces} if options.namespaces else {"clusterwide": True}
         await kopf.operator(registry=registry, settings=settings(), stop_flag=stop, **where)
     finally:
@@ -94,7 +94,10 @@ class _Operator:
         self._workers: Workers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None
         self._port: Port | None = None
-        self.watches = Watches(self._cache, self._queue)
+        self._reflecting: asyncio.Task[None] | None = None
+        self.informers = Informers(
+            self._cache, self._queue, api, options.namespaces, progressed=self._metrics.progressed
+        )
 
     async def start(self) -> None:
         """Before kopf lists anything: all that a look needs, then the workers, who wait for the first key."""
@@ -103,7 +106,7 @@ class _Operator:
             self._metrics,
             resync=options.resync_seconds,
             alive=self._alive,
-            longest_wait=lambda: self._queue.longest_wait,
+            longest_look=lambda: self._queue.longest_look,
         )
         self._port = Port(health, self._metrics, host=options.host, port=options.port)
         await self._port.open()
@@ -124,7 +127,7 @@ class _Operator:
         resync = Resync(
             cache=self._cache,
             queue=self._queue,
-            watches=self.watches,
+            informers=self.informers,
             listing=self._listing,
             store=self._store,
             living=self._living(config),
@@ -134,14 +137,16 @@ class _Operator:
         )
         self._workers = Workers(self._queue, reconciler.look, options.workers)
         self._workers.start()
+        self._reflecting = asyncio.create_task(self.informers.run(), name="reflectors")
         self._resync = asyncio.create_task(resync.run(), name="resync")
-        self._resync.add_done_callback(_tell)
+        for task in (self._reflecting, self._resync):
+            task.add_done_callback(_log_defect)
         log.info("operating cluster %s as %s, on port %d", config.cluster, config.identity, self._port.number)
 
     def _alive(self) -> bool:
-        if self._workers is None or self._resync is None:
+        if self._workers is None or self._resync is None or self._reflecting is None:
             return True  # starting; that it takes too long shows in the age of the last success
-        return self._workers.alive and not self._resync.done()
+        return self._workers.alive and not self._resync.done() and not self._reflecting.done()
 
     def _living(self, config: Config) -> Living | None:
         if not self._options.living_list:
@@ -160,10 +165,10 @@ class _Operator:
 
     async def stop(self) -> None:
         """End what ``start`` began. May be called again."""
-        if self._resync:
-            self._resync.cancel()
+        for task in filter(None, (self._resync, self._reflecting)):
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._resync
+                await task
         if self._workers:
             await self._workers.stop()
         if self._port:
@@ -175,9 +180,9 @@ class _Operator:
         await self._cluster.close()
 
 
-def _tell(task: asyncio.Task[None]) -> None:
+def _log_defect(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        log.error("resyncs have ended, by a defect", exc_info=error)
+        log.error("the %s ended, by a defect", task.get_name(), exc_info=error)
 
 
 async def _persistently(step: Callable[[], Awaitable[T]]) -> T:

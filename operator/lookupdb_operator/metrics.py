@@ -25,7 +25,7 @@ class Metrics:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
-        self._last_success = clock()
+        self._last_success = self._last_progress = clock()
         self._datasets = _Datasets()
         self._registry.register(self._datasets)
         ProcessCollector(registry=self._registry)
@@ -72,6 +72,14 @@ class Metrics:
     def succeeded(self) -> None:
         """A look ended well; where there is nothing to look at, a resync."""
         self._last_success = self._clock()
+
+    def progressed(self) -> None:
+        """A start came a step nearer to its first look: something was listed."""
+        self._last_progress = self._clock()
+
+    def progress_age(self) -> float:
+        """Seconds since ``succeeded`` or ``progressed``, or since the start."""
+        return self._clock() - max(self._last_success, self._last_progress)
 
     def success_age(self) -> float:
         """Seconds since ``succeeded``, or since the start."""

@@ -47,11 +47,12 @@ class Clock(Protocol):
 
 class RequeueRequested(Exception):
     """Raised by a look that must be repeated for a reason that it has told already: after the key's backoff, or in
-    ``at_most`` seconds when that is sooner."""
+    ``at_most`` seconds when that is sooner, and not in less than ``at_least``."""
 
-    def __init__(self, why: str, at_most: float | None = None) -> None:
+    def __init__(self, why: str, at_most: float | None = None, at_least: float = 0.0) -> None:
         super().__init__(why)
         self.at_most = at_most
+        self.at_least = at_least
 
 
 class Queue(Generic[K]):
@@ -64,8 +65,8 @@ class Queue(Generic[K]):
         self._chance = chance
         self._longest = longest
         self._waiting: deque[K] = deque()
-        self._known: dict[K, float] = {}
-        """Waiting, since when."""
+        self._known: set[K] = set()
+        """Waiting, or to wait once they are not looked at any more."""
         self._running: dict[K, float] = {}
         """Being looked at, since when."""
         self._timers: dict[K, Timer] = {}
@@ -78,9 +79,10 @@ class Queue(Generic[K]):
         return len(self._waiting)
 
     @property
-    def longest_wait(self) -> float:
-        """Seconds that some key has been waiting for a worker, or for its look to end; 0 when none does."""
-        return self._clock.time() - min((*self._known.values(), *self._running.values()), default=self._clock.time())
+    def longest_look(self) -> float:
+        """Seconds for which some key has been looked at; 0 when none is. While looks end, keys that wait get on."""
+        now = self._clock.time()
+        return now - min(self._running.values(), default=now)
 
     def add(self, key: K) -> None:
         """Look at ``key`` as soon as a worker is free. A look that was planned for later is not needed any more."""
@@ -88,7 +90,7 @@ class Queue(Generic[K]):
             timer.cancel()
         if key in self._known:
             return
-        self._known[key] = self._clock.time()
+        self._known.add(key)
         if key not in self._running:
             self._waiting.append(key)
             self._arrived.set()
@@ -105,11 +107,13 @@ class Queue(Generic[K]):
         self._timers[key] = self._clock.call_later(seconds, lambda: self.add(key))
         return None
 
-    def retry(self, key: K) -> float:
-        """Look at ``key`` again after its backoff, which doubles with each call. Returns the seconds."""
+    def retry(self, key: K, at_least: float = 0.0) -> float:
+        """Look at ``key`` again after its backoff, which doubles with each call, and not in less than ``at_least``.
+        Returns the seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(FIRST_DELAY * 2.0 ** min(failures, 30) * (1 + JITTER * self._chance()), self._longest)
+        delay = max(delay, at_least)
         self.add_after(key, delay)
         return delay
 
@@ -123,7 +127,7 @@ class Queue(Generic[K]):
             self._arrived.clear()
             await self._arrived.wait()
         key = self._waiting.popleft()
-        del self._known[key]
+        self._known.discard(key)
         self._running[key] = self._clock.time()
         return key
 
@@ -182,7 +186,7 @@ class Workers(Generic[K]):
         try:
             again = await self._look(key)
         except RequeueRequested as why:
-            delay = self._queue.retry(key)
+            delay = self._queue.retry(key, why.at_least)
             if why.at_most is not None:
                 self._queue.add_after(key, why.at_most)
             log.debug("%s: %s; again in %.1f s", key, why, delay)

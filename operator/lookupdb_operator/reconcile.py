@@ -89,7 +89,8 @@ class Reconciler:
         except ApiError as error:
             outcome = "unreachable" if isinstance(error, Unreachable) else "refused"
             log.warning("%s/%s: %s", *key, error)
-            raise RequeueRequested(str(error)) from error
+            retry_after = error.retry_after if isinstance(error, Unreachable) else None
+            raise RequeueRequested(str(error), at_least=retry_after or 0.0) from error
         else:
             self._metrics.succeeded()
             return again

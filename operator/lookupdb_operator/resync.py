@@ -1,10 +1,11 @@
-"""What is done every few minutes whatever happens, and the gate before it: nothing is known to be complete before the
-informers hold all that the API server lists.
+"""What is done every few minutes whatever happens, and the gate before it: no dataset is looked at before the cache has
+all that the API server lists.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -14,12 +15,13 @@ from lookupdb_operator import kinds
 from lookupdb_operator.api import ApiError, NotFound
 from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.health import Health
+from lookupdb_operator.informers import Informers
+from lookupdb_operator.kinds import Kind
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.living import Living
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.queue import Queue
 from lookupdb_operator.store_access import Store
-from lookupdb_operator.watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +30,22 @@ _SETTLE: Final = 0.5
 """Seconds between looks at whether the informers have caught up."""
 _PATIENCE: Final = 120.0
 """Seconds in which an informer must tell of what is listed; a watch reconnects in less."""
+_WATCH_LAG: Final = 5.0
+"""Seconds in which a watch tells of what is listed."""
 _LIVING_EVERY: Final = 10.0
 _AGAIN: Final = 5.0
 """Seconds until what the API server did not do is tried again, at the start."""
 
 
 class Resync:
-    """Compares informers with lists, reads the store's Secret, and adds every dataset to the queue."""
+    """Compares the cache with lists, reads the store's Secret, and adds every dataset to the queue."""
 
     def __init__(
         self,
         *,
         cache: ObjectCache,
         queue: Queue[Key],
-        watches: Watches,
+        informers: Informers,
         listing: Listing,
         store: Store,
         living: Living | None,
@@ -51,19 +55,22 @@ class Resync:
     ) -> None:
         self._cache = cache
         self._queue = queue
-        self._watches = watches
+        self._informers = informers
         self._listing = listing
         self._store = store
         self._living = living
         self._metrics = metrics
         self._health = health
         self._seconds = seconds
+        self._compared_next = itertools.cycle(kinds.WATCHED)
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        await self._repeatedly(self._complete, _AGAIN, until_done=True)
+        await self._informers.synced()
+        await self._repeatedly(self._compare_datasets, _AGAIN, until_done=True)
         log.info("watching %d datasets", len(self._cache.dataset_keys()))
-        self._is_idle()
+        self._informers.open()
+        self._queue_all()
         async with asyncio.TaskGroup() as group:
             if self._living:
                 group.create_task(self._repeatedly(self._living.write, _LIVING_EVERY))
@@ -73,29 +80,41 @@ class Resync:
         while True:
             await asyncio.sleep(self._seconds * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - not a secret
             try:
-                await self._complete()
+                await self._compare_datasets()
+                await self._compare_children(next(self._compared_next))
                 if await self._store.refresh():
                     log.info("the store's credentials have changed")
             except ApiError as error:
                 log.warning("resync: %s", error)
                 continue
-            for key in tuple(self._cache.dataset_keys()):
-                self._queue.add(key)
-            self._is_idle()
+            self._queue_all()
+
+    def _queue_all(self) -> None:
+        for key in tuple(self._cache.dataset_keys()):
+            self._queue.add(key)
+        self._is_idle()
 
     def _is_idle(self) -> None:
         """Where there is a dataset, only a look at one is a success: a resync merely asks for it."""
         if not self._cache.dataset_keys():
             self._metrics.succeeded()
 
-    async def _complete(self) -> None:
-        """Return when the informers hold what there is. Fails the health check when they never do."""
+    async def _compare_datasets(self) -> None:
+        """Return when the cache has every LookupDataset. Fails the health check when kopf never tells of one."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE
-        while unseen := await self._watches.compare(self._listing):
+        while unseen := await self._informers.compare(kinds.DATASET, self._listing):
             if asyncio.get_running_loop().time() > deadline:
-                what = ", ".join(f"{count} of kind {kind}" for kind, count in unseen.items())
-                self._health.fail(f"no watch has told of {what}")
+                self._health.fail(f"no watch has told of {unseen} of kind {kinds.DATASET.name}")
             await asyncio.sleep(_SETTLE)
+
+    async def _compare_children(self, kind: Kind) -> None:
+        """Of one kind at each resync: reflectors lose nothing, unless an API server's watch does."""
+        if not await self._informers.compare(kind, self._listing):
+            return
+        await asyncio.sleep(_WATCH_LAG)
+        if unseen := await self._informers.compare(kind, self._listing):
+            log.warning("no watch has told of %d of kind %s; listing them anew", unseen, kind.name)
+            self._informers.relist(kind)
 
     async def _repeatedly(self, action: Callable[[], Awaitable[Any]], seconds: float, until_done: bool = False) -> None:
         while True:

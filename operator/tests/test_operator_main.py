@@ -53,6 +53,12 @@ async def looked(operator: Running, times: int = 1) -> None:
     await until(done, "the operator to have looked")
 
 
+def _living(kube: Kube, member: str) -> list[object]:
+    """One member of each dataset of the living list."""
+    written = kube.get("ConfigMap", "lookupdb", "living") or {"data": {"living.json": '{"datasets": []}'}}
+    return [dataset[member] for dataset in orjson.loads(written["data"]["living.json"])["datasets"]]
+
+
 def sample(text: str, name: str) -> float:
     """One of the operator's metrics."""
     found = re.search(rf"^lookupdb_operator_{re.escape(name)} (\S+)$", text, re.MULTILINE)
@@ -70,7 +76,7 @@ async def test_from_applied_to_ready_and_then_nothing_more_is_written(kube: Kube
         await quiet(kube)
         text = (await operator.ask("/metrics"))[1]
         assert await operator.ask("/healthz") == (200, "ok\n")
-        living = await until(lambda: kube.get("ConfigMap", "lookupdb", "living"), "the living list")
+        await until(lambda: _living(kube, "protect") == [["g1"]], "the living list", lambda: _living(kube, "protect"))
 
     assert {condition["type"]: condition["status"] for condition in status_of(kube)["conditions"]} == {
         "Ready": "True",
@@ -92,7 +98,7 @@ async def test_from_applied_to_ready_and_then_nothing_more_is_written(kube: Kube
     assert handed_on["LOOKUPDB_STORE_AWS_SECRET_ACCESS_KEY"] == credentials["AWS_SECRET_ACCESS_KEY"]
     secrets_read = {path for _, path in kube.reads if "secrets" in path}
     assert secrets_read == {"/api/v1/namespaces/lookupdb/secrets/store"}, "and no other Secret"
-    assert [one["name"] for one in orjson.loads(living["data"]["living.json"])["datasets"]] == ["airports"]
+    assert _living(kube, "name") == ["airports"]
 
     ready = 'condition="Ready",dataset="airports",namespace="shop",status="True"'
     assert sample(text, f"dataset_condition{{{ready}}}") == 1

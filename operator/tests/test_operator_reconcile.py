@@ -299,18 +299,20 @@ async def test_a_defect_is_counted_and_passed_on(bench: Bench) -> None:
 def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
     now, alive, waited = [0.0], [True], [0.0]
     metrics = Metrics(clock=lambda: now[0])
-    health = Health(metrics, resync=600.0, alive=lambda: alive[0], longest_wait=lambda: waited[0])
+    health = Health(metrics, resync=600.0, alive=lambda: alive[0], longest_look=lambda: waited[0])
     now[0] = 1800.0
     assert health.problem() is None
     now[0] = 1801.0
     assert "succeeded for 1801 s" in (health.problem() or "")
+    metrics.progressed()
+    assert health.problem() is None, "a start that lists page after page gets on"
     metrics.succeeded()
     assert health.problem() is None
     now[0] = 2000.0
-    short = Health(metrics, resync=10.0, alive=lambda: True, longest_wait=lambda: waited[0])
+    short = Health(metrics, resync=10.0, alive=lambda: True, longest_look=lambda: waited[0])
     assert short.problem() is None, "900 s at least"
     waited[0] = 901.0
-    assert "waiting for the end of a look for 901 s" in (short.problem() or "")
+    assert "a look at a dataset has not ended for 901 s" in (short.problem() or "")
     assert health.problem() is None
     alive[0] = False
     assert "worker" in (health.problem() or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookupdb_operator.watches import settings
+from lookupdb_operator.informers import settings
 
 
 def test_a_watch_ends_after_whole_seconds() -> None:

@@ -1,0 +1,39 @@
+"""The operator, as its command starts it, but that it asks routers on another port: ``… launch ADMIN_PORT OPTIONS``."""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+
+import uvloop
+
+from lookupdb import logs
+from lookupdb_operator.command import command, options
+from lookupdb_operator.main import run
+
+
+def _main() -> None:
+    admin_port, *arguments = sys.argv[1:]
+    logs.configure("text")
+    given = command.make_context("operator", arguments).params
+    chosen = replace(options(**given), admin_port=int(admin_port))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    if path := os.environ.get("OPERATOR_PROFILE"):
+        profile = cProfile.Profile()
+        profile.enable()
+        try:
+            uvloop.run(run(chosen, stop=stop))
+        finally:
+            profile.disable()
+            profile.dump_stats(path)
+    else:
+        uvloop.run(run(chosen, stop=stop))
+
+
+if __name__ == "__main__":
+    _main()

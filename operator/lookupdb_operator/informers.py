@@ -1,0 +1,163 @@
+"""The informers: they feed the cache, and add to the queue the dataset of whatever has changed. Nothing is decided or
+written here.
+
+kopf logs in, starts and stops, and watches LookupDatasets, of which there are some hundred. What belongs to them, a
+hundred times as many, comes by a reflector for each kind. kopf's handlers of changes, timers and daemons are not used:
+they write finalizers and annotations, and lose work on errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final
+
+import kopf
+
+from lookupdb_operator import kinds, names
+from lookupdb_operator.api import Api
+from lookupdb_operator.cache import Key, ObjectCache
+from lookupdb_operator.kinds import Kind
+from lookupdb_operator.listing import Listing
+from lookupdb_operator.parse import Header
+from lookupdb_operator.queue import Queue
+from lookupdb_operator.reflector import Reflector
+
+log = logging.getLogger(__name__)
+
+_LISTS_AT_ONCE: Final = 2
+"""A page of each is in memory."""
+
+# kopf's watch of LookupDatasets. The API server ends it after so long, and we do when it has not; bookmarks come every
+# minute. It refuses a number of seconds that is not an integer.
+_SERVER_TIMEOUT: Final = 290
+_CLIENT_TIMEOUT: Final = 310.0
+_REQUEST_TIMEOUT: Final = 30.0
+_CONNECT_TIMEOUT: Final = 5.0
+_PAGE: Final = 100
+
+Hook = Callable[[], Awaitable[None]]
+
+
+class Informers:
+    """Feeds ``cache`` and ``queue`` with what the API server tells. Nothing is queued before ``open``."""
+
+    def __init__(
+        self,
+        cache: ObjectCache,
+        queue: Queue[Key],
+        api: Api,
+        namespaces: tuple[str, ...] = (),
+        progressed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``progressed`` is called whenever something was listed."""
+        self._cache = cache
+        self._queue = queue
+        self._progressed = progressed
+        self._is_open = False
+        turns = asyncio.Semaphore(_LISTS_AT_ONCE)
+        self._reflectors = tuple(
+            Reflector(api, kind, namespace, names.DATASET, self, turns)
+            for kind in kinds.WATCHED
+            for namespace in namespaces or ("",)
+        )
+
+    async def run(self) -> None:
+        """Reflect all that belongs to datasets, until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")
+
+    async def synced(self) -> None:
+        """Return when everything that belongs to datasets was listed once."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    def open(self) -> None:
+        """From now on what changes is queued; what was told before is for the caller to queue."""
+        self._is_open = True
+
+    def relist(self, kind: Kind) -> None:
+        """List ``kind`` anew, which is not LookupDatasets."""
+        for reflector in self._reflectors:
+            if reflector.kind == kind:
+                reflector.relist()
+
+    # What reflectors and kopf tell.
+
+    def changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """An object is as ``body`` says."""
+        if not self._is_open:
+            self._progressed()
+        self._wake(self._cache.put(kind.name, body))
+
+    def deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """An object is gone."""
+        meta = body["metadata"]
+        version = meta.get("resourceVersion") or ""
+        self._wake(self._cache.drop(kind.name, meta.get("namespace", ""), meta["name"], meta["uid"], version))
+
+    def known(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
+        """By uid, what the cache has of ``kind`` in ``namespace`` (empty: anywhere)."""
+        headers = self._cache.headers(kind.name)
+        return {header.uid: header for header in headers if namespace in ("", header.namespace)}
+
+    def gone(self, kind: Kind, headers: Collection[Header]) -> None:
+        """These were known, and a list does not have them any more."""
+        for header in headers:
+            log.info("%s %s/%s is gone, unnoticed", kind.name, header.namespace, header.name)
+            place = (header.namespace, header.name)
+            self._wake(self._cache.drop(kind.name, *place, header.uid, header.resource_version))
+
+    def _wake(self, key: Key | None) -> None:
+        if key is not None and self._is_open:
+            self._queue.add(key)
+
+    async def compare(self, kind: Kind, listing: Listing) -> int:
+        """Drop what is gone of ``kind`` though no watch told of it; how many exist that no informer told of."""
+        before = self.known(kind, "")
+        listed = await listing.uids(kind)
+        self.gone(kind, [header for uid, header in before.items() if uid not in listed])
+        return len(listed - before.keys() - self.known(kind, "").keys())
+
+    def registry(self, *, start: Hook, stop: Hook) -> kopf.OperatorRegistry:
+        """kopf's handlers, all of them; ``start`` and ``stop`` are called before and after all others."""
+        registry = kopf.OperatorRegistry()
+        # By default kopf repeats what failed every minute, and would idle in silence.
+        once = kopf.ErrorsMode.PERMANENT
+
+        async def begin(**_: Any) -> None:
+            await start()
+
+        async def end(**_: Any) -> None:
+            await stop()
+
+        async def event(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
+            if event["type"] == "DELETED":
+                self.deleted(kinds.DATASET, body)
+            else:
+                self.changed(kinds.DATASET, body)
+
+        kopf.on.startup(id="start", errors=once, registry=registry)(begin)
+        kopf.on.cleanup(id="stop", errors=once, registry=registry)(end)
+        kopf.on.login(id="service-account", errors=once, registry=registry)(kopf.login_with_service_account)
+        kopf.on.login(id="kubeconfig", errors=once, registry=registry)(kopf.login_with_kubeconfig)
+        where = (kinds.DATASET.group, kinds.DATASET.version, kinds.DATASET.plural)
+        kopf.on.event(*where, id="event", registry=registry)(event)
+        return registry
+
+
+def settings() -> kopf.OperatorSettings:
+    """How kopf is to work."""
+    chosen = kopf.OperatorSettings()
+    chosen.peering.standalone = True  # never pause for a peering object that somebody else made
+    chosen.posting.enabled = False  # events are told on transitions, by us
+    chosen.scanning.disabled = True  # needs no right to watch CRDs and namespaces
+    chosen.networking.request_timeout = _REQUEST_TIMEOUT
+    chosen.networking.connect_timeout = _CONNECT_TIMEOUT
+    chosen.watching.server_timeout = _SERVER_TIMEOUT
+    chosen.watching.client_timeout = _CLIENT_TIMEOUT
+    chosen.watching.chunk_size = _PAGE
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else a line for every event
+    return chosen

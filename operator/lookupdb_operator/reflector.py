@@ -1,0 +1,200 @@
+"""Keeps the cache as the API server has one kind of object: lists it once, page by page, then watches from there.
+
+kopf is not asked to: it keeps a task, two streams and a memory for each object and hands bodies from one to the next,
+which for the pods of some hundred datasets takes minutes and more memory than all that is decided by (docs/operator.md
+has the figures). Here a page is parsed and dropped before the next one is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
+
+import orjson
+
+from lookupdb_operator.api import JSON, Api, ApiError, Expired, Unreachable
+from lookupdb_operator.kinds import Kind
+from lookupdb_operator.parse import Header
+
+log = logging.getLogger(__name__)
+
+PAGE: Final = 250
+"""Objects: a page of pods is about 2 MB of JSON, which takes ten times as much while it is parsed."""
+_WATCH_SECONDS: Final = (290, 580)
+"""Between these the API server is asked to end a watch, so that watches which began together do not end together."""
+_SILENCE_AT_MOST: Final = 150.0
+"""Seconds without an event or a bookmark, which come every minute, after which a connection is taken to be dead."""
+_GRACE: Final = 30.0
+"""Seconds after which a watch that the API server has not ended is ended by us."""
+_FIRST_DELAY: Final = 0.5
+_LONGEST_DELAY: Final = 30.0
+_JITTER: Final = 0.5
+_LASTED: Final = 5.0
+"""A watch that ends sooner than after so many seconds, without an event, counts as a failure."""
+_EVENTS_AT_ONCE: Final = 100
+"""So many events are taken before others get a turn."""
+_PARTIAL: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
+
+
+class Sink(Protocol):
+    """Where objects are put."""
+
+    def changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """An object is as ``body`` says. The body is not kept."""
+
+    def deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """An object is gone; ``body`` is its last version."""
+
+    def known(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
+        """By uid, what is known of ``kind`` in ``namespace`` (empty: anywhere)."""
+
+    def gone(self, kind: Kind, headers: Collection[Header]) -> None:
+        """These were known, and a list does not have them any more."""
+
+
+class Reflector:
+    """Lists and watches the objects of ``kind`` in ``namespace`` (empty: all) that ``selector`` selects."""
+
+    def __init__(
+        self, api: Api, kind: Kind, namespace: str, selector: str, sink: Sink, turns: asyncio.Semaphore
+    ) -> None:
+        """``turns``: so many reflectors list at once; each holds a page in memory."""
+        self._api = api
+        self._kind = kind
+        self._path = kind.path(namespace)
+        self._namespace = namespace
+        self._selector = selector
+        self._sink = sink
+        self._turns = turns
+        self._version = ""
+        self._failures = 0
+        self._deadline: asyncio.Timeout | None = None
+        """Of the watch that is open."""
+        self.synced = asyncio.Event()
+        """Set once everything was listed."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it lists and watches."""
+        return self._kind
+
+    def relist(self) -> None:
+        """List everything again: what was told by watches is not to be trusted."""
+        self._version = ""
+        if self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except Expired:
+                self._version = ""
+                log.info("%s: the watch fell behind; listing anew", self._kind.plural)
+                await self._back_off(None)
+            except ApiError as error:
+                log.warning("%s: %s", self._kind.plural, error)
+                await self._back_off(error)
+
+    async def _back_off(self, error: ApiError | None) -> None:
+        delay = min(_FIRST_DELAY * 2.0**self._failures, _LONGEST_DELAY) * random.uniform(1 - _JITTER, 1)  # noqa: S311
+        self._failures = min(self._failures + 1, 16)
+        asked = error.retry_after if isinstance(error, Unreachable) and error.retry_after else 0.0
+        await asyncio.sleep(max(delay, asked))
+
+    async def _list(self) -> None:
+        known, uids = self._sink.known(self._kind, self._namespace), set[str]()
+        query, version = self._query() | {"limit": str(PAGE)}, ""
+        async with self._turns:
+            more = ""
+            while True:
+                answer = await self._api.request(
+                    "GET",
+                    self._path,
+                    what=f"all {self._kind.plural}",
+                    query=query | ({"continue": more} if more else {}),
+                    accept=self._accept("List"),
+                )
+                version, more = self._take_page(answer, uids)
+                del answer  # before the next one is there
+                if not more:
+                    break
+        self._sink.gone(self._kind, [header for uid, header in known.items() if uid not in uids])
+        self._version, self._failures = version, 0
+        self.synced.set()
+
+    def _take_page(self, page: Mapping[str, Any], uids: set[str]) -> tuple[str, str]:
+        """The version of the list, and where it goes on."""
+        for body in page.get("items") or ():
+            uids.add(body["metadata"]["uid"])
+            self._sink.changed(self._kind, body)
+        meta = page.get("metadata") or {}
+        return str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
+
+    async def _watch(self) -> None:
+        """Take what is told until the watch ends, which it does every few minutes."""
+        loop = asyncio.get_running_loop()
+        began, version = loop.time(), self._version
+        seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - not a secret
+        query = self._query() | {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        try:
+            async with asyncio.timeout(seconds + _GRACE) as self._deadline:
+                async for lines in self._api.stream(
+                    self._path,
+                    what=f"the watch of {self._kind.plural}",
+                    query=query,
+                    accept=self._accept(""),
+                    silence_at_most=_SILENCE_AT_MOST,
+                ):
+                    await self._take_events(lines)
+        except TimeoutError:
+            log.debug("%s: the watch is ended by us", self._kind.plural)
+        finally:
+            self._deadline = None
+        if self._version != version or loop.time() - began >= _LASTED:
+            self._failures = 0
+        elif self._version:
+            await self._back_off(None)
+
+    async def _take_events(self, lines: list[bytes]) -> None:
+        for count, line in enumerate(lines, 1):
+            self._take_event(line)
+            if count % _EVENTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _take_event(self, line: bytes) -> None:
+        try:
+            event = orjson.loads(line)
+            kind, body = event["type"], event["object"]
+            if kind == "ERROR":
+                raise _error(self._kind, body)
+            version = str(body["metadata"]["resourceVersion"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unreachable(f"the watch of {self._kind.plural}", f"an event cannot be read: {error}") from error
+        if kind == "DELETED":
+            self._sink.deleted(self._kind, body)
+        elif kind != "BOOKMARK":
+            self._sink.changed(self._kind, body)
+        self._version = version
+
+    def _query(self) -> dict[str, str]:
+        return {"labelSelector": self._selector} if self._selector else {}
+
+    def _accept(self, suffix: str) -> str:
+        return _PARTIAL.format(suffix) if self._kind.metadata_only else JSON
+
+
+def _error(kind: Kind, status: Mapping[str, Any]) -> ApiError:
+    what, message = f"the watch of {kind.plural}", str(status.get("message") or "the watch ended with an error")
+    return Expired(what, message) if status.get("code") == 410 else Unreachable(what, message)
