@@ -251,7 +251,7 @@ def _report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
     told = [version for version in versions if isinstance(version, int)]
     newest = max(told, default=0)
     if not told or len(told) < len(versions):
-        return RouterReport(None, problem or "a worker has no routing table yet", newest)
+        return RouterReport(None, problem or "a worker has no routing table yet", newest, is_empty=not told)
     return RouterReport(min(told), problem, newest)
 
 

@@ -166,7 +166,9 @@ class RouterReport:
     problem: str = ""
     """Why a newer table is not in effect, or why the admin port could not be asked."""
     newest: int = 0
-    """The highest that any of its workers answers from."""
+    """The highest that any of its workers answers from; 0 when nobody told of one."""
+    is_empty: bool = False
+    """Whether it told that none of its workers has a table: it answers nobody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,10 +297,12 @@ def worker(version: int | None, error: str | None = None, uid: str = "ds-1") -> 
         ),
         pytest.param(
             {"workers": [{"index": 0, "report": None}]},
-            RouterReport(None, "a worker has no routing table yet"),
+            RouterReport(None, "a worker has no routing table yet", is_empty=True),
             id="new",
         ),
-        pytest.param({"workers": []}, RouterReport(None, "a worker has no routing table yet"), id="no workers"),
+        pytest.param(
+            {"workers": []}, RouterReport(None, "a worker has no routing table yet", is_empty=True), id="no workers"
+        ),
         pytest.param(
             {"workers": [worker(4), worker(9, uid="ds-0")]},
             RouterReport(None, "it answers from the routing table of another dataset, ds-0"),

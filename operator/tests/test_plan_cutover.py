@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import orjson
 import pytest
 from operator_support.plan_given import applied, condition, deleted, rebuilt, says, serving, trouble, unconfirmed
 from operator_support.plan_world import NEVER, World
@@ -101,6 +102,25 @@ class TestConfirming:
                 True,
                 id="two, one that crashes",
             ),
+            pytest.param(
+                [(2, {}), (None, {"ready": False, "trouble": trouble("OutOfMemory")})],
+                True,
+                id="two, one that runs out of memory again and again",
+            ),
+            pytest.param(
+                [(2, {}), (1, {"ready": False, "trouble": trouble("OutOfMemory")})],
+                False,
+                id="two, one that ran out of memory and answers from an older one again",
+            ),
+            pytest.param(
+                [(2, {}), (None, {"trouble": trouble("OutOfMemory")})],
+                False,
+                id="two, one that takes requests, and does not answer when it is asked",
+            ),
+            pytest.param(
+                [(2, {}), (None, {"ready": False})], False, id="two, one that is not ready and does not answer"
+            ),
+            pytest.param([(None, {"ready": False, "trouble": trouble("OutOfMemory")})], False, id="one, which is down"),
             pytest.param([], False, id="none"),
         ],
     )
@@ -115,6 +135,15 @@ class TestConfirming:
         assert planned.status.table is not None
         assert bool(planned.status.table.confirmed_at) == is_confirmed
         assert planned.status.generation == ("g2" if is_confirmed else "g1")
+
+    def test_a_router_that_says_that_it_has_no_table_and_is_not_ready_keeps_nobody_waiting(self) -> None:
+        world = unconfirmed(serving())
+        late, other = (world.pods[name] for name in _routers(world))
+        other.table = {**(other.table or {}), "version": 2}
+        late.ready, late.table = False, None
+        table = world.look().status.table
+        assert table is not None
+        assert table.confirmed_at
 
     def test_routers_that_were_not_asked_confirm_nothing(self) -> None:
         world = unconfirmed(serving())
@@ -169,6 +198,33 @@ class TestDraining:
         assert deleted(world.look()) == set()
         world.now += timedelta(seconds=55)
         assert "StatefulSet/airports-r1-s0" in deleted(world.look())
+
+    def test_waits_for_what_a_router_that_is_down_may_have_mounted(self) -> None:
+        """It is started anew with the table of before, because its kubelet has not synced the new one."""
+        world = _draining()
+        world.crash(world.pods[_routers(world)[0]], NEVER)
+        world.now += timedelta(seconds=100)
+        planned = world.reconcile()
+        assert deleted(planned) == set()
+        assert planned.again == pytest.approx(21, abs=1.5)
+        world.now += timedelta(seconds=planned.again or 0)
+        assert "StatefulSet/airports-r1-s0" in deleted(world.look()), "it does not keep it for ever"
+
+    def test_waits_for_a_router_that_was_started_anew_with_an_older_table(self) -> None:
+        world = unconfirmed(serving())
+        written = world.things["ConfigMap", "airports-routing-table"].manifest["data"][names.TABLE_FILE]
+        late, other = (world.pods[name] for name in _routers(world))
+        other.table = other.mounted = orjson.loads(written)
+        world.crash(late, 30)
+        assert world.reconcile().status.generation == "g2", "who is down keeps nobody waiting"
+        for _ in range(300):
+            world.reconcile()
+            world.step()
+        assert late.table is not None
+        assert late.table["version"] == 1
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r1", "r2"]
+        late.table = late.mounted = other.table
+        world.settle()
 
     def test_begins_anew_when_the_clock_is_set_back(self) -> None:
         world = _draining()

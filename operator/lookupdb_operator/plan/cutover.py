@@ -20,6 +20,9 @@ from lookupdb_operator.status import Rollout, Status, Table
 CONFIRMED_WITHIN: Final = 60.0
 """Seconds, in which every router should have taken up a routing table. A kubelet that was not nudged syncs ConfigMaps
 every minute or so."""
+MOUNTED_FOR: Final = 120.0
+"""Seconds, in which a pod that is started anew may find an older routing table mounted: a kubelet looks at it every
+minute, and may know what it finds there from a cache that is another minute old."""
 
 
 def confirm_table(status: Status, situation: Situation) -> Status:
@@ -72,10 +75,14 @@ def is_draining(status: Status) -> bool:
 
 def remaining_drain(table: Table, situation: Situation) -> float:
     """Seconds until the drain time of a confirmed ``table`` has passed. While a router is being stopped, it answers
-    from the table that it has, as long as it still takes requests."""
-    desired = situation.desired
-    is_stopping = any(pod.component == ROUTER and pod.deleting for pod in situation.observed.pods)
-    seconds = max(desired.drain_seconds, desired.router_drain_seconds) if is_stopping else desired.drain_seconds
+    from the table that it has, as long as it still takes requests; one that ends again and again may start with an
+    older one for as long as that may be mounted."""
+    desired, observed = situation.desired, situation.observed
+    seconds = desired.drain_seconds
+    if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
+        seconds = max(seconds, desired.router_drain_seconds)
+    if routers.has_down(observed):
+        seconds = max(seconds, MOUNTED_FOR)
     return clock.seconds_until(table.confirmed_at, seconds, situation.now)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lookupdb_operator.model import Observed, Pod
+from lookupdb_operator.model import Observed, Pod, RouterReport
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Table
 
 
@@ -21,8 +20,15 @@ def living(observed: Observed) -> tuple[Pod, ...]:
 
 def answering(observed: Observed) -> tuple[Pod, ...]:
     """Routers that may be answering from some table. One that has not started yet, or that ends again and again, reads
-    the table when it starts."""
-    return tuple(pod for pod in living(observed) if pod.ready or (pod.phase == "Running" and not _is_down(pod)))
+    the table when it starts; one that takes requests counts, whatever is wrong with it."""
+    return tuple(pod for pod in living(observed) if _may_answer(pod, observed.routers.get(pod.uid)))
+
+
+def has_down(observed: Observed) -> bool:
+    """Whether a router that was started does not answer now. When it starts anew it may read an older table: its
+    kubelet syncs what is mounted a while later."""
+    answers = {pod.uid for pod in answering(observed)}
+    return any(pod.phase == "Running" and pod.uid not in answers for pod in living(observed))
 
 
 def behind(observed: Observed, table: Table) -> Mapping[str, str]:
@@ -50,5 +56,11 @@ def written_table(observed: Observed) -> int:
     return max((one.table_version for one in observed.others), default=0)
 
 
-def _is_down(pod: Pod) -> bool:
-    return pod.trouble is not None and pod.trouble.reason == reasons.CRASH_LOOPING
+def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
+    if pod.ready or pod.phase != "Running":
+        return pod.ready
+    if report is None or report.newest:
+        return True
+    # What a container died of stays in a pod's status long after it runs again: only of one that does not answer when
+    # it is asked either does it say that nobody is there.
+    return pod.trouble is None and not report.is_empty

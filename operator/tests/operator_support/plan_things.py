@@ -46,6 +46,10 @@ class Process:
     result: BuildResult | None = None
     table: dict[str, Any] | None = None
     """The routing table that a router answers from."""
+    mounted: dict[str, Any] | None = None
+    """The routing table that its kubelet has synced: what a router reads when it starts anew."""
+    down_until: datetime | None = None
+    """A router's container has ended and is started anew then."""
     nudged: datetime | None = None
 
 

@@ -150,7 +150,11 @@ class World:
         )
 
     def _report(self, pod: Process) -> RouterReport:
-        return RouterReport(pod.table["version"], newest=pod.table["version"]) if pod.table else RouterReport(None)
+        if pod.table is not None:
+            return RouterReport(pod.table["version"], newest=pod.table["version"])
+        if pod.down_until is not None:
+            return RouterReport(None, "it does not answer")
+        return RouterReport(None, "a worker has no routing table yet", is_empty=True)
 
     def _job(self, thing: Thing) -> BuildJob:
         state = thing.manifest.get("state", "Running")
@@ -174,7 +178,7 @@ class World:
             shard=int(pod.labels.get(names.SHARD, -1)),
             generation=pod.labels.get(names.GENERATION, ""),
             table_version=pod.annotation,
-            phase="Pending" if waits and not pod.ended else phase,
+            phase="Pending" if waits and not pod.ended and pod.component != names.ROUTER else phase,
             ready=pod.ready,
             deleting=pod.dies_at is not None,
             trouble=pod.trouble,
@@ -401,21 +405,41 @@ class World:
         for pod in living[replicas:]:
             self.stop(pod)
 
+    def crash(self, pod: Process, seconds: float) -> None:
+        """A router's container ends, and is started anew a while later."""
+        pod.down_until = self.now + timedelta(seconds=min(seconds, NEVER))
+        pod.ready, pod.table = False, None
+        pod.trouble = Trouble(reasons.OUT_OF_MEMORY, "container router was killed")
+
     def _run_router(self, pod: Process) -> None:
         table = self.things.get(("ConfigMap", names.routing_table(NAME)))
         if pod.dies_at is not None or table is None or self.age(pod) < self.takes.router_start:
             return
         content = _table(table.manifest["data"][names.TABLE_FILE])
-        if pod.table is not None and pod.table["version"] >= content["version"]:
+        self._sync_mount(pod, table, content)
+        if pod.down_until is not None:
+            if self.now < pod.down_until or pod.mounted is None:
+                return
+            pod.down_until, pod.trouble = None, None
+            pod.ready = True
+        if pod.mounted is None:
+            return
+        if pod.table is None or pod.table["version"] < pod.mounted["version"]:
+            if pod.table is not None:
+                self.invariants.left(pod.table, self.now)
+            pod.table = pod.mounted
+            self.invariants.took(pod.table)
+        elif pod.table["version"] >= content["version"]:
             pod.ready = pod.trouble is None
+
+    def _sync_mount(self, pod: Process, table: Thing, content: dict[str, Any]) -> None:
+        """The kubelet writes what is in the ConfigMap where the router reads it, some time after it was told to."""
+        if pod.mounted is not None and pod.mounted["version"] >= content["version"]:
             return
         nudged = pod.nudged is not None and pod.annotation == str(content["version"])
         since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.born)
         if (self.now - since).total_seconds() >= (self.takes.table if nudged else self.takes.slow_table):
-            if pod.table is not None:
-                self.invariants.left(pod.table, self.now)
-            pod.table = content
-            self.invariants.took(content)
+            pod.mounted = content
 
     def _add(self, name: str, owner: Thing, component: str, manifest: Manifest) -> None:
         self._made += 1
