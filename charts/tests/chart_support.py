@@ -120,6 +120,13 @@ def complaints(rendered: Rendered) -> str:
     return done.stdout + done.stderr
 
 
+def schema_of(item: Json) -> Json:
+    """Kubernetes' own schema of an object's kind, with what it refers to as its definitions."""
+    group, _, version = item["apiVersion"].rpartition("/")
+    parts = [item["kind"], *([group.partition(".")[0]] if group else []), version]
+    return json.loads((_TOOLS / "schemas" / f"{'-'.join(parts).lower()}.json").read_text(encoding="utf-8"))
+
+
 def notes(values: Values) -> str:
     """What helm tells after an installation. Only an installation renders it, so here a template does."""
     with tempfile.TemporaryDirectory() as folder:

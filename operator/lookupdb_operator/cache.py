@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lookupdb_operator import kinds, names, parse
@@ -31,6 +31,9 @@ class CachedObject:
     item: Dataset | BuildJob | ShardSet | Pod | Existing
     awaits_images: bool = False
     """Of a pod: whether not even its image is pulled yet, which only events can explain."""
+    accepted: str = ""
+    """What our fields hashed to in the API server's answer to our own write, when it was not what we wrote: somebody
+    (a mutating webhook) changes them on the way. Written again, they would be changed again."""
 
 
 @dataclass(slots=True)
@@ -53,9 +56,9 @@ class ObjectCache:
         self._deleted: OrderedDict[str, str] = OrderedDict()
         """uid → the version in which the object was last told to be deleted."""
 
-    def put(self, kind: str, body: Body) -> Key | None:
+    def put(self, kind: str, body: Body, *, written: bool = False) -> Key | None:
         """Cache the object ``body`` of ``kind``. The dataset to look at; None when the object belongs to none, or when
-        nothing that matters has changed."""
+        nothing that matters has changed. ``written``: it is the answer to our own write."""
         header = parse.header(body)
         place = (header.namespace, header.name)
         key = place if kind == kinds.DATASET.name else (header.namespace, header.dataset)
@@ -70,8 +73,12 @@ class ObjectCache:
             return None
         before = self._find(kind, key, header.name)
         if before is not None and not _is_newer(header, before.header):
+            if written:  # its watch was faster
+                self._set(kind, key, _accept(before, _changed(_parsed(kind, header, body, before))))
             return None
         after = _parsed(kind, header, body, before)
+        known = before.accepted if before is not None and before.header.uid == header.uid else ""
+        after = _accept(after, _changed(after) if written else known)
         self._set(kind, key, after)
         return None if before is not None and _is_alike(before, after) else key
 
@@ -179,6 +186,19 @@ def _parsed(kind: str, header: Header, body: Body, before: CachedObject | None) 
 
 def _is_later(version: str, deleted: str) -> bool:
     return version.isdecimal() and deleted.isdecimal() and int(version) > int(deleted)
+
+
+def _accept(cached: CachedObject, accepted: str) -> CachedObject:
+    """``cached``, in which fields of ours that hash to ``accepted`` are as good as unchanged."""
+    item = cached.item
+    if not isinstance(item, ShardSet | Existing):
+        return cached
+    changed = "" if item.changed == accepted else item.changed
+    return replace(cached, item=replace(item, changed=changed), accepted=accepted)
+
+
+def _changed(cached: CachedObject) -> str:
+    return cached.item.changed if isinstance(cached.item, ShardSet | Existing) else ""
 
 
 def _is_newer(header: Header, cached: Header) -> bool:

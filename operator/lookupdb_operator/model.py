@@ -74,6 +74,8 @@ class Existing:
     """The table-version annotation: of the routing table."""
     replicas: int = 0
     """Of a Deployment: how many pods its spec asks for, whoever has written that."""
+    changed: str = ""
+    """What our fields of it hash to when somebody else has changed one since; empty when nobody has."""
     deleting: bool = False
     trouble: Trouble | None = None
     """Of a Deployment: why its pods cannot be made (quota)."""
@@ -152,6 +154,8 @@ class ShardSet:
     """Wanted, by its spec."""
     ready: int
     """Ready pods, as of its status; 0 while its controller has not seen the newest spec."""
+    changed: str = ""
+    """What our fields of it hash to when somebody else has changed one since; empty when nobody has."""
     trouble: Trouble | None = None
     """Why its pods cannot be made (quota)."""
     deleting: bool = False

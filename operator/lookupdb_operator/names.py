@@ -34,6 +34,8 @@ ROUTER: Final = "router"
 # Annotations.
 DIGEST: Final = f"{GROUP}/digest"
 """Of the object as the operator wrote it: equal digests need no write."""
+FIELDS: Final = f"{GROUP}/fields"
+"""Of the same as the API server should hold it: what somebody else has changed since hashes to something else."""
 TABLE_VERSION: Final = f"{GROUP}/table-version"
 """On the routing table, for the operator to read. On router pods: a change makes the kubelet sync the table at once."""
 REFRESH: Final = f"{GROUP}/refresh"

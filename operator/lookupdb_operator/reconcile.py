@@ -185,7 +185,7 @@ class Reconciler:
                 refused[kind, name] = error.message
             else:
                 if kind != kinds.SECRET.name:
-                    self._cache.put(kind, answer)
+                    self._cache.put(kind, answer, written=True)
                 continue
             log.warning("%s/%s: %s %s: refused: %s", *observed.dataset.key, kind, name, refused[kind, name])
         return refused

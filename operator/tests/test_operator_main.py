@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,153 @@ async def test_only_the_namespaces_given_are_acted_on(kube: Kube) -> None:
         await until(forgotten, "no metrics of it")
     assert {write.namespace for write in kube.writes} == {"shop"}
     assert all("/namespaces/" in path for method, path in kube.reads if method == "WATCH")
+
+
+def _emptied(item: dict[str, Any]) -> None:
+    item["data"] = {}
+
+
+def _with_another_image(item: dict[str, Any]) -> None:
+    item["spec"]["template"]["spec"]["containers"][0]["image"] = "somebody/elses:1"
+
+
+def _with_another_selector(item: dict[str, Any]) -> None:
+    item["spec"]["selector"] = {"app": "something-else"}
+
+
+def _without_ports(item: dict[str, Any]) -> None:
+    item["spec"]["ports"] = []
+
+
+def _scaled_to_none(item: dict[str, Any]) -> None:
+    item["spec"]["replicas"] = 0
+
+
+def _allowing_none(item: dict[str, Any]) -> None:
+    item["spec"]["maxUnavailable"] = 0
+
+
+def _wide_open(item: dict[str, Any]) -> None:
+    item["spec"]["ingress"] = [{}]
+
+
+def _bounded_otherwise(item: dict[str, Any]) -> None:
+    item["spec"]["maxReplicas"] = 1
+
+
+def _relabelled(item: dict[str, Any]) -> None:
+    item["metadata"]["labels"]["app.kubernetes.io/name"] = "mine"
+
+
+CHANGES = [
+    pytest.param("ConfigMap", "airports-routing-table", _emptied, id="an emptied routing table"),
+    pytest.param("Deployment", "airports-router", _scaled_to_none, id="routers scaled to none"),
+    pytest.param("Deployment", "airports-router", _with_another_image, id="routers' image"),
+    pytest.param("Service", "airports-router", _with_another_selector, id="the routers' Service"),
+    pytest.param("Service", "airports-router", _relabelled, id="a label"),
+    pytest.param("Service", "airports-r1", _without_ports, id="a rollout's Service"),
+    pytest.param("StatefulSet", "airports-r1-s1", _scaled_to_none, id="servers scaled to none"),
+    pytest.param("StatefulSet", "airports-r1-s1", _with_another_image, id="servers' image"),
+    pytest.param("PodDisruptionBudget", "airports-r1-s0", _allowing_none, id="a disruption budget"),
+    pytest.param("NetworkPolicy", "airports-shard", _wide_open, id="a network policy"),
+    pytest.param("HorizontalPodAutoscaler", "airports-router", _bounded_otherwise, id="the autoscaler"),
+]
+AUTOSCALED: dict[str, Any] = {"router": {"autoscaling": {"minReplicas": 2, "maxReplicas": 4}}}
+
+
+def content(item: dict[str, Any] | None) -> dict[str, Any]:
+    """An object as people wrote it."""
+    assert item is not None
+    own = ("labels", "annotations", "ownerReferences")
+    metadata = {name: member for name, member in item["metadata"].items() if name in own}
+    return {**{name: item[name] for name in item if name in ("spec", "data")}, "metadata": metadata}
+
+
+@pytest.fixture
+async def at_rest(kube: Kube, kubelet: Kubelet) -> AsyncIterator[Running]:
+    """An operator whose one dataset serves, and for which nothing is left to do."""
+    kube.put(dataset(**AUTOSCALED))
+    async with operating(options(admin_port=kubelet.admin_port, resync_seconds=2.0)) as operator:
+        await all_steps(kube, kubelet)
+        await until(lambda: condition(kube, "RolledOut")["reason"] == "UpToDate", "the end", lambda: seen(kube))
+        await quiet(kube)
+        yield operator
+
+
+@pytest.mark.parametrize(("kind", "name", "change"), CHANGES)
+async def test_what_somebody_changes_by_hand_is_put_right(
+    kube: Kube, at_rest: Running, kind: str, name: str, change: Callable[[dict[str, Any]], None]
+) -> None:
+    before = kube.get(kind, "shop", name)
+    changed = copy.deepcopy(before)
+    assert changed is not None
+    change(changed)
+    kube.writes.clear()
+    kube.put(changed)
+    assert content(kube.get(kind, "shop", name)) != content(before)
+    await until(lambda: content(kube.get(kind, "shop", name)) == content(before), "the repair", lambda: seen(kube))
+    await quiet(kube)
+    written = [(write.kind, write.name) for write in kube.writes if write.kind not in ("LookupDataset", "Event")]
+    assert written == [(kind, name)], "once, and nothing else"
+
+
+async def test_what_was_changed_while_no_operator_ran_is_put_right(kube: Kube, kubelet: Kubelet) -> None:
+    kube.put(dataset())
+    async with operating(options(admin_port=kubelet.admin_port)):
+        await all_steps(kube, kubelet)
+    table = copy.deepcopy(kube.get("ConfigMap", "shop", "airports-routing-table"))
+    assert table is not None
+    kube.put({**table, "data": {}})
+    async with operating(options(admin_port=kubelet.admin_port)):
+        where = ("ConfigMap", "shop", "airports-routing-table")
+        await until(lambda: content(kube.get(*where)) == content(table), "the table", lambda: seen(kube))
+
+
+async def test_what_others_add_to_our_objects_is_theirs(kube: Kube, at_rest: Running) -> None:
+    kube.writes.clear()
+    for kind, name in (("Deployment", "airports-router"), ("Service", "airports-router")):
+        item = copy.deepcopy(kube.get(kind, "shop", name))
+        assert item is not None
+        item["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "2"
+        item["metadata"]["labels"]["team"] = "maps"
+        item["spec"]["clusterIP"] = "10.0.0.7"
+        kube.put(item)
+    deployment = copy.deepcopy(kube.get("Deployment", "shop", "airports-router"))
+    assert deployment is not None
+    template = deployment["spec"]["template"]
+    template["metadata"]["annotations"]["kubectl.kubernetes.io/restartedAt"] = "2030-01-01T00:00:00Z"
+    template["spec"]["dnsPolicy"] = "ClusterFirst"
+    deployment["spec"]["replicas"] = 3  # within the autoscaler's bounds
+    kube.put(deployment)
+    await looked_again(at_rest)
+    await quiet(kube)
+    assert kube.writes == []
+
+
+async def test_a_webhook_that_changes_what_we_write_is_not_fought(kube: Kube, kubelet: Kubelet) -> None:
+    def admit(applied: dict[str, Any]) -> dict[str, Any]:
+        if applied["kind"] in ("Deployment", "StatefulSet"):
+            for container in applied["spec"]["template"]["spec"]["containers"]:
+                container["image"] = f"mirror.example/{container['image'].removeprefix('mirror.example/')}"
+        return applied
+
+    kube.admit = admit
+    kube.put(dataset())
+    async with operating(options(admin_port=kubelet.admin_port, resync_seconds=2.0)) as operator:
+        await all_steps(kube, kubelet)
+        await until(lambda: condition(kube, "RolledOut")["reason"] == "UpToDate", "the end", lambda: seen(kube))
+        await quiet(kube)
+        kube.writes.clear()
+        await looked_again(operator)
+        assert kube.writes == []
+    async with operating(options(admin_port=kubelet.admin_port, resync_seconds=2.0)) as operator:
+        await looked(operator)
+        await looked_again(operator)
+        again = [write.name for write in kube.writes if write.kind != "LookupDataset"]
+        assert sorted(again) == ["airports-r1-s0", "airports-r1-s1", "airports-router"], "once for each operator"
+
+
+async def looked_again(operator: Running) -> None:
+    """``operator`` has looked at its datasets, all of them, since this was asked."""
+    _, text = await operator.ask("/metrics")
+    await looked(operator, int(sample(text, 'reconciles_total{outcome="done"}')) + 2)

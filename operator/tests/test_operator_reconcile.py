@@ -61,7 +61,7 @@ class FakeCache:
     def __init__(self) -> None:
         self.kinds: list[str] = []
 
-    def put(self, kind: str, body: Mapping[str, Any]) -> None:
+    def put(self, kind: str, body: Mapping[str, Any], *, written: bool = False) -> None:
         self.kinds.append(kind)
 
 

@@ -225,6 +225,18 @@ def test_what_nobody_asks_for_any_more_is_deleted_whoever_left_it() -> None:
     assert plan(observed, world.config, world.now).delete == (left.ref,)
 
 
+@pytest.mark.parametrize("lost", [("Service", "airports-r1"), ("PodDisruptionBudget", "airports-r1-s1")])
+def test_what_gives_the_old_servers_their_names_comes_back_while_new_ones_start(lost: tuple[str, str]) -> None:
+    world = serving()
+    world.takes.start = NEVER
+    world.edit(image="lookupdb:2")
+    world.settle(until=lambda: world.status.last_rollout == 2)
+    world.reconcile()
+    assert applied(world.look()) == set()
+    del world.things[lost]
+    assert applied(world.look()) == {"/".join(lost)}
+
+
 ROUTERS = ("Deployment", "airports-router")
 
 

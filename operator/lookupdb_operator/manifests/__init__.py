@@ -7,23 +7,32 @@ All are whole, because server-side apply takes away what we leave out that we ha
 from __future__ import annotations
 
 from lookupdb_operator.manifests.build import build_digest, builder
+from lookupdb_operator.manifests.fields import held_fields
 from lookupdb_operator.manifests.metadata import digest_of
 from lookupdb_operator.manifests.network_policy import network_policies
 from lookupdb_operator.manifests.router import router_replicas, routers, with_replicas
 from lookupdb_operator.manifests.routing_table import routing_table, synced
 from lookupdb_operator.manifests.secret import store_secret
-from lookupdb_operator.manifests.shards import field_manager, scaled, shards, template_digest
+from lookupdb_operator.manifests.shards import (
+    field_manager,
+    scaled,
+    service_and_budgets,
+    shards,
+    template_digest,
+)
 
 __all__ = [
     "build_digest",
     "builder",
     "digest_of",
     "field_manager",
+    "held_fields",
     "network_policies",
     "router_replicas",
     "routers",
     "routing_table",
     "scaled",
+    "service_and_budgets",
     "shards",
     "store_secret",
     "synced",

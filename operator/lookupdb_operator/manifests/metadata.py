@@ -1,7 +1,7 @@
 """What every object has: name, labels, owner, digest. And what no object has: members that say nothing.
 
-An object is compared by its digest, never by its content: the API server fills in defaults and writes quantities its
-own way, and whoever compares with that writes for ever.
+Whether we would write an object as it was written is told by its digest, never by its content: the API server fills in
+defaults, and whoever compares with that writes for ever. Whether it is still as written, ``fields`` tells.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb_operator import names
+from lookupdb_operator.manifests.fields import applied_fields
 from lookupdb_operator.model import Dataset, Manifest
 
 DIGEST_DIGITS: Final = 16
@@ -40,9 +41,10 @@ def metadata(
 
 
 def stamped(manifest: Manifest) -> Manifest:
-    """``manifest`` with its digest."""
+    """``manifest`` with its digest, and that of its fields."""
     metadata = manifest["metadata"]
-    annotations = metadata.get("annotations", {}) | {names.DIGEST: digest(manifest)}
+    stamps = {names.DIGEST: digest(manifest), names.FIELDS: applied_fields(manifest)}
+    annotations = metadata.get("annotations", {}) | stamps
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 

@@ -47,6 +47,12 @@ def shards(
     )
 
 
+def service_and_budgets(dataset: Dataset, rollout: Rollout, generation: Generation) -> tuple[Manifest, ...]:
+    """Of a rollout's objects those that have nothing of its template: they are known as long as it is."""
+    budgets = (_disruption_budget(dataset, rollout, shard) for shard in range(generation.shards))
+    return _service(dataset, rollout), *budgets
+
+
 def scaled(dataset: Dataset, rollout: Rollout, shard: int, replicas: int) -> Manifest:
     """The part of a shard's StatefulSet that says how many servers there are, for a rollout whose template is no
     longer what we would make of it. Applied by a manager of its own (``field_manager``): of our own, what it leaves

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from lookupdb_operator import names
+from lookupdb_operator.manifests import held_fields
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet, Trouble
 from lookupdb_operator.parse import trouble
 from lookupdb_operator.parse.header import Body, annotations_of, condition, deleting, header, labels, number, status
@@ -52,6 +53,7 @@ def shard_set(body: Body) -> ShardSet:
         digest=annotations_of(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(held.get("readyReplicas") or 0) if seen else 0,
+        changed=_changed(body),
         deleting=deleting(body),
     )
 
@@ -66,6 +68,7 @@ def existing(kind: str, body: Body) -> Existing:
     return Existing(
         ref=Ref(kind, head.name, head.uid),
         digest=annotations_of(body).get(names.DIGEST) or "",
+        changed=_changed(body),
         rollout=labels(body).get(names.ROLLOUT) or "",
         generation=labels(body).get(names.GENERATION) or "",
         table_version=max(0, number(annotations_of(body).get(names.TABLE_VERSION))),
@@ -73,6 +76,13 @@ def existing(kind: str, body: Body) -> Existing:
         deleting=deleting(body),
         trouble=why,
     )
+
+
+def _changed(body: Body) -> str:
+    """What our fields hash to, when that is not what we wrote; empty for what we did not write, and where the API
+    server does not say which fields are ours."""
+    held = held_fields(body) if annotations_of(body).get(names.DIGEST) else None
+    return "" if held is None or held == annotations_of(body).get(names.FIELDS) else held
 
 
 def _replicas(body: Body) -> int:

@@ -29,7 +29,7 @@ def desired_objects(status: Status, situation: Situation) -> tuple[Manifest, ...
 def differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
     """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted, or is another
     dataset's, comes when that is gone; a Job that exists is left alone: it cannot be changed."""
-    digests, taken = _digests(observed), _taken(observed)
+    digests, taken = _digests(_every(observed)), _taken(observed)
     replicas = _replicas(observed)
 
     def differs(one: Manifest) -> bool:
@@ -90,7 +90,10 @@ def _build(status: Status, situation: Situation) -> Iterator[Manifest]:
 def _rollouts(status: Status, situation: Situation) -> Iterator[Manifest]:
     for one in status.rollouts:
         generation = status.generation_called(one.generation)
-        if generation is None or not rollouts.is_current(one, status, situation):
+        if generation is None:
+            continue
+        if not rollouts.is_current(one, status, situation):
+            yield from _service_and_budgets(one, generation, situation)
             continue
         replicas = rollouts.desired_replicas(one, status, situation)
         if _is_whole(one, generation, replicas, situation):
@@ -98,11 +101,26 @@ def _rollouts(status: Status, situation: Situation) -> Iterator[Manifest]:
         yield from manifests.shards(situation.dataset, one, generation, replicas, situation.config)
 
 
+def _service_and_budgets(one: Rollout, generation: Generation, situation: Situation) -> tuple[Manifest, ...]:
+    """Of a rollout whose servers are not made any more as they were, what still can be: it may serve."""
+    stamps = rendering.service_and_budget_stamps(situation.ingredients, one, generation)
+    if stamps <= _stamps(situation.observed):
+        return ()
+    return manifests.service_and_budgets(situation.dataset, one, generation)
+
+
 def _is_whole(one: Rollout, generation: Generation, replicas: int, situation: Situation) -> bool:
     observed = situation.observed
-    held = {(one.ref.kind, one.ref.name, one.digest) for one in _every(observed) if not one.deleting}
     stamps = rendering.shard_stamps(situation.ingredients, one, generation, replicas)
-    return stamps <= held and all(held.replicas == replicas for held in observed.sets if held.rollout == one.rollout)
+    return stamps <= _stamps(observed) and all(
+        stateful.replicas == replicas for stateful in observed.sets if stateful.rollout == one.rollout
+    )
+
+
+def _stamps(observed: Observed) -> set[rendering.Stamp]:
+    """Of what is there, as it was written."""
+    digests = _digests(existing for existing in _every(observed) if not existing.deleting)
+    return {(*name, digest) for name, digest in digests.items()}
 
 
 def _table(status: Status, situation: Situation) -> Iterator[Manifest]:
@@ -127,8 +145,12 @@ def _replicas(observed: Observed) -> dict[Name, int]:
     return {(workload.ref.kind, workload.ref.name): workload.replicas for workload in scaled}
 
 
-def _digests(observed: Observed) -> dict[Name, str]:
-    return {(one.ref.kind, one.ref.name): one.digest for one in _every(observed)}
+def _digests(objects: Iterable[BuildJob | ShardSet | Existing]) -> dict[Name, str]:
+    """Of each as it was written; of what somebody else has changed since, an empty one."""
+    return {
+        (one.ref.kind, one.ref.name): one.digest if isinstance(one, BuildJob) or not one.changed else ""
+        for one in objects
+    }
 
 
 def _taken(observed: Observed) -> set[Name]:

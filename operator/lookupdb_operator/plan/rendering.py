@@ -8,7 +8,7 @@ goes or its spec changes, and what is kept of one dataset does not depend on how
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -75,13 +75,25 @@ def shard_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generat
     dataset, config = ingredients.dataset, ingredients.config
 
     def render() -> frozenset[Stamp]:
-        rendered = manifests.shards(dataset, rollout, generation, replicas, config)
-        return frozenset(
-            (manifest["kind"], manifest["metadata"]["name"], manifests.digest_of(manifest)) for manifest in rendered
-        )
+        return _stamps(manifests.shards(dataset, rollout, generation, replicas, config))
 
     # Of a rollout, shards are made from its name and its generation's alone.
     return _once(ingredients, ("shards", rollout.rollout, rollout.generation, generation, replicas), render)
+
+
+def service_and_budget_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation) -> frozenset[Stamp]:
+    """What ``manifests.service_and_budgets`` would render, without keeping it."""
+
+    def render() -> frozenset[Stamp]:
+        return _stamps(manifests.service_and_budgets(ingredients.dataset, rollout, generation))
+
+    return _once(ingredients, ("services", rollout.rollout, rollout.generation, generation.shards), render)
+
+
+def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
+    return frozenset(
+        (manifest["kind"], manifest["metadata"]["name"], manifests.digest_of(manifest)) for manifest in rendered
+    )
 
 
 def _once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:

@@ -21,6 +21,7 @@ import yaml
 from aiohttp import web
 
 from lookupdb_operator.kinds import Kind
+from operator_support import kube_fields
 from operator_support.kube_answers import KINDS, discovery, matches, merged
 from operator_support.kube_rights import Need, needs
 
@@ -62,6 +63,8 @@ class Kube:
     """What all requests together had to be granted."""
     before_write: Callable[[Write], None] = lambda write: None
     """May raise Refusal."""
+    admit: Callable[[Object], Object] = lambda applied: applied
+    """What a mutating webhook makes of what is applied."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
     """By path: requests that read wait for the event."""
     url: str = ""
@@ -83,8 +86,9 @@ class Kube:
             if held == kind and namespace in (None, where) and labels.items() <= item["metadata"]["labels"].items()
         ]
 
-    def put(self, new: Object) -> Object:
-        """Create or replace, as somebody else would; watchers are told when it differs."""
+    def put(self, new: Object, *, manager: str = "", owned: kube_fields.Fields | None = None) -> Object:
+        """Create or replace, as somebody else would, or as ``manager``, who owns the fields ``owned`` from then on;
+        watchers are told when it differs."""
         new = copy.deepcopy(new)
         meta = new["metadata"]
         key = (new["kind"], meta.get("namespace", ""), meta["name"])
@@ -98,6 +102,15 @@ class Kube:
         generation = old["metadata"]["generation"] if old else 0
         meta["generation"] = generation + (old is None or old.get("spec") != new.get("spec"))
         meta["resourceVersion"] = old["metadata"]["resourceVersion"] if old else ""
+        entries = {
+            entry["manager"]: entry["fieldsV1"] for entry in (old or {}).get("metadata", {}).get("managedFields", ())
+        }
+        entries = {name: kube_fields.left(fields, old, new) for name, fields in entries.items() if name != manager}
+        if owned is not None:
+            entries[manager] = owned
+        meta["managedFields"] = [
+            {"manager": name, "operation": "Apply", "fieldsV1": fields} for name, fields in entries.items()
+        ]
         if old == new:
             return new
         self._store(key, new, "MODIFIED" if old else "ADDED")
@@ -211,7 +224,12 @@ class Kube:
         if write.subresource == "status":
             change = {"status": body["status"]}
             return self.put({**(old or {}), **change} if write.verb == "put" else merged(old or {}, change))
-        return self.put(body if write.verb == "put" else merged(old or {}, body))
+        if not applies:
+            return self.put(body if write.verb == "put" else merged(old or {}, body))
+        asked = kube_fields.merged(old or {}, body)
+        admitted = self.admit(copy.deepcopy(asked))
+        owned = kube_fields.left(kube_fields.applied(body), asked, admitted)
+        return self.put(admitted, manager=request.query["fieldManager"], owned=owned)
 
     def _list(self, request: web.Request, kind: Kind, namespace: str) -> web.Response:
         items = [item for item in self.all(kind.name, namespace or None) if matches(item, request)]

@@ -1,0 +1,113 @@
+"""The fields of an object that are ours: as we apply them, and as the API server holds them later.
+
+The API server notes in ``managedFields`` which fields a manager applied, and strikes out those that somebody else has
+changed since. What it holds of the fields that are left is what we wrote, or was changed: its defaults, its
+controllers' fields and other managers' are not looked at. Quantities are compared as numbers, because the API server
+writes them its own way; lists of objects in any order, because it tells their members apart by keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.schema import quantity
+from lookupdb_operator import names
+
+_DIGITS: Final = 16
+_IDENTITY: Final = frozenset({"apiVersion", "kind", "status"})
+_COMPARED_METADATA: Final = ("labels", "annotations", "ownerReferences")
+_QUANTITIES: Final = frozenset({"requests", "limits"})
+
+
+def applied_fields(manifest: Mapping[str, Any]) -> str:
+    """A hash of what ``manifest`` asks the API server to hold. But for the number of pods, which is compared by
+    itself: others may set it."""
+    return _hash(_document(manifest))
+
+
+def held_fields(body: Mapping[str, Any]) -> str | None:
+    """The same of what the API server holds in ``body`` of the fields that are ours; None where it does not say which
+    they are."""
+    managed = body["metadata"].get("managedFields")
+    if not managed:
+        return None
+    fields = next((entry.get("fieldsV1") for entry in managed if _is_ours(entry)), None)
+    return _hash(_document(_owned(body, fields) if fields else {}))
+
+
+def _is_ours(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of managedFields is of what we have applied."""
+    is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
+    return is_apply and entry.get("manager") == names.FIELD_MANAGER
+
+
+def _document(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is compared of a manifest, or of the part of an object that is ours."""
+    metadata = value.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
+    annotations = {name: text for name, text in annotations.items() if name not in (names.DIGEST, names.FIELDS)}
+    compared = {name: metadata.get(name) or {} for name in _COMPARED_METADATA} | {"annotations": annotations}
+    members = {name: member for name, member in value.items() if name not in _IDENTITY}
+    if "replicas" in (members.get("spec") or {}):
+        members["spec"] = {name: member for name, member in members["spec"].items() if name != "replicas"}
+    return {**members, "metadata": compared}
+
+
+def _owned(value: Any, fields: Mapping[str, Any]) -> Any:
+    """The part of ``value`` that ``fields`` (FieldsV1) has: all of it where no member is listed."""
+    listed = [(name, below) for name, below in fields.items() if name != "."]
+    if not listed:
+        return value
+    if isinstance(value, Mapping):
+        members = ((name[2:], below) for name, below in listed if name.startswith("f:"))
+        return {name: _owned(value[name], below) for name, below in members if name in value}
+    if isinstance(value, list):
+        items = ((_item(value, name), below) for name, below in listed)
+        return [_owned(item, below) for item, below in items if item is not None]
+    return value
+
+
+def _item(items: list[Any], name: str) -> Any:
+    """Of ``items`` the one that a member's name in FieldsV1 means, by key, value or index; None when it is gone."""
+    kind, _, text = name.partition(":")
+    wanted = orjson.loads(text)
+    if kind == "k":
+        keyed = (item for item in items if isinstance(item, Mapping))
+        return next((item for item in keyed if wanted.items() <= _scalars(item).items()), None)
+    if kind == "v":
+        return wanted if wanted in items else None
+    return items[wanted] if kind == "i" and 0 <= wanted < len(items) else None
+
+
+def _scalars(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: member for name, member in item.items() if not isinstance(member, dict | list)}
+
+
+def _hash(document: Mapping[str, Any]) -> str:
+    text = orjson.dumps(_canonical(document, ""), option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:_DIGITS]
+
+
+def _canonical(value: Any, name: str) -> Any:
+    """``value``, the member ``name`` of something, in the one form that all that mean the same have."""
+    if isinstance(value, Mapping):
+        if name in _QUANTITIES:
+            return {resource: _number(amount) for resource, amount in value.items()}
+        return {member: _canonical(below, member) for member, below in value.items()}
+    if isinstance(value, list):
+        items = [_canonical(item, "") for item in value]
+        if all(isinstance(item, Mapping) for item in items):
+            return sorted(orjson.dumps(item, option=orjson.OPT_SORT_KEYS).decode() for item in items)
+        return items
+    return _number(value) if name == "sizeLimit" else value
+
+
+def _number(amount: Any) -> str:
+    try:
+        return f"{quantity(str(amount)):.15g}"
+    except ValueError:
+        return str(amount)

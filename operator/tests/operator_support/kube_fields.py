@@ -1,0 +1,79 @@
+"""Which fields of an object a manager owns, as an API server notes it in managedFields."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+_KEYS: Final = {
+    "containers": ("name",),
+    "env": ("name",),
+    "imagePullSecrets": ("name",),
+    "initContainers": ("name",),
+    "ownerReferences": ("uid",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "volumeMounts": ("mountPath",),
+    "volumes": ("name",),
+}
+"""Lists whose members have keys; of all others the whole is one field."""
+_WHOLE: Final = frozenset({"labelSelector", "nodeSelector", "podSelector", "scaleTargetRef", "selector"})
+"""Objects that are one field."""
+
+Fields = dict[str, Any]
+
+
+def applied(manifest: dict[str, Any]) -> Fields:
+    """FieldsV1 of who applies ``manifest``."""
+    noted = ("labels", "annotations", "ownerReferences")
+    metadata = {name: manifest["metadata"][name] for name in noted if name in manifest["metadata"]}
+    rest = {name: value for name, value in manifest.items() if name not in ("apiVersion", "kind", "metadata", "status")}
+    fields: Fields = _fields({"metadata": metadata, **rest}, "")
+    return fields
+
+
+def merged(old: Any, new: Any, name: str = "") -> Any:
+    """``old`` after ``new`` was applied to its member ``name``; lists are replaced."""
+    if not isinstance(old, dict) or not isinstance(new, dict) or name in _WHOLE:
+        return new
+    return {**old, **{member: merged(old.get(member), below, member) for member, below in new.items()}}
+
+
+def left(fields: Fields, old: Any, new: Any) -> Fields:
+    """Of ``fields`` what is still its owner's after somebody else made ``new`` of ``old``."""
+    kept: Fields = {}
+    for name, below in fields.items():
+        if name == ".":
+            kept[name] = below
+            continue
+        before, after = _member(old, name), _member(new, name)
+        if not {member for member in below if member != "."}:
+            if before == after:
+                kept[name] = below
+        elif after is not None and (rest := left(below, before, after)):
+            kept[name] = rest
+    return kept
+
+
+def _fields(value: Any, name: str) -> Fields:
+    if isinstance(value, dict) and value and name not in _WHOLE:
+        return {f"f:{member}": _fields(below, member) for member, below in value.items()}
+    keys = ("port", "protocol") if name == "ports" else _KEYS.get(name)
+    if isinstance(value, list) and keys:
+        return {_key(item, keys): {".": {}, **_fields(item, "")} for item in value}
+    return {}
+
+
+def _key(item: dict[str, Any], keys: tuple[str, ...]) -> str:
+    if keys[0] == "port" and "port" not in item:
+        keys = ("containerPort", "protocol")
+    return "k:" + orjson.dumps({key: item[key] for key in keys}).decode()
+
+
+def _member(value: Any, name: str) -> Any:
+    kind, _, text = name.partition(":")
+    if kind == "f":
+        return value.get(text) if isinstance(value, dict) else None
+    keys = orjson.loads(text)
+    items = value if isinstance(value, list) else []
+    return next((item for item in items if all(item.get(key) == wanted for key, wanted in keys.items())), None)
