@@ -87,11 +87,7 @@ class Simulator:
         limit = int(request.query.get("limit", "0")) or sys.maxsize
         begin = int(request.query.get("continue", "0"))
         is_partial = "PartialObjectMetadata" in request.headers.get("Accept", "")
-        found = [
-            stored
-            for (where, _), stored in self._store.objects[kind.name].items()
-            if namespace in ("", where) and stored.is_labelled
-        ]
+        found = self._selected(kind, namespace, request.query.get("fieldSelector", ""))
         page = found[begin : begin + limit]
         more = str(begin + limit) if begin + limit < len(found) else ""
         name = "PartialObjectMetadataList" if is_partial else f"{kind.name}List"
@@ -101,6 +97,13 @@ class Simulator:
         self._counts["lists"] += 1
         self._bytes += len(items)
         return _json(head + b',"items":[' + items + b"]}")
+
+    def _selected(self, kind: Kind, namespace: str, field_selector: str) -> list[Stored]:
+        objects = self._store.objects[kind.name]
+        if field_selector.startswith("metadata.name="):
+            found = objects.get((namespace, field_selector.partition("=")[2]))
+            return [found] if found else []
+        return [item for (where, _), item in objects.items() if namespace in ("", where) and item.is_labelled]
 
     async def _watch(self, request: web.Request, kind: Kind, namespace: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
