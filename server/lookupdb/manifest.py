@@ -91,6 +91,7 @@ class Manifest:
     """Changes when any object of the source does."""
     source: tuple[SourceFile, ...]
     key_columns: tuple[str, ...]
+    """None when the keys are the names of an object's members."""
     separator: str
     normalize: tuple[str, ...]
     unicode: str

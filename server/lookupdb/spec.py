@@ -58,8 +58,11 @@ class Key:
     """What a record is looked up by."""
 
     columns: tuple[str, ...]
+    """None of them with ``member_names``."""
     separator: str
     normalize: tuple[str, ...]
+    member_names: bool = False
+    """The source is one JSON object, whose members' names are the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +153,12 @@ class DatasetSpec:
 
     def content_hash(self) -> str:
         """32 hex digits that change when, and only when, the same source would give other shard files."""
+        key = asdict(self.key)
+        if not self.key.member_names:
+            del key["member_names"]  # generations from before there was this field go on being of this spec
         content = {
             "source": {**asdict(self.source), "secret_name": None},
-            "key": asdict(self.key),
+            "key": key,
             "value": asdict(self.value),
             "duplicates": self.duplicates,
             "shards": self.shards,
@@ -218,7 +224,7 @@ def _dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) 
             secret_name=source.get("secretName"),
             volume=source.get("volume"),
         ),
-        key=Key(tuple(key["columns"]), key["separator"], tuple(key["normalize"])),
+        key=_key(key),
         value=Value(
             columns=None if columns is None else tuple(columns),
             column=value.get("column"),
@@ -241,6 +247,11 @@ def _dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) 
         serving_workers=spec["serving"]["workers"],
         router=_router(spec["router"]),
     )
+
+
+def _key(key: dict[str, Any]) -> Key:
+    columns, member_names = tuple(key.get("columns", ())), key.get("memberNames", False)
+    return Key(columns, key["separator"], tuple(key["normalize"]), member_names)
 
 
 def _csv(csv: dict[str, Any]) -> Csv:

@@ -139,7 +139,7 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
         pytest.param("f.json", '[{"k":"a"},1]', "f.json row 2 is a number, expected an object", id="a number in it"),
         pytest.param("f.json", '[{"k":"a","v":Infinity}]', "f.json row 1 is not JSON", id="infinity"),
         pytest.param("f.json", b'[{"k":"\xff"}]', "f.json is not valid UTF-8 near its byte 7", id="array, UTF-8"),
-        pytest.param("f.json", '[{"k":' + "[" * 100_000, "nested too deeply", id="deep"),
+        pytest.param("f.json", '[{"k":' + "[" * 100_000, "row 1 is not JSON: the file ends within it", id="deep"),
     ],
 )
 def test_a_bad_file_is_told_with_its_row(tmp_path: Path, name: str, text: str | bytes, message: str) -> None:
@@ -171,3 +171,33 @@ def test_a_row_that_does_not_fit_the_memory_is_refused(tmp_path: Path, kind: str
     (tmp_path / f"f.{kind}").write_bytes(b'[{"k":"'[kind == "jsonl" :] + b"x" * (80 << 20) + b'"}]')
     with pytest.raises(NotEnoughRoom, match=re.escape(f"f.{kind} row 1") + ".*memory limit allows"):
         read(dataset(tmp_path, f"f.{kind}"), tmp_path / "scratch", MEMORY)
+
+
+DEEP = "[" * 1000 + "]" * 1000
+JUST = "[" * 249 + "1.50" + "]" * 249
+"""As deep as a value may be, in its row."""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+@pytest.mark.parametrize(
+    "deep", [DEEP, "[" * 100_000 + "]" * 100_000, '{"a":[' * 500 + '"]"' + "]}" * 500, "[" + JUST + "]"]
+)
+def test_rows_nested_too_deeply_are_rejected(tmp_path: Path, kind: str, deep: str) -> None:
+    """Wherever it stands in the row, and whatever stands before it: a number that is parsed again, for instance."""
+    rows = ['{"k":"a","x":1}', f'{{"k":"b","v":{deep}}}', f'{{"x":1.5,"k":"c","v":{deep}}}', '{"k":"d"}']
+    found = read_rows(tmp_path, kind, rows, value={"columns": ["x"]})
+    assert list(found.values) == ["a", "d"]
+    assert found.reasons == [(2, "it is nested more than 250 deep"), (3, "it is nested more than 250 deep")]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+def test_what_is_not_too_deep_is_kept(tmp_path: Path, kind: str) -> None:
+    many = "[" + ",".join(["[]", '"[[{{"'] * 400) + "]"
+    found = read_rows(tmp_path, kind, [f'{{"k":"a","v":{JUST}}}', f'{{"k":"b","v":{many}}}'])
+    assert found.values == {"a": f'{{"v":{JUST}}}', "b": f'{{"v":{many}}}'}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+@pytest.mark.parametrize("number", ["9" * 5000, "-1e999", "1" + "0" * 400, "0." + "3" * 5000])
+def test_numbers_beyond_all_floats_keep_their_text(tmp_path: Path, kind: str, number: str) -> None:
+    assert read_rows(tmp_path, kind, [f'{{"k":"a","v":{number}}}']).values == {"a": f'{{"v":{number}}}'}

@@ -139,7 +139,9 @@ def test_the_resource_given_is_not_changed() -> None:
         pytest.param({"source": {"url": "a", "csv": {"header": False}}}, "csv.columns", id="rule: header"),
         pytest.param({"value": {"format": "raw"}}, "format raw needs column", id="rule: raw"),
         pytest.param({"value": {"column": "a", "field": "b"}}, "at most one of columns", id="rule: value"),
-        pytest.param({"key": {}}, "'columns' is a required property", id="required"),
+        pytest.param({"key": {}}, "give either columns or memberNames: true", id="rule: key"),
+        pytest.param({"key": {"columns": ["a"], "memberNames": True}}, "give either columns or", id="rule: two keys"),
+        pytest.param({"key": {"memberNames": False}}, "give either columns or", id="rule: no key"),
         pytest.param({"key": {"columns": []}}, "spec.key.columns", id="empty list"),
     ],
 )

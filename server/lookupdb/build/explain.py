@@ -74,7 +74,8 @@ def _format(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]
 def _key(spec: DatasetSpec) -> Iterator[str]:
     joined = f" joined by {spec.key.separator!r}" if len(spec.key.columns) > 1 else ""
     steps = f", then {', '.join(spec.key.normalize)}" if spec.key.normalize else ", as it is"
-    yield f"{', '.join(spec.key.columns)}{joined}{steps}"
+    what = "the names of the object's members" if spec.key.member_names else ", ".join(spec.key.columns)
+    yield f"{what}{joined}{steps}"
 
 
 def _value(spec: DatasetSpec) -> str:
@@ -85,6 +86,8 @@ def _value(spec: DatasetSpec) -> str:
         what = f"the field {value.field}"
     elif value.columns is not None:
         what = f"the columns {', '.join(value.columns)}"
+    elif spec.key.member_names:
+        what = "all that the member holds"
     else:
         what = "all columns but the key's"
     return f"{what}, as {value.format}, compression {value.compression}, at most {quantity(value.max_bytes, 'bytes')}"

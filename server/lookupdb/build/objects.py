@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.build.rows import RowRejected, joined_key, json_text, unknown_column, value_names
+from lookupdb.build.rows import RowRejected, UnusableRow, joined_key, json_text, unknown_column, value_names
 from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 
@@ -93,9 +93,35 @@ class Objects:
         self.columns.unseen.clear()
 
 
+class MemberValues:
+    """How the spec makes values of what the members of one JSON object hold: all of it, or a part of an object."""
+
+    def __init__(self, spec: DatasetSpec, where: str) -> None:
+        objects = Objects(spec, where)
+        self.columns, self._of_object = objects.columns, objects.value
+        self._role = value_names(spec.value)[0] if self.columns.roles else None
+        """The field of the spec that chooses a part."""
+
+    def value(self, row: tuple[str, Any]) -> bytes:
+        """Of a pair of name and value. Raises RowRejected, or orjson.JSONEncodeError."""
+        found = row[1]
+        if type(found) is UnusableRow:
+            raise RowRejected(found.reason)
+        if self._role is None:
+            return orjson.dumps(found)
+        if type(found) is not dict:
+            raise RowRejected(f"its value is {_kind(found)}, and {self._role} chooses from objects")
+        return self._of_object(found)
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
 def _key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
     columns, separator = spec.key.columns, spec.key.separator
-    if len(columns) > 1:
+    if len(columns) != 1:
         return lambda record: joined_key(columns, [key_part(record, name) for name in columns], separator)
     column = columns[0]
 

@@ -14,7 +14,8 @@ from lookupdb.build.budget import Budget
 from lookupdb.build.fetch import LocalFile
 from lookupdb.build.objects import Told
 from lookupdb.build.parse_csv import CsvParser
-from lookupdb.build.parse_json import JsonArrayParser, JsonLinesParser
+from lookupdb.build.parse_json import JsonLinesParser
+from lookupdb.build.parse_json_document import json_parser
 from lookupdb.build.rows import Parser, RowRejected, not_json
 from lookupdb.build.runs import place_of
 from lookupdb.build.sample import Sample, rank_of
@@ -135,6 +136,6 @@ def no_collection() -> Iterator[None]:
 
 _PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, Slice, SliceFile, int], Parser]]] = {
     "csv": CsvParser,
-    "json": JsonArrayParser,
+    "json": json_parser,
     "jsonl": JsonLinesParser,
 }

@@ -29,6 +29,18 @@ class RowRejected(ValueError):
     """A row that cannot be a record."""
 
 
+class UnusableRow(dict[str, Any]):
+    """A row that is there and can be no record: whoever asks for its key hears why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def get(self, *_: object) -> Any:
+        """Raises RowRejected."""
+        raise RowRejected(self.reason)
+
+
 class Unfinished(BadSource):
     """A slice ends within a row, in quotes: it was cut there, or its last quote is never closed."""
 

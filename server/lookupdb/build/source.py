@@ -13,7 +13,7 @@ import orjson
 from lookupdb.build.location import Found, Remote, find, identified
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
-from lookupdb.spec import DatasetSpec, Source
+from lookupdb.spec import DatasetSpec
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
 Compression = Literal["none", "gzip", "zstd"]
@@ -50,7 +50,7 @@ def resolve(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True)
     if not local_files:
         _refuse_local_files(spec.source.urls)
     found = [one for url in spec.source.urls for one in find(url, base=spec.base, volume=volume)]
-    return tuple(_source_object(one, spec.source) for one in identified(found))
+    return tuple(_source_object(one, spec) for one in identified(found))
 
 
 def _refuse_local_files(urls: Iterable[str]) -> None:
@@ -92,13 +92,19 @@ def fingerprint(objects: Iterable[Described]) -> str | None:
     return hashlib.sha256(orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
-def _source_object(found: Found, source: Source) -> SourceObject:
+def _source_object(found: Found, spec: DatasetSpec) -> SourceObject:
+    source = spec.source
     format_suffix, compression = _by_name(found.described.url)
     kind = source.format or _FORMATS.get(format_suffix)
     if kind is None:
         raise BadSource(
             f"{found.described.url}: its name does not tell its format",
             hint=f"set source.format, or name it {', '.join(_FORMATS)} (and .gz or .zst)",
+        )
+    if spec.key.member_names and kind != "json":
+        raise BadSource(
+            f"{found.described.url} is {kind} by its name, and key.memberNames is for one JSON object",
+            hint="set source.format: json if it is one, or name the key's columns in key.columns",
         )
     return SourceObject(
         described=found.described,

@@ -92,7 +92,8 @@ def _of_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, s
     for file in manifest.source[:_SHOWN_FILES]:
         yield "", f"{file.url} ({quantity(file.bytes, 'bytes')})"
     steps = f", then {', '.join(manifest.normalize)}" if manifest.normalize else ""
-    yield "key", f" {manifest.separator} ".join(manifest.key_columns) + steps
+    columns = f" {manifest.separator} ".join(manifest.key_columns)
+    yield "key", (columns or "names of members") + steps
     yield "value", f"{manifest.value_format}, {manifest.compression}"
     for name, rows in (("rejected", manifest.rejected), ("duplicates", manifest.duplicates)):
         yield name, f"{rows.count:,} rows"

@@ -1,0 +1,225 @@
+"""JSON files that are one array of objects, or one object of records: read through a window, in bounded memory."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from lookupdb.build.fetch import LocalFile
+from lookupdb.build.nesting import MAX_NESTING, is_too_deep, too_deep
+from lookupdb.build.objects import MemberValues, Objects
+from lookupdb.build.parse_json import EXACT, not_an_object
+from lookupdb.build.rows import UnusableRow
+from lookupdb.build.slices import Slice, SliceFile
+from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.spec import DatasetSpec
+
+_WINDOW: Final = 1 << 18
+_SPACE: Final = " \t\r\n"
+_OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
+_INSIDE_TEXT: Final = re.compile(r'["\\]')
+
+
+def json_parser(
+    spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int
+) -> JsonArrayParser | JsonMembersParser:
+    """For a file of the format json, as the spec says that it is."""
+    kind = JsonMembersParser if spec.key.member_names else JsonArrayParser
+    return kind(spec, file, piece, raw, max_row_bytes)
+
+
+class _Document:
+    """What stands between two brackets, element by element."""
+
+    lines = 0
+    end = None
+
+    def __init__(self, file: LocalFile, raw: SliceFile, max_row_bytes: int) -> None:
+        self._file, self._max_row = file, max_row_bytes
+        self._raw, self._text = raw, _decoded(raw, file.name)
+        self._window, self._at, self._ended = "", 0, False
+
+    def _elements(self, kind: str, brackets: tuple[str, str], hint: str, read: Callable[[str], Any]) -> Iterator[Any]:
+        """What ``read`` makes of each element, given where it stands."""
+        name, (opening, closing) = self._file.name, brackets
+        if self._next() != opening:
+            raise BadSource(
+                f"{name} is not a JSON {kind}: it begins with {self._next() or 'nothing'!r}, expected {opening!r}",
+                hint=hint,
+            )
+        self._at += 1
+        row = 0
+        while self._next() != closing or row:
+            row += 1
+            yield read(f"{name} row {row}")
+            match self._next():
+                case ",":
+                    self._at += 1
+                case found if found == closing:
+                    break
+                case other:
+                    found = repr(other) if other else "the end of the file"
+                    raise BadSource(f"{name} after row {row}: expected ',' or {closing!r}, found {found}")
+        self._at += 1
+        if self._next():
+            raise BadSource(f"{name} after row {row}: expected nothing after the {kind}, found {self._next()!r}")
+
+    def _next(self) -> str:
+        """The next character that is no white space, "" at the end; ``_at`` stands on it."""
+        while True:
+            while self._at < len(self._window):
+                character = self._window[self._at]
+                if character not in _SPACE:
+                    return character
+                self._at += 1
+            if not self._more(_WINDOW):
+                return ""
+
+    def _element(self, where: str) -> Any:
+        """The next element. The window grows, by doubling, until the element fits."""
+        self._next()
+        while True:
+            try:
+                element, end = EXACT.raw_decode(self._window, self._at)
+            except RecursionError:
+                self._skip(where)
+                return too_deep()
+            except ValueError as error:
+                self._widen(where, error)
+                continue
+            if end == len(self._window) and self._more(_WINDOW):
+                continue  # a number at the window's end may go on
+            begin, self._at = self._at, end
+            return too_deep() if self._is_too_deep(begin, end) else element
+
+    def _is_too_deep(self, begin: int, end: int) -> bool:
+        """Whether the element that stands there is: one of few brackets is not, which is quickly seen."""
+        if self._window.count("[", begin, end) + self._window.count("{", begin, end) <= MAX_NESTING:
+            return False
+        return is_too_deep(self._window[begin:end].encode(errors="replace"))
+
+    def _widen(self, where: str, error: ValueError) -> None:
+        """Read on, because the element does not end in the window. Raises BadSource, NotEnoughRoom."""
+        why = getattr(error, "msg", error)
+        if not self._more(max(_WINDOW, len(self._window) - self._at)):
+            raise BadSource(f"{where} is not JSON: {why}") from error
+        if len(self._window) - self._at > self._max_row:
+            raise NotEnoughRoom(
+                f"{where} is longer than {self._max_row} characters, more than the memory limit allows, "
+                f"or is not JSON: {why}",
+                hint="raise --memory-limit, or correct the row",
+            ) from error
+
+    def _skip(self, where: str) -> None:
+        """Pass an element that is nested too deeply to be parsed, however long: to the bracket that closes it."""
+        depth, in_text = 0, False
+        while True:
+            found = (_INSIDE_TEXT if in_text else _OUTSIDE_TEXT).search(self._window, self._at)
+            if found is None:
+                self._at = len(self._window)
+                if not self._more(_WINDOW):
+                    raise BadSource(f"{where} is not JSON: the file ends within it, {depth} brackets deep")
+                continue
+            self._at = found.end()
+            match found[0]:
+                case "\\":
+                    if self._at < len(self._window) or self._more(_WINDOW):
+                        self._at += 1
+                case '"':
+                    in_text = not in_text
+                case "[" | "{":
+                    depth += 1
+                case _:
+                    depth -= 1
+            if not depth:
+                return
+
+    def _more(self, characters: int) -> bool:
+        """Drop what is behind us and read on; False at the end of the file."""
+        pieces = [self._window[self._at :]]
+        self._at = 0
+        for piece in self._text:
+            pieces.append(piece)
+            characters -= len(piece)
+            if characters <= 0:
+                break
+        self._window = "".join(pieces)
+        return len(pieces) > 1
+
+    def position(self) -> int:
+        """How many bytes were read, which is a little more than was parsed."""
+        return self._raw.tell()
+
+
+def _decoded(raw: Any, name: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    position = 0
+    while True:
+        chunk = raw.read(_WINDOW)
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            raise BadSource(
+                f"{name} is not valid UTF-8 near its byte {position + error.start}", hint="write the file in UTF-8"
+            ) from error
+        position += len(chunk)
+        if text:
+            yield text
+        if not chunk:
+            return
+
+
+class JsonArrayParser(_Document):
+    """One array of objects. Rows are dicts."""
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        super().__init__(file, raw, max_row_bytes)
+        objects = Objects(spec, file.name)
+        self.columns, self.key, self.value = objects.columns, objects.key, objects.value
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        hint = "source.format: jsonl is for one object a line; key.memberNames: true is for one object of key: value"
+        return self._elements("array", ("[", "]"), hint, self._row)
+
+    def _row(self, where: str) -> dict[str, Any]:
+        record = self._element(where)
+        if type(record) is UnusableRow:
+            return record
+        if type(record) is not dict:
+            raise not_an_object(where, record)
+        if self.columns.unseen:
+            self.columns.look(record)
+        return record
+
+
+class JsonMembersParser(_Document):
+    """One object, whose members are the records. Rows are pairs of name and value."""
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        super().__init__(file, raw, max_row_bytes)
+        values = MemberValues(spec, file.name)
+        self.columns, self.value = values.columns, values.value
+
+    def key(self, row: tuple[str, Any]) -> str:
+        """The member's name."""
+        return row[0]
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        hint = "key.memberNames is for one object of key: value; name the key's columns in key.columns for an array"
+        return self._elements("object", ("{", "}"), hint, self._row)
+
+    def _row(self, where: str) -> tuple[str, Any]:
+        found = self._next()
+        if found != '"':
+            raise BadSource(f"{where} is not JSON: expected a member's name in quotes, found {found or 'nothing'!r}")
+        name = self._element(where)
+        found = self._next()
+        if found != ":":
+            raise BadSource(f"{where} is not JSON: expected ':' after {name[:80]!r}, found {found or 'nothing'!r}")
+        self._at += 1
+        value = self._element(where)
+        if type(value) is dict and self.columns.unseen:
+            self.columns.look(value)
+        return name, value
