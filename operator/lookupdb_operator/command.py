@@ -12,6 +12,7 @@ from lookupdb.cli.options import log_format, option
 from lookupdb.errors import UsageError
 from lookupdb_operator import config as configuration
 from lookupdb_operator import names
+from lookupdb_operator.plan.turns import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from lookupdb_operator.main import Options
@@ -142,6 +143,18 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     help="How often every dataset is looked at even if nothing happens.",
 )
 @option("--workers", type=click.IntRange(1, 64), default=4, help="How many datasets are looked at at once.")
+@option(
+    "--max-concurrent-builds",
+    type=click.IntRange(1, 10_000),
+    default=DEFAULT_LIMIT,
+    help="How many datasets build at once; the others wait for their turn.",
+)
+@option(
+    "--max-concurrent-rollouts",
+    type=click.IntRange(1, 10_000),
+    default=DEFAULT_LIMIT,
+    help="How many datasets start servers of something new at once: each needs the room of two until it serves.",
+)
 @log_format
 def command(**given: Any) -> None:
     """Operate LookupDatasets: build them, roll them out and keep them served, in the cluster this runs in.
@@ -199,6 +212,8 @@ def options(**given: Any) -> Options:
         port=given["port"],
         resync_seconds=given["resync_seconds"],
         workers=given["workers"],
+        max_concurrent_builds=given["max_concurrent_builds"],
+        max_concurrent_rollouts=given["max_concurrent_rollouts"],
     )
 
 

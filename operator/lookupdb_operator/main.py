@@ -26,10 +26,12 @@ from lookupdb_operator.living import Living
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.plan import plan
+from lookupdb_operator.plan.turns import DEFAULT_LIMIT, TurnQueues
 from lookupdb_operator.queue import Queue, Workers
-from lookupdb_operator.reconcile import Decide, Reconciler
+from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.resync import Resync, wait_for_api
 from lookupdb_operator.store_access import Store
+from lookupdb_operator.turn_taking import Decide, TurnTaking
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class Options:
     port: int = names.OPERATOR_PORT
     resync_seconds: float = 300.0
     workers: int = 4
+    max_concurrent_builds: int = DEFAULT_LIMIT
+    max_concurrent_rollouts: int = DEFAULT_LIMIT
     admin_port: int = names.ADMIN_PORT
     """Where routers are asked."""
 
@@ -123,6 +127,12 @@ class _Operator:
             store=lambda: self._store.access,
             metrics=self._metrics,
             decide=self._decide,
+            turns=TurnTaking(
+                TurnQueues(builds=options.max_concurrent_builds, rollouts=options.max_concurrent_rollouts),
+                cache=self._cache,
+                config=config,
+                wake=self._queue.add,
+            ),
         )
         resync = Resync(
             cache=self._cache,

@@ -189,6 +189,25 @@ class Predecessor:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Whether a dataset may build, or roll out, now: ``plan.turns`` says so, which knows all datasets."""
+
+    is_granted: bool = True
+    ahead: int = 0
+    """How many others come before it."""
+    must_yield: bool = False
+    """Whether it has its turn and is to give it up, because it does not get on and others wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A dataset's turns."""
+
+    build: Turn = Turn()
+    rollout: Turn = Turn()
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """One dataset and all that belongs to it (by its uid: what another owner has is not here)."""
 
@@ -205,6 +224,7 @@ class Observed:
     refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) → why the API server refused our last write of it."""
     store: StoreAccess = field(default_factory=StoreAccess)
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def names(self) -> frozenset[tuple[str, str]]:

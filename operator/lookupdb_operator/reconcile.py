@@ -25,10 +25,10 @@ from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.queue import RequeueRequested
 from lookupdb_operator.reports import transitions
 from lookupdb_operator.status import Status
+from lookupdb_operator.turn_taking import Decide, TurnTaking
 
 log = logging.getLogger(__name__)
 
-Decide = Callable[[Observed, Config, datetime], Plan]
 Refusals = Mapping[tuple[str, str], str]
 
 _ASKED_EVERY: Final = 600.0
@@ -52,6 +52,7 @@ class Reconciler:
         store: Callable[[], StoreAccess],
         metrics: Metrics,
         decide: Decide,
+        turns: TurnTaking,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,6 +63,7 @@ class Reconciler:
         self._store = store
         self._metrics = metrics
         self._decide = decide
+        self._turns = turns
         self._now = now
         self._clock = clock
         self._refusals: dict[Key, Refusals] = {}
@@ -107,14 +109,14 @@ class Reconciler:
         if observed is None:
             self._forget(key)
             return None
-        plan = self._decide(observed, self._config, self._now())
+        plan = self._turns.plan(observed, self._decide, self._now())
         if plan.idle:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle)
         self._remember(observed.dataset, plan)
         # Written also when it stays the same, if anything is about to be done: the API server then says whether this
         # look was at the dataset as it is, before an older one's wishes come back.
         acts = plan.apply or plan.delete or plan.status != observed.dataset.status
-        if acts and not await self._write_status(observed.dataset, plan.status):
+        if acts and not await self._claim(observed.dataset, plan.status):
             return None
         refused = await self._apply(observed, plan.apply)
         refused |= await self._delete(observed.dataset, plan.delete)
@@ -126,6 +128,14 @@ class Reconciler:
             )
         # What was refused and is no longer shows in a condition, which the next look takes back.
         return 0.0 if refusals else plan.again
+
+    async def _claim(self, dataset: Dataset, status: Status) -> bool:
+        """Write ``status``, and with it what it claims; False when the dataset is gone."""
+        try:
+            return await self._write_status(dataset, status)
+        except (Conflict, Refused):  # and not Unreachable, after which it may have been written
+            self._turns.withdraw(dataset, self._now())
+            raise
 
     def _is_to_ask(self, key: Key) -> bool:
         """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
@@ -150,6 +160,7 @@ class Reconciler:
         self._asks.discard(key)
         self._asked.pop(key, None)
         self._metrics.forget(*key)
+        self._turns.forget(key, self._now())
 
     async def _write_status(self, dataset: Dataset, status: Status) -> bool:
         """False when the dataset is gone."""

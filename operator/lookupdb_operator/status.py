@@ -80,6 +80,31 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """What keeps a build or a rollout that has its turn from getting on."""
+
+    reason: str
+    """One of ``plan.reasons``."""
+    since: str
+    """Since when something has, whatever it was at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The dataset's place in the queue for a turn to build, or to roll out. There is none while it asks for none."""
+
+    since: str = ""
+    """From when on it waits: a moment that is ahead while it backs off. Empty: it has its turn."""
+    given_up: int = 0
+    """How many turns in a row it gave up, because it did not get on and others waited."""
+    reason: str = ""
+    """Why it gave up the last one."""
+    message: str = ""
+    digest: str = ""
+    """Of what it gave up: something else that is asked for does not back off."""
+
+
+@dataclass(frozen=True, slots=True)
 class Build:
     """The build under way: its generation's number is claimed."""
 
@@ -94,6 +119,7 @@ class Build:
     unless_fingerprint: str = ""
     active: str = ""
     """The generation that gates compare with; empty for none."""
+    stall: Stall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +134,7 @@ class Rollout:
     referenced_replicas: int = field(default=0, metadata={"json": "named"})
     """The most servers a shard that a routing table which may still be in effect somewhere references: so many stay.
     0: no table references this rollout."""
+    stall: Stall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +180,8 @@ class Status:
     """The last value of the refresh annotation that was answered."""
     refreshed_by: int = 0
     """The number of the build that was the first to answer it: what was read before that is older than the answer."""
+    build_ticket: Ticket | None = None
+    rollout_ticket: Ticket | None = None
     build: Build | None = None
     failure: Failure | None = None
     rollouts: tuple[Rollout, ...] = ()

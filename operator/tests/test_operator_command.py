@@ -44,12 +44,14 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
         *("--router-clients", '[{"namespaceSelector": {}}]', "--admin-clients", "[]", "--pod-labels", '{"team": "a"}'),
         *("--pod-security", '{"runAsUser": 1000}', "--pod-host", "::"),
         *("--host", "127.0.0.1", "--port", "9999", "--resync-seconds", "60", "--workers", "2"),
+        *("--max-concurrent-builds", "3", "--max-concurrent-rollouts", "5"),
         monkeypatch=monkeypatch,
     )
     assert chosen.store_environment == {"AWS_REGION": "eu", "A": "b=c"}
     assert chosen.namespaces == ("a", "b")
     assert (chosen.host, chosen.port, chosen.resync_seconds, chosen.workers) == ("127.0.0.1", 9999, 60, 2)
     assert (chosen.store_secret, chosen.create_store_secret, chosen.living_list) == ("store", True, "living")
+    assert (chosen.max_concurrent_builds, chosen.max_concurrent_rollouts) == (3, 5)
     config = chosen.config
     assert (config.image, config.store, config.cluster, config.identity) == ("lookupdb:1", NEEDED[3], "c1", "x/y")
     assert (config.image_pull_policy, config.image_pull_secrets) == ("Never", ("p", "q"))

@@ -14,7 +14,18 @@ import pytest
 
 from lookupdb import schema
 from lookupdb_operator import status
-from lookupdb_operator.status import Build, Condition, Failure, Generation, Rollout, Status, Table, json_name
+from lookupdb_operator.status import (
+    Build,
+    Condition,
+    Failure,
+    Generation,
+    Rollout,
+    Stall,
+    Status,
+    Table,
+    Ticket,
+    json_name,
+)
 
 CRD_STATUS = schema.resource_schema()["properties"]["status"]
 NOW = "2026-01-01T00:00:00Z"
@@ -38,9 +49,11 @@ FULL = Status(
     last_generation=999_999_999,
     last_rollout=34,
     refreshed="by hand",
-    build=Build("g12", DIGEST, "again", DIGEST, NOW, DIGEST, "g11"),
+    build=Build("g12", DIGEST, "again", DIGEST, NOW, DIGEST, "g11", Stall("Unschedulable", NOW)),
     failure=Failure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
-    rollouts=(Rollout("r34", "g11", DIGEST, NOW),),
+    rollouts=(Rollout("r34", "g11", DIGEST, NOW), Rollout("r35", "g11", DIGEST, NOW, 2, Stall("QuotaExceeded", NOW))),
+    build_ticket=Ticket(NOW),
+    rollout_ticket=Ticket(NOW, 3, "Unschedulable", "no node takes pod airports-r34-s0-0", DIGEST),
     table=Table(12, "r34", "g11", 2, 4, NOW, NOW),
     store_digest=DIGEST,
 )

@@ -18,9 +18,11 @@ from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Pod, Ref
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
+from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.queue import RequeueRequested
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.status import DEGRADED, Condition, Status
+from lookupdb_operator.turn_taking import TurnTaking
 
 KEY = ("shop", "airports")
 CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
@@ -64,6 +66,9 @@ class FakeCache:
     def put(self, kind: str, body: Mapping[str, Any], *, written: bool = False) -> None:
         self.kinds.append(kind)
 
+    def datasets(self) -> tuple[Dataset, ...]:
+        return ()
+
 
 class FakeObserver:
     """Sees ``observed``; remembers with what it was asked."""
@@ -93,6 +98,7 @@ class Bench:
             store=StoreAccess,
             metrics=self.metrics,
             decide=lambda observed, config, now: self.plan,
+            turns=TurnTaking(TurnQueues(builds=4, rollouts=4), cache=cast(ObjectCache, self.cache), config=CONFIG),
             now=lambda: datetime(2030, 1, 1, tzinfo=UTC),
             clock=lambda: self.clock,
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import clock, failures, generations, outcomes, reasons, store
+from lookupdb_operator.plan import clock, failures, generations, outcomes, reasons, store, tickets
 from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Build, Generation, Status
@@ -14,11 +14,17 @@ from lookupdb_operator.status import Build, Generation, Status
 
 def decide_build(status: Status, situation: Situation) -> Status:
     """``status`` with the build that should be under way now: the one that is, another one, or none."""
+    has_ended = status.build is None and situation.dataset.status.build is not None
     status = _without_unneeded_build(status, situation)
-    if status.build is not None or not is_needed(status, situation.desired):
-        return status
-    if waits_for_rollout(status, situation) or (status.failure is not None and _must_wait(status, situation)):
-        return status
+    if status.build is not None:
+        return _with_turn(status, status.build, situation)
+    is_needed_now = is_needed(status, situation.desired) and not waits_for_rollout(status, situation)
+    if not is_needed_now or _must_wait(status, situation):
+        return replace(status, build_ticket=None)
+    # A build that has ended has had its turn: others come before the next one.
+    if has_ended or not tickets.may_begin(situation.observed.turns.build, status.build_ticket, situation.now):
+        waiting = tickets.wait(status.build_ticket, situation.desired.build_digest, situation.now)
+        return replace(status, build_ticket=waiting)
     return _claimed(status, situation)
 
 
@@ -61,6 +67,16 @@ def _without_unneeded_build(status: Status, situation: Situation) -> Status:
     return replace(status, build=build, failure=failure)
 
 
+def _with_turn(status: Status, build: Build, situation: Situation) -> Status:
+    """``status`` with the build under way; without it when it gives its turn up."""
+    trouble = outcomes.obstacle(build, situation.observed)
+    if trouble is None or not situation.observed.turns.build.must_yield:
+        return replace(status, build_ticket=tickets.take(status.build_ticket))
+    return replace(
+        status, build=None, build_ticket=tickets.give_up(status.build_ticket, trouble, build.digest, situation.now)
+    )
+
+
 def _must_wait(status: Status, situation: Situation) -> bool:
     failure = status.failure
     if failure is None or store.may_help(failure.reason, status, situation):
@@ -86,4 +102,5 @@ def _claimed(status: Status, situation: Situation) -> Status:
         unless_fingerprint=known.fingerprint if known is not None and comparable else "",
         active=status.generation,
     )
-    return replace(status, build=build, last_generation=number)
+    ticket = tickets.take(status.build_ticket)
+    return replace(status, build=build, build_ticket=ticket, last_generation=number)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import build, clock, cutover, readiness, serving, store
+from lookupdb_operator.plan import build, clock, cutover, readiness, serving, store, turns
 from lookupdb_operator.plan.conditions.ready import remaining_settling
 from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Situation
@@ -40,6 +41,7 @@ def next_look(status: Status, situation: Situation) -> float | None:
         _silent(situation.observed),
         _settling(status, situation),
         _progress(status, situation),
+        _turn(status, situation.now),
     )
     return min((wait for wait in waits if wait is not None), default=None)
 
@@ -58,6 +60,16 @@ def _routers(status: Status, situation: Situation) -> float | None:
         return ASK_SLOWLY if cutover.is_overdue(status, situation) else ASK_EVERY
     # The drain time may have passed, and a router still be behind.
     return max(ASK_EVERY, cutover.remaining_drain(table, situation))
+
+
+def _turn(status: Status, now: datetime) -> float | None:
+    """Whose turn has come is looked at without this; but a back-off ends, and a turn may have to be given up."""
+    ends = (ticket.since for ticket in (status.build_ticket, status.rollout_ticket) if ticket and ticket.given_up)
+    waits = [clock.seconds_until(since, 0, now) for since in ends if since]
+    holders = (status.build, turns.candidate(status))
+    stalls = [holder.stall for holder in holders if holder is not None and holder.stall is not None]
+    waits += [clock.seconds_until(stall.since, turns.PATIENCE, now) or turns.YIELD_EVERY for stall in stalls]
+    return min((wait for wait in waits if wait > 0), default=None)
 
 
 def _refused(situation: Situation) -> float | None:

@@ -119,9 +119,12 @@ TRANSITIONS: Final = (
             (GenerationPhase.BUILDING, GenerationPhase.GONE),
             (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING),
         ),
-        when="the store lacks what is asked for; the build under way is not asked for any more",
-        written_first="`build`, `lastGeneration`",
-        may_be_deleted="the Job and ConfigMap of a build that is not asked for any more",
+        when=(
+            "the store lacks what is asked for, and the turn is here; the build under way is not asked for any more, or"
+            " gives its turn up"
+        ),
+        written_first="`build`, `lastGeneration`, or `buildTicket`",
+        may_be_deleted="the Job and ConfigMap of the build that was under way",
     ),
     Transition(
         name="abandon",
@@ -130,7 +133,7 @@ TRANSITIONS: Final = (
             (RolloutPhase.CLAIMED, RolloutPhase.GONE),
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
-        when="it is not asked for any more, and no routing table ever referenced it",
+        when="it is not asked for any more, or gives its turn up; and no routing table ever referenced it",
         written_first="`rollouts` without it",
         may_be_deleted="all of it, at once, ready or not",
     ),
@@ -141,8 +144,10 @@ TRANSITIONS: Final = (
             (RolloutPhase.UNCLAIMED, RolloutPhase.CLAIMED),
             (GenerationPhase.BUILT, GenerationPhase.ROLLED_OUT),
         ),
-        when="the newest generation of the present spec has no rollout of the present pod template",
-        written_first="`rollouts`, `lastRollout`",
+        when=(
+            "the newest generation of the present spec has no rollout of the present pod template, and the turn is here"
+        ),
+        written_first="`rollouts`, `lastRollout`, or `rolloutTicket`",
         may_be_deleted="nothing",
     ),
     Transition(

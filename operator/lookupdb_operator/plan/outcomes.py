@@ -46,7 +46,15 @@ def gets_on(build: Build, observed: Observed) -> bool:
     job, pods = job_of(observed, build), pods_of(observed, build)
     if job is None or job.deleting or (job.state != "Running" and not pods):
         return False
-    return job.failure is None and all(pod.trouble is None for pod in pods)
+    return obstacle(build, observed) is None
+
+
+def obstacle(build: Build, observed: Observed) -> Trouble | None:
+    """What keeps ``build``, which has not ended, from getting on."""
+    job = job_of(observed, build)
+    if job is not None and job.failure is not None:
+        return job.failure
+    return next((pod.trouble for pod in pods_of(observed, build) if pod.trouble is not None), None)
 
 
 def job_of(observed: Observed, build: Build) -> BuildJob | None:

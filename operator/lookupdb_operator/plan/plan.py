@@ -4,6 +4,7 @@ each sees what those before it have decided.
     standstill     is it ours to act on? is the spec usable? is all of an earlier dataset of this name gone?
     recovery       moments that a clock set back has left in the future
     lifecycle      every transition of a generation and of a rollout: recover, build, claim, cut over, retire, trim
+    tickets        what keeps those that have a turn from getting on
     applying       which objects should be, and differ
     garbage        which ones should not be
     conditions     what people are told
@@ -27,10 +28,14 @@ from lookupdb_operator.plan import (
     deadlines,
     garbage,
     lifecycle,
+    outcomes,
     recovery,
+    rollouts,
     serving,
     standstill,
     store,
+    tickets,
+    turns,
 )
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Status
@@ -53,6 +58,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         return standstill.plan_waiting(status, observed, now)
     situation = Situation(observed, config, now, Desired.from_spec(dataset, dataset.parsed, config))
     status = lifecycle.advance(status, situation)
+    status = _with_stalls(status, situation)
     secret = _secret(status, situation)
     if secret:
         status = store.note_secret(status, situation)
@@ -72,6 +78,24 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         ask_routers=deadlines.asks_routers(status),
         again=deadlines.next_look(status, situation),
     )
+
+
+def _with_stalls(status: Status, situation: Situation) -> Status:
+    """``status`` with what keeps the build and the rollout that have a turn from getting on."""
+    build, observed, now = status.build, situation.observed, situation.now
+    if build is not None:
+        build = replace(build, stall=tickets.noted_stall(build.stall, outcomes.obstacle(build, observed), now))
+    candidate = turns.candidate(status)
+    stalled = tuple(
+        replace(
+            rollout,
+            stall=tickets.noted_stall(rollout.stall, rollouts.diagnose_stall(rollout, status, situation), now)
+            if rollout is candidate
+            else None,
+        )
+        for rollout in status.rollouts
+    )
+    return replace(status, build=build, rollouts=stalled)
 
 
 def _secret(status: Status, situation: Situation) -> tuple[Manifest, ...]:

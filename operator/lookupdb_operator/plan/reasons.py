@@ -35,6 +35,9 @@ GENERATION_BUILT: Final = "GenerationBuilt"
 BUILD_FAILED: Final = "BuildFailed"
 """The build ended in a way that has no reason of its own."""
 
+WAITING_FOR_TURN: Final = "WaitingForTurn"
+"""As many datasets build, or roll out, as may at a time; others come first."""
+
 # RolledOut
 UP_TO_DATE: Final = "UpToDate"
 """What is asked for is what serves, and nothing else is left."""
@@ -110,6 +113,12 @@ FETCH_FAILED: Final = "FetchFailed"
 OF_DAMAGE: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
 """What is in the store is not what was published, and will not be by waiting."""
 
+OF_ROOM: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
+"""Pods cannot be placed: somebody else's may be in their way."""
+
+OF_EVERYBODY: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
+"""Troubles that all datasets share."""
+
 ABOUT_THE_STORE: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""
 
@@ -141,6 +150,7 @@ WELL: Final = frozenset(
         GENERATION_BUILT,
         UP_TO_DATE,
         WAITING_FOR_BUILD,
+        WAITING_FOR_TURN,
         STARTING_SERVERS,
         CONFIRMING,
         DRAINING,

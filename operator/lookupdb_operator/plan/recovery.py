@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from lookupdb_operator.model import BuildJob, Existing, Observed, ShardSet
-from lookupdb_operator.plan import clock, failures, routers
+from lookupdb_operator.plan import clock, failures, routers, tickets
 from lookupdb_operator.plan.generations import number
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Rollout, Status
+from lookupdb_operator.status import Build, Rollout, Status
+
+_Holder = TypeVar("_Holder", Build, Rollout)
+"""Of a turn."""
 
 
 def recover_status(status: Status, situation: Situation) -> Status:
@@ -38,13 +42,27 @@ def clamp_moments(status: Status, now: datetime) -> Status:
     cannot be known, so what was to pass since them passes from now on. Nothing waits for ever, nothing ends early."""
     table, failure = status.table, status.failure
     if table is not None:
-        table = replace(table, written_at=_past(table.written_at, now), confirmed_at=_past(table.confirmed_at, now))
+        table = replace(
+            table,
+            written_at=clock.at_most_now(table.written_at, now),
+            confirmed_at=clock.at_most_now(table.confirmed_at, now),
+        )
     if failure is not None:
         latest = now + timedelta(seconds=failures.delay(failure.count))
-        failure = replace(failure, retry_at=_at_most(failure.retry_at, latest))
-    rollouts = tuple(replace(rollout, started_at=_past(rollout.started_at, now)) for rollout in status.rollouts)
-    written = _past(status.store_written_at, now)
-    return replace(status, table=table, failure=failure, rollouts=rollouts, store_written_at=written)
+        failure = replace(failure, retry_at=clock.at_most(failure.retry_at, latest))
+    return replace(
+        status,
+        table=table,
+        failure=failure,
+        store_written_at=clock.at_most_now(status.store_written_at, now),
+        build_ticket=tickets.clamp_ticket(status.build_ticket, now),
+        rollout_ticket=tickets.clamp_ticket(status.rollout_ticket, now),
+        build=None if status.build is None else _with_past_stall(status.build, now),
+        rollouts=tuple(
+            replace(_with_past_stall(rollout, now), started_at=clock.at_most_now(rollout.started_at, now))
+            for rollout in status.rollouts
+        ),
+    )
 
 
 def is_lost(status: Status) -> bool:
@@ -90,10 +108,6 @@ def _replicas(rollout: str, observed: Observed) -> int:
     return max((shard_set.replicas for shard_set in observed.sets if shard_set.rollout == rollout), default=0)
 
 
-def _past(moment: str, now: datetime) -> str:
-    return _at_most(moment, now) if moment else moment
-
-
-def _at_most(moment: str, latest: datetime) -> str:
-    # A second's grace: two machines' clocks are never quite equal.
-    return clock.written(latest) if clock.read(moment) > latest + timedelta(seconds=1) else moment
+def _with_past_stall(holder: _Holder, now: datetime) -> _Holder:
+    stall = holder.stall
+    return holder if stall is None else replace(holder, stall=replace(stall, since=clock.at_most_now(stall.since, now)))

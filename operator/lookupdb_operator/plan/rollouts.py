@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Dataset
-from lookupdb_operator.plan import clock
+from lookupdb_operator.model import Dataset, Observed, Trouble
+from lookupdb_operator.plan import clock, reasons, tickets
 from lookupdb_operator.plan.generations import deployable_generation
-from lookupdb_operator.plan.readiness import is_stuck
+from lookupdb_operator.plan.readiness import has_exceeded_deadline, is_stuck
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Generation, Rollout, Status
 
@@ -48,6 +48,10 @@ def abandon_rollouts(status: Status, situation: Situation) -> Status:
     """``status`` without rollouts that no routing table ever referenced and that are not asked for any more, ready or
     not: what corrects a mistake never waits for the mistake."""
     target = target_rollout(status, situation)
+    trouble = None if target is None else diagnose_stall(target, status, situation)
+    if target is not None and trouble is not None and _must_yield(target, situation):
+        ticket = tickets.give_up(status.rollout_ticket, trouble, target.template, situation.now)
+        status, target = replace(status, rollout_ticket=ticket), None
     kept = tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas or rollout == target)
     return replace(status, rollouts=kept)
 
@@ -56,16 +60,24 @@ def claim_rollout(status: Status, situation: Situation) -> Status:
     """``status`` with the rollout that is asked for, its number claimed. Without a generation of what is asked for,
     what serves stays as it is."""
     generation = deployable_generation(status, situation.desired)
-    if generation is None or target_rollout(status, situation) is not None or len(status.rollouts) >= MOST_ROLLOUTS:
+    target = target_rollout(status, situation)
+    if generation is None or target is not None:
+        has_turn = target is not None and not target.referenced_replicas
+        return replace(status, rollout_ticket=tickets.take(status.rollout_ticket) if has_turn else None)
+    if len(status.rollouts) >= MOST_ROLLOUTS:
         return status
+    template = situation.template_of(generation)
+    if not tickets.may_begin(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
+        return replace(status, rollout_ticket=tickets.wait(status.rollout_ticket, template, situation.now))
     number = status.last_rollout + 1
     claimed = Rollout(
         rollout=names.rollout_name(number),
         generation=generation.generation,
-        template=situation.template_of(generation),
+        template=template,
         started_at=clock.written(situation.now),
     )
-    return replace(status, rollouts=(*status.rollouts, claimed), last_rollout=number)
+    ticket = tickets.take(status.rollout_ticket)
+    return replace(status, rollouts=(*status.rollouts, claimed), rollout_ticket=ticket, last_rollout=number)
 
 
 def is_current(rollout: Rollout, status: Status, situation: Situation) -> bool:
@@ -81,6 +93,22 @@ def desired_replicas(rollout: Rollout, status: Status, situation: Situation) -> 
     target, table = target_rollout(status, situation), status.table
     is_asked_for = rollout == target or (table is not None and table.rollout == rollout.rollout)
     return max(situation.desired.replicas if is_asked_for else 1, rollout.referenced_replicas)
+
+
+def obstacle(rollout: Rollout, observed: Observed) -> Trouble | None:
+    """What keeps servers of ``rollout`` from getting ready."""
+    sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == rollout.rollout)
+    pods = (pod.trouble for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
+    return next((trouble for trouble in (*sets, *pods) if trouble is not None), None)
+
+
+def diagnose_stall(candidate: Rollout, status: Status, situation: Situation) -> Trouble | None:
+    """What keeps ``candidate`` from getting on, if it is only that it takes longer than it should."""
+    trouble = obstacle(candidate, situation.observed)
+    if trouble is None and has_exceeded_deadline(candidate, status, situation):
+        where = describe_rollout(situation.dataset, candidate)
+        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, f"{where} is not ready since {candidate.started_at}")
+    return trouble
 
 
 def describe_rollout(dataset: Dataset, rollout: Rollout) -> str:
@@ -99,6 +127,11 @@ def _is_of_present_spec(rollout: Rollout, status: Status, situation: Situation) 
     generation = status.generation_called(rollout.generation)
     is_asked_for = generation is not None and generation.content == situation.desired.content_hash
     return is_asked_for and is_current(rollout, status, situation)
+
+
+def _must_yield(rollout: Rollout, situation: Situation) -> bool:
+    """Whether ``rollout`` has a turn to give up: what a routing table references has none any more."""
+    return not rollout.referenced_replicas and situation.observed.turns.rollout.must_yield
 
 
 def _rollout_of(generation: Generation, status: Status, situation: Situation) -> Rollout | None:

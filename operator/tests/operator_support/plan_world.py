@@ -32,6 +32,7 @@ from lookupdb_operator.model import (
     RouterReport,
     ShardSet,
     Trouble,
+    Turns,
 )
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import Status
@@ -88,6 +89,7 @@ class World:
     content_of_source: Callable[[str], str] = lambda url: url
     fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
     """How a build of a spec ends other than well."""
+    turns: Turns = field(default_factory=Turns)
     fenced: bool = True
     """Whether a status that is as observed is written all the same before anything else is."""
     writes: int = 0
@@ -147,6 +149,7 @@ class World:
             predecessors=self.predecessors,
             refusals=dict(self.refusals),
             store=self.store,
+            turns=self.turns,
         )
 
     def _report(self, pod: Process) -> RouterReport:

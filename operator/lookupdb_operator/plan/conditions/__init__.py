@@ -9,7 +9,7 @@ from typing import Final
 
 from lookupdb_operator.model import Dataset
 from lookupdb_operator.plan import clock, failures
-from lookupdb_operator.plan.conditions.built import judge_built
+from lookupdb_operator.plan.conditions.built import describe_next_attempt, judge_built
 from lookupdb_operator.plan.conditions.degraded import diagnose, judge_degraded
 from lookupdb_operator.plan.conditions.ready import judge_ready
 from lookupdb_operator.plan.conditions.rolled_out import judge_rolled_out
@@ -27,7 +27,12 @@ def set_conditions(status: Status, situation: Situation) -> Status:
         READY: ready,
         BUILT: judge_built(status, situation),
         ROLLED_OUT: judge_rolled_out(status, situation),
-        DEGRADED: judge_degraded(status, diagnose(status, situation), serves=ready.status == "True"),
+        DEGRADED: judge_degraded(
+            status,
+            diagnose(status, situation),
+            serves=ready.status == "True",
+            next_attempt=describe_next_attempt(status, situation),
+        ),
     }
     return date_conditions(status, judged, situation.dataset, situation.now)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.plan import build, outcomes, reasons
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
+from lookupdb_operator.plan.conditions.waiting import describe_wait, diagnose_ticket, is_waiting
 from lookupdb_operator.plan.generations import deployable_generation
 from lookupdb_operator.plan.rollouts import describe_rollout, target_rollout
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Build, Failure, Status
+from lookupdb_operator.status import Status
 
 
 def judge_built(status: Status, situation: Situation) -> Verdict:
@@ -16,8 +17,11 @@ def judge_built(status: Status, situation: Situation) -> Verdict:
     under_way = status.build
     trouble = diagnose_build(status, situation.observed)
     if trouble is not None:
-        message = f"{sentence(trouble.reason, trouble.message)}{describe_next_attempt(under_way, status.failure)}"
-        return Verdict("False", trouble.reason, message)
+        text = sentence(trouble.reason, trouble.message)
+        return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
+    if is_waiting(status.build_ticket):
+        message = f"The build{describe_wait(status.build_ticket, situation.observed.turns.build)}"
+        return Verdict("False", reasons.WAITING_FOR_TURN, message)
     if under_way is not None:
         message = f"{under_way.generation} is being built since {under_way.started_at}."
         return Verdict("False", reasons.BUILDING, message)
@@ -48,17 +52,20 @@ def diagnose_build(status: Status, observed: Observed) -> Trouble | None:
     """What keeps the build under way from getting on, else how the last one failed."""
     under_way, failure = status.build, status.failure
     if under_way is not None:
-        job = outcomes.job_of(observed, under_way)
-        trouble = job.failure if job is not None else None
-        pods = outcomes.pods_of(observed, under_way)
-        trouble = trouble or next((pod.trouble for pod in pods if pod.trouble), None)
+        trouble = outcomes.obstacle(under_way, observed)
         if trouble is not None:
             return trouble
+    given_up = diagnose_ticket(status.build_ticket)
+    if given_up is not None:
+        return given_up
     return None if failure is None else Trouble(failure.reason, failure.message)
 
 
-def describe_next_attempt(under_way: Build | None, failure: Failure | None) -> str:
+def describe_next_attempt(status: Status, situation: Situation) -> str:
     """After a failure, when the next attempt is or was begun; empty without one."""
+    under_way, failure, ticket = status.build, status.failure, status.build_ticket
+    if is_waiting(ticket):
+        return f" The next attempt{describe_wait(ticket, situation.observed.turns.build)}"
     if failure is None:
         return ""
     if under_way is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.plan import predecessors, reasons
-from lookupdb_operator.plan.conditions.built import describe_next_attempt, diagnose_build
+from lookupdb_operator.plan.conditions.built import diagnose_build
 from lookupdb_operator.plan.conditions.ready import diagnose_serving
 from lookupdb_operator.plan.conditions.rolled_out import diagnose_candidate, diagnose_table
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
@@ -18,15 +18,15 @@ _MAX_TROUBLES: Final = 3
 """In one message."""
 
 
-def judge_degraded(status: Status, troubles: tuple[Trouble, ...], *, serves: bool) -> Verdict:
-    """Whether anything is wrong, though it may serve: ``serves`` says whether it does."""
+def judge_degraded(status: Status, troubles: tuple[Trouble, ...], *, serves: bool, next_attempt: str = "") -> Verdict:
+    """Whether anything is wrong, though it may serve: ``serves`` says whether it does, and ``next_attempt`` when a
+    build that failed is tried again."""
     if not troubles:
         return Verdict("False", reasons.HEALTHY, "Nothing is wrong.")
     sentences = " ".join(sentence(trouble.reason, trouble.message) for trouble in troubles[:_MAX_TROUBLES])
     more = f" And {len(troubles) - _MAX_TROUBLES} more." if len(troubles) > _MAX_TROUBLES else ""
     keeps = f" {status.generation} keeps serving." if serves else ""
-    attempt = describe_next_attempt(status.build, status.failure)
-    return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{attempt}")
+    return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{next_attempt}")
 
 
 def diagnose(status: Status, situation: Situation) -> tuple[Trouble, ...]:

@@ -8,7 +8,8 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import cutover, readiness, reasons, routers, serving
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
-from lookupdb_operator.plan.rollouts import describe_rollout, target_rollout
+from lookupdb_operator.plan.conditions.waiting import describe_wait, diagnose_ticket, is_waiting
+from lookupdb_operator.plan.rollouts import describe_rollout, obstacle, target_rollout
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status, Table
 
@@ -19,6 +20,8 @@ _MAX_SHARDS: Final = 3
 def judge_rolled_out(status: Status, situation: Situation) -> Verdict:
     """Whether what is asked for is what serves."""
     target, table = target_rollout(status, situation), status.table
+    if target is None and is_waiting(status.rollout_ticket):
+        return _judge_waiting(status, situation)
     if target is None:
         serves = f" Until then {status.generation} keeps serving." if serving.answers(status) else ""
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
@@ -37,11 +40,11 @@ def judge_rolled_out(status: Status, situation: Situation) -> Verdict:
 def diagnose_candidate(status: Status, situation: Situation) -> Trouble | None:
     """What keeps the servers that are asked for, and that no table references yet, from getting ready."""
     target, table, observed = target_rollout(status, situation), status.table, situation.observed
-    if target is None or (table is not None and not _is_starting(target, table, situation)):
+    if target is None:
+        return diagnose_ticket(status.rollout_ticket)
+    if table is not None and not _is_starting(target, table, situation):
         return None
-    sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == target.rollout)
-    pods = (pod.trouble for pod in observed.pods if pod.rollout == target.rollout and not pod.ready)
-    trouble = next((trouble for trouble in (*sets, *pods) if trouble is not None), None)
+    trouble = obstacle(target, observed)
     if target.referenced_replicas or not readiness.has_exceeded_deadline(target, status, situation):
         return trouble
     return _diagnose_overdue(target, trouble, status, situation)
@@ -78,6 +81,15 @@ def diagnose_table(status: Status, situation: Situation) -> Trouble | None:
         reasons.NOT_CONFIRMED,
         f"Routing table {table.version} is not in effect everywhere: {who}. What served before stays",
     )
+
+
+def _judge_waiting(status: Status, situation: Situation) -> Verdict:
+    ticket = status.rollout_ticket
+    waits = f"The rollout{describe_wait(ticket, situation.observed.turns.rollout)}"
+    trouble = diagnose_ticket(ticket)
+    if trouble is None:
+        return Verdict("False", reasons.WAITING_FOR_TURN, waits)
+    return Verdict("False", trouble.reason, f"{sentence(trouble.reason, trouble.message)} {waits}")
 
 
 def _is_starting(target: Rollout, table: Table, situation: Situation) -> bool:

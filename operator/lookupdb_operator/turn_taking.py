@@ -1,0 +1,75 @@
+"""Where looks at single datasets meet the queues that know all of them: each is planned in its turn, and whoever a turn
+has come to is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from lookupdb_operator.cache import Key, ObjectCache
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Dataset, Observed, Plan
+from lookupdb_operator.plan.standstill import why_idle
+from lookupdb_operator.plan.turns import TurnQueues
+from lookupdb_operator.status import Status
+
+Decide = Callable[[Observed, Config, datetime], Plan]
+
+
+class TurnTaking:
+    """Who has a turn is read from the statuses in ``cache``, once; then each look notes what it saw and planned."""
+
+    def __init__(
+        self, queues: TurnQueues, *, cache: ObjectCache, config: Config, wake: Callable[[Key], None] = lambda key: None
+    ) -> None:
+        """``wake`` is called with each dataset whose turn has come."""
+        self._queues = queues
+        self._cache = cache
+        self._config = config
+        self._wake = wake
+        self._is_loaded = False
+        self._granted: frozenset[Key] = frozenset()
+
+    def plan(self, observed: Observed, decide: Decide, now: datetime) -> Plan:
+        """What ``decide`` makes of ``observed`` in its turn. Nothing else runs before it is noted: no turn is granted
+        twice."""
+        self._load(now)
+        dataset = observed.dataset
+        self._note(dataset, dataset.status, now)
+        turns = self._queues.turns_of(dataset.key, dataset.status, now)
+        planned = decide(replace(observed, turns=turns), self._config, now)
+        self._note(dataset, planned.status, now)
+        self._wake_granted(dataset.key, now)
+        return planned
+
+    def withdraw(self, dataset: Dataset, now: datetime) -> None:
+        """What was planned for ``dataset`` could not be written: it has claimed nothing, and others come before it for
+        a while."""
+        self._note(dataset, dataset.status, now)
+        self._queues.postpone(dataset.key, now)
+        self._wake_granted(dataset.key, now)
+
+    def forget(self, key: Key, now: datetime) -> None:
+        """The dataset ``key`` is gone."""
+        self._queues.forget(key)
+        self._wake_granted(key, now)
+
+    def _load(self, now: datetime) -> None:
+        if not self._is_loaded:
+            self._is_loaded = True
+            for dataset in self._cache.datasets():
+                self._note(dataset, dataset.status, now)
+
+    def _note(self, dataset: Dataset, status: Status, now: datetime) -> None:
+        """A dataset that is not ours to act on, or whose spec cannot be used, has no turn: it would never end."""
+        if dataset.parsed is None or why_idle(dataset, self._config):
+            self._queues.forget(dataset.key)
+        else:
+            self._queues.note(dataset.key, status, now)
+
+    def _wake_granted(self, key: Key, now: datetime) -> None:
+        granted = self._queues.granted(now)
+        for other in granted - self._granted - {key}:
+            self._wake(other)
+        self._granted = granted

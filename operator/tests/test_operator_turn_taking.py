@@ -1,0 +1,112 @@
+"""Looks at several datasets: no turn is granted twice, and whoever one has come to is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+
+from lookupdb import spec
+from lookupdb_operator import parse
+from lookupdb_operator.cache import Key, ObjectCache
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Dataset, Observed, Plan
+from lookupdb_operator.plan.turns import TurnQueues
+from lookupdb_operator.status import Build, Status, Ticket
+from lookupdb_operator.turn_taking import TurnTaking
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MOMENT = "2026-01-01T12:00:00Z"
+CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
+BUILDING = Status(operator="own/release", build=Build("g1", "c", "", "d", MOMENT))
+WAITING = Status(operator="own/release", build_ticket=Ticket(MOMENT))
+SETTLED = Status(operator="own/release")
+
+
+def dataset(name: str, status: Status = SETTLED) -> Dataset:
+    body = {
+        "metadata": {"namespace": "shop", "name": name, "uid": name},
+        "spec": {"source": {"url": "s3://data/a.csv"}, "key": {"columns": ["id"]}},
+    }
+    return replace(parse.dataset(body), status=status)
+
+
+@dataclass
+class Bench:
+    """One turn to build."""
+
+    known: tuple[Dataset, ...] = ()
+    woken: list[Key] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.taking = TurnTaking(
+            TurnQueues(builds=1, rollouts=1), cache=cast(ObjectCache, self), config=CONFIG, wake=self.woken.append
+        )
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        return self.known
+
+    def look(self, seen: Dataset) -> Status:
+        """A plan that builds when it may, and waits otherwise; one that builds has built."""
+
+        def decide(observed: Observed, config: Config, now: datetime) -> Plan:
+            if observed.dataset.status.build is not None:
+                return Plan(SETTLED)
+            return Plan(BUILDING if observed.turns.build.is_granted else WAITING)
+
+        return self.taking.plan(Observed(seen), decide, NOW).status
+
+
+def test_one_turn_is_not_granted_twice_though_nothing_is_written_yet() -> None:
+    bench = Bench()
+    assert [bench.look(dataset("a")), bench.look(dataset("b"))] == [BUILDING, WAITING]
+
+
+def test_what_others_hold_is_known_from_the_first_look_on() -> None:
+    bench = Bench(known=(dataset("a"), dataset("b", BUILDING)))
+    assert bench.look(dataset("a")) == WAITING
+
+
+def test_who_waits_is_looked_at_once_when_its_turn_has_come() -> None:
+    bench = Bench()
+    bench.look(dataset("a"))
+    bench.look(dataset("b"))
+    assert bench.woken == []
+    bench.look(dataset("a", BUILDING))
+    assert bench.woken == [("shop", "b")]
+    bench.look(dataset("c", BUILDING))
+    assert bench.woken == [("shop", "b")], "two that wait do not wake each other for ever"
+    assert bench.look(dataset("b", WAITING)) == BUILDING
+
+
+def test_who_waits_is_looked_at_when_a_holder_is_gone() -> None:
+    bench = Bench()
+    bench.look(dataset("a"))
+    bench.look(dataset("b"))
+    bench.taking.forget(("shop", "a"), NOW)
+    assert bench.woken == [("shop", "b")]
+
+
+def test_a_claim_that_could_not_be_written_is_none() -> None:
+    bench = Bench()
+    bench.look(dataset("a"))
+    bench.look(dataset("b"))
+    bench.taking.withdraw(dataset("a"), NOW)
+    assert bench.woken == [("shop", "b")]
+    assert bench.look(dataset("b", WAITING)) == BUILDING
+
+
+NOT_IN_TURN = [
+    pytest.param({"assigned": "other/release"}, id="another operator's"),
+    pytest.param({"deleting": True}, id="one that is being deleted"),
+    pytest.param({"parsed": None, "problem": "it is bad"}, id="one whose spec cannot be used: its build is not read"),
+    pytest.param({"status_problem": "it is bad"}, id="one whose status cannot be read"),
+]
+
+
+@pytest.mark.parametrize("members", NOT_IN_TURN)
+def test_no_turn_is_held_by(members: dict[str, spec.DatasetSpec | str | bool | None]) -> None:
+    holder = replace(dataset("a", BUILDING), **members)  # type: ignore[arg-type]
+    assert Bench(known=(holder,)).look(dataset("b")) == BUILDING

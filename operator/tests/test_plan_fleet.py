@@ -1,0 +1,84 @@
+"""Many datasets in a cluster with little room: so many at a time, no deadlock, and in the end all serve."""
+
+from __future__ import annotations
+
+import pytest
+from operator_support.fleet import SERVERS, Fleet
+from operator_support.plan_given import broken
+
+
+def serving(count: int, spare: int, rollouts: int = 4, seed: int = 0) -> Fleet:
+    """``count`` datasets that serve, and room for ``spare`` servers more."""
+    fleet = Fleet(count, room=1000, rollouts=rollouts, seed=seed)
+    fleet.settle(600)
+    fleet.room = count * SERVERS + spare
+    return fleet
+
+
+def test_no_more_build_and_roll_out_at_a_time_than_may() -> None:
+    fleet = Fleet(12, room=1000, builds=3, rollouts=2)
+    fleet.settle(900)
+    assert (fleet.most_builds, fleet.most_candidates) == (3, 2)
+
+
+def test_an_upgrade_rolls_so_many_at_a_time_and_all_converge() -> None:
+    fleet = serving(12, spare=4 * SERVERS)
+    fleet.most_candidates = 0
+    fleet.upgrade("lookupdb:2")
+    fleet.settle(900)
+    assert fleet.most_candidates == 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_upgrade_converges_with_room_for_one_candidate_and_a_half(seed: int) -> None:
+    """All four that have a turn stand half placed at first."""
+    fleet = serving(8, spare=SERVERS + SERVERS // 2, seed=seed)
+    fleet.upgrade("lookupdb:2")
+    fleet.settle(12_000, step=5)
+    assert fleet.most_candidates == 4
+
+
+def test_without_turns_that_are_given_up_it_would_not() -> None:
+    fleet = serving(8, spare=SERVERS + SERVERS // 2)
+    fleet.upgrade("lookupdb:2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lookupdb_operator.plan.turns.PATIENCE", 1e9)
+        with pytest.raises(AssertionError, match="not all is settled"):
+            fleet.settle(4000, step=20)
+
+
+def test_what_can_never_be_placed_does_not_keep_the_others_from_their_turn() -> None:
+    fleet = serving(7, spare=4 * SERVERS, rollouts=2)
+    for world in fleet.worlds[:3]:
+        world.edit(shards=17)
+    for world in fleet.worlds[3:]:
+        world.edit(serving={"workers": 2})
+    for _ in range(600):
+        fleet.step(5)
+        if all(world.is_settled() for world in fleet.worlds[3:]):
+            break
+    assert all(world.is_settled() for world in fleet.worlds[3:])
+    assert not any(world.is_settled() for world in fleet.worlds[:3])
+    told = [world.status.condition("Degraded") for world in fleet.worlds[:3]]
+    assert "Unschedulable" in {condition.reason for condition in told if condition}
+
+
+def test_builds_that_fail_for_ever_do_not_keep_the_others_from_theirs() -> None:
+    fleet = Fleet(10, room=1000, builds=2)
+    for world in fleet.worlds[:6]:
+        world.fails = lambda spec: broken()
+    for _ in range(600):
+        fleet.step()
+    assert all(world.is_settled() for world in fleet.worlds[6:])
+    assert fleet.most_builds == 2
+
+
+def test_a_restart_keeps_turns_and_places() -> None:
+    fleet = serving(10, spare=100)
+    fleet.upgrade("lookupdb:2")
+    fleet.most_candidates = 0
+    for _ in range(400):
+        fleet.step()
+        fleet.restart()
+    assert all(world.is_settled() for world in fleet.worlds)
+    assert fleet.most_candidates == 4

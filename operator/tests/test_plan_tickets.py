@@ -1,0 +1,233 @@
+"""What a dataset does whose turn has not come, or that is to give its turn up; and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from operator_support.plan_given import applied, broken, condition, deleted, rebuilt, says, serving, trouble
+from operator_support.plan_world import NEVER, World
+
+from lookupdb_operator.model import Turn, Turns
+from lookupdb_operator.plan import turns
+from lookupdb_operator.status import Status
+
+NOT_NOW = Turn(is_granted=False, ahead=7)
+WAIT_TO_BUILD, WAIT_TO_ROLL_OUT = Turns(build=NOT_NOW), Turns(rollout=NOT_NOW)
+YIELD = Turn(must_yield=True)
+
+
+def upgraded() -> World:
+    """All serves; the chart has another image, and it is others' turn."""
+    world = serving()
+    world.turns = WAIT_TO_ROLL_OUT
+    world.config = replace(world.config, image="lookupdb:2")
+    world.reconcile()
+    return world
+
+
+def stuck(reason: str = "Unschedulable") -> World:
+    """The servers of r2 cannot be placed."""
+    world = rebuilt(serving())
+    for pod in world.pods.values():
+        if pod.labels.get("lookupdb.dev/rollout") == "r2":
+            pod.trouble = trouble(reason, "no node takes pod airports-r2-s0-0")
+    world.reconcile()
+    return world
+
+
+class TestABuildWhoseTurnHasNotCome:
+    def test_is_not_begun_but_all_that_needs_no_turn_is(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        planned = world.reconcile()
+        assert (planned.status.build, planned.status.last_generation) == (None, 0)
+        assert "Deployment/airports-router" in applied(planned)
+        assert "Job/airports-g1-build" not in applied(planned)
+        assert says(planned)["Built"] == "False WaitingForTurn"
+        assert says(planned)["Degraded"] == "False Healthy", "nothing is wrong with waiting"
+        assert condition(planned, "Built").message.endswith("since 2026-01-01T12:00:00Z, 7 before it.")
+
+    def test_keeps_its_place(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        ticket = world.reconcile().status.build_ticket
+        world.step(500)
+        assert world.look().status.build_ticket == ticket
+        assert world.look().status == world.status, "a second look writes nothing"
+
+    def test_begins_when_it_has_come(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        world.reconcile()
+        world.turns = Turns()
+        planned = world.look()
+        assert planned.status.build is not None
+        assert planned.status.build_ticket is None
+        world.settle()
+
+    def test_after_a_failure_says_both(self) -> None:
+        world = World(fails=lambda spec: broken())
+        world.settle(until=lambda: world.status.failure is not None)
+        world.turns = WAIT_TO_BUILD
+        world.now += timedelta(seconds=31)
+        planned = world.reconcile()
+        assert says(planned)["Built"] == "False BadSource"
+        assert "The next attempt waits for its turn" in condition(planned, "Built").message
+        assert "7 before it" in condition(planned, "Degraded").message
+
+    def test_is_forgotten_when_nothing_needs_to_be_built_any_more(self) -> None:
+        world = serving()
+        world.turns = WAIT_TO_BUILD
+        world.edit(source={"url": "s3://data/v2.csv"})
+        assert world.reconcile().status.build_ticket is not None
+        world.edit(source={"url": "s3://data/v1.csv"})
+        assert world.reconcile().status.build_ticket is None
+
+
+def test_a_build_that_has_ended_does_not_begin_the_next_one_before_others() -> None:
+    world = serving()
+    world.annotate("monday")
+    world.reconcile()
+    world.annotate("tuesday")
+    world.settle(until=lambda: world.status.refreshed == "monday")
+    assert world.status.build is None
+    assert world.status.build_ticket is not None
+    world.settle()
+    assert world.status.refreshed == "tuesday"
+
+
+class TestARolloutWhoseTurnHasNotCome:
+    def test_is_not_begun_and_what_serves_serves(self) -> None:
+        world = upgraded()
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r1"]
+        planned = world.look()
+        assert says(planned) == {
+            "Ready": "True Serving",
+            "Built": "True GenerationBuilt",
+            "RolledOut": "False WaitingForTurn",
+            "Degraded": "False Healthy",
+        }
+        assert "7 before it" in condition(planned, "RolledOut").message
+        assert (planned.apply, planned.delete) == ((), ())
+
+    def test_begins_when_it_has_come(self) -> None:
+        world = upgraded()
+        world.turns = Turns()
+        world.settle()
+        assert (world.status.last_rollout, world.status.rollout_ticket) == (2, None)
+
+    def test_does_not_keep_replicas_from_being_changed(self) -> None:
+        world = serving()
+        world.turns = Turns(build=NOT_NOW, rollout=NOT_NOW)
+        world.edit(replicas=3)
+        world.settle()
+        assert world.status.table is not None
+        assert world.status.table.replicas == 3
+
+    @pytest.mark.parametrize(
+        ("ahead", "words"), [(0, "0 before"), (10, "10 before"), (11, "more than 10"), (499, "200")]
+    )
+    def test_is_told_coarsely_when_many_are_before_it(self, ahead: int, words: str) -> None:
+        world = upgraded()
+        world.turns = Turns(rollout=Turn(False, ahead))
+        assert words in condition(world.look(), "RolledOut").message
+
+
+class TestATurnThatIsGivenUp:
+    def test_takes_the_servers_away_so_that_others_have_their_room(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        planned = world.reconcile()
+        assert {"StatefulSet/airports-r2-s0", "StatefulSet/airports-r2-s1"} <= deleted(planned)
+        assert [rollout.rollout for rollout in planned.status.rollouts] == ["r1"]
+        ticket = planned.status.rollout_ticket
+        assert ticket is not None
+        assert (ticket.given_up, ticket.reason) == (1, "Unschedulable")
+        assert says(planned)["Ready"] == "True Serving"
+        assert says(planned)["RolledOut"] == "False Unschedulable"
+        assert says(planned)["Degraded"] == "True Unschedulable"
+        assert "no node takes pod airports-r2-s0-0" in condition(planned, "Degraded").message
+        assert f"not before {ticket.since}" in condition(planned, "RolledOut").message
+        assert planned.again == pytest.approx(turns.FIRST_BACKOFF, abs=2)
+
+    def test_is_taken_again_later_and_counted(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        world.reconcile()
+        world.turns = Turns(rollout=NOT_NOW)
+        world.step(61)
+        assert world.reconcile().status.last_rollout == 2
+        world.turns = Turns()
+        planned = world.reconcile()
+        assert planned.status.last_rollout == 3
+        assert planned.status.rollout_ticket is not None
+        assert (planned.status.rollout_ticket.since, planned.status.rollout_ticket.given_up) == ("", 1)
+        world.takes.start = 1
+        world.settle()
+        assert world.status.rollout_ticket is None
+
+    def test_of_a_corrected_spec_is_asked_for_at_once(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        world.reconcile()
+        world.turns = Turns(rollout=NOT_NOW)
+        world.edit(serving={"workers": 2})
+        ticket = world.reconcile().status.rollout_ticket
+        assert ticket is not None
+        assert (ticket.given_up, ticket.since <= "2026-01-01T12:01:00Z") == (0, True)
+
+    def test_is_kept_by_servers_that_got_on_meanwhile(self) -> None:
+        world = stuck()
+        for pod in world.pods.values():
+            pod.trouble = None
+        world.turns = Turns(rollout=YIELD)
+        assert world.look().delete == ()
+
+    def test_takes_a_builds_job_away(self) -> None:
+        world = World()
+        world.takes.build = NEVER
+        world.reconcile()
+        world.step()
+        next(pod for pod in world.pods.values() if pod.component == "builder").trouble = trouble(
+            "Unschedulable", "full"
+        )
+        world.reconcile()
+        world.turns = Turns(build=YIELD)
+        planned = world.reconcile()
+        assert deleted(planned) == {"Job/airports-g1-build", "ConfigMap/airports-g1-build"}
+        assert says(planned)["Built"] == "False Unschedulable"
+        assert planned.status.build is None
+
+
+class TestAStall:
+    def test_is_dated_once_and_ends_with_its_cause(self) -> None:
+        world = stuck()
+        first = world.status.rollouts[-1].stall
+        assert first is not None
+        world.step(100)
+        world.reconcile()
+        assert world.status.rollouts[-1].stall == first
+        planned = world.look()
+        assert planned.again is not None
+        assert planned.again <= turns.PATIENCE - 98
+        for pod in world.pods.values():
+            pod.trouble = None
+        assert world.reconcile().status.rollouts[-1].stall is None
+
+    def test_is_no_stores_that_keeps_everybody_from_getting_on(self) -> None:
+        assert stuck("StoreUnavailable").status.rollouts[-1].stall is None
+
+    def test_and_a_ticket_do_not_lie_ahead_when_the_clock_is_set_back(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        world.reconcile()
+        world.now -= timedelta(days=1)
+        ticket = world.look().status.rollout_ticket
+        assert ticket is not None
+        assert ticket.since <= "2025-12-31T13:00:00Z"
+
+
+def test_a_status_with_tickets_is_read_as_it_was_written() -> None:
+    world = stuck()
+    world.turns = Turns(rollout=YIELD)
+    status = world.reconcile().status
+    assert Status.from_json(status.to_json()) == status
