@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 from support.http import Client, Response, ScriptedLookups, Server, eventually, request, serving
 
+from lookupdb.route.budget import MAX_ANSWER_BYTES
 from lookupdb.route.http_limits import (
-    MAX_ANSWER_BYTES,
     MAX_CHUNK_OVERHEAD_BYTES,
     MAX_HEAD_BYTES,
     MAX_TARGET_BYTES,

@@ -11,6 +11,7 @@ import pytest
 from support.routing import identity
 from support.scripted_shard import ScriptedShard
 
+from lookupdb.route.budget import Budget
 from lookupdb.route.connection import Connection
 from lookupdb.route.table import Address
 
@@ -18,7 +19,7 @@ NOWHERE = Address("no such host", 7000)
 
 
 async def _open(address: Address) -> Connection:
-    return await Connection.open(address, lambda reply: None, lambda why: None)
+    return await Connection.open(address, lambda reply: None, lambda why: None, Budget(1 << 20))
 
 
 async def test_a_name_is_connected_to_by_whichever_of_its_addresses_answers() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +15,15 @@ import click
 from lookupdb import logs, schema
 from lookupdb.cli.options import Size, log_format, option, password_file
 from lookupdb.route import metrics, worker
+from lookupdb.route.budget import affordable_connections, worker_budget
 from lookupdb.route.counters import NAMES
 from lookupdb.route.limits import Limits
-from lookupdb.runtime import capacity, descriptors, listeners, service
+from lookupdb.runtime import capacity, descriptors, listeners, memory, service
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.process import Fleet
 from lookupdb.runtime.service import Service
+
+log = logging.getLogger(__name__)
 
 _ROUTER: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"]["properties"]
 """The CRD's ``spec.router``: defaults, bounds and descriptions of the options stand there."""
@@ -59,6 +63,12 @@ def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., An
 @_limit("--idle-timeout", "idleTimeoutSeconds")
 @_limit("--write-timeout", "writeTimeoutSeconds")
 @_limit("--drain-seconds", "drainSeconds")
+@option(
+    "--memory-limit",
+    type=Size(),
+    help="The memory that the router may use, whatever clients do: what it takes of requests and answers follows.  "
+    "[default: the container's limit; where there is none, 448MiB a worker and 56MiB]",
+)
 @password_file("Shard servers are given the password in this file (or in LOOKUPDB_PASSWORD).")
 @option(
     "--ready-file",
@@ -75,6 +85,7 @@ def command(
     admin_port: int,
     workers: int,
     drain_seconds: int,
+    memory_limit: int | None,
     password: str | None,
     ready_file: Path | None,
     **limits: int,
@@ -96,7 +107,8 @@ def command(
     limits["max_connections"] = capacity.affordable(limits["max_connections"], descriptors.raise_limit())
     sockets = listeners.bind_shared(host, port, workers)
     counters = Counters(NAMES, workers)
-    config = worker.config(table.absolute(), dataset_uid, _limits(limits), password)
+    affordable, budget_bytes = _share_memory(_limits(limits), memory_limit or memory.container().limit, workers)
+    config = worker.config(table.absolute(), dataset_uid, affordable, budget_bytes, password)
     fleet = Fleet(
         module="lookupdb.route.worker",
         configs=[config] * workers,
@@ -116,6 +128,19 @@ def command(
             )
         )
     )
+
+
+def _share_memory(limits: Limits, memory_limit: int | None, workers: int) -> tuple[Limits, int]:
+    """The limits with as many connections as the memory allows, and each worker's budget."""
+    affordable = affordable_connections(memory_limit, workers, limits.max_connections, limits.max_body_bytes)
+    if affordable < limits.max_connections:
+        log.warning(
+            "%d connections a worker are accepted and not %d: the memory of %d workers allows no more; raise the "
+            "container's memory limit (or --memory-limit), or lower --max-connections",
+            *(affordable, limits.max_connections, workers),
+        )
+    budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes)
+    return replace(limits, max_connections=affordable), budget
 
 
 _OPTIONS: Final = {

@@ -6,12 +6,16 @@ ready; the first answer wins, and what comes after it is ignored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final
+
+from hiredis import ReplyError
 
 from lookupdb.route.counters import INDEX
-from lookupdb.route.waiters import UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
+from lookupdb.route.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
 
 if TYPE_CHECKING:
+    from lookupdb.route.budget import Budget
     from lookupdb.route.endpoint import Endpoint
     from lookupdb.route.generation import Generation
     from lookupdb.route.replicas import Shard
@@ -25,6 +29,7 @@ class Ask:
     __slots__ = ("done", "retried", "shard", "started", "tried", "tries")
     count: int
     """How many keys."""
+    is_single = False
 
     def __init__(self, shard: Shard, started: float) -> None:
         self.shard = shard
@@ -44,6 +49,18 @@ class Ask:
     def take(self, values: list[bytes | None], at: int) -> None:
         """The batch is answered: this ask's values begin at index ``at``. The endpoint counts them."""
         raise NotImplementedError
+
+    def take_readable(self, values: list[Any], at: int, problem: Problem) -> None:
+        """As ``take``, but some values could not be read: the try has failed for their keys, with ``problem``."""
+        raise NotImplementedError
+
+    def may_receive(self, size: int, budget: Budget) -> bool:
+        """Whether a value may be received with which ``size`` bytes have come for this ask in this try. If not, the
+        request is answered here and now."""
+        if budget.has_room(size):
+            return True
+        self.give_up(OVERLOADED)
+        return False
 
     def give_up(self, problem: Problem) -> None:
         """Say that nothing can be said, unless it is answered already."""
@@ -66,6 +83,7 @@ class One(Ask):
 
     __slots__ = ("generation", "key", "waiter")
     count = 1
+    is_single = True
 
     def __init__(self, key: bytes, waiter: Waiter, generation: Generation, shard: Shard, started: float) -> None:
         # Not through super(): this is the hot path.
@@ -91,6 +109,10 @@ class One(Ask):
         else:
             self.waiter.found(value, self.generation)
 
+    def take_readable(self, values: list[Any], at: int, problem: Problem) -> None:
+        """The one value could not be read."""
+        self.failed(problem)
+
     def give_up(self, problem: Problem) -> None:
         """Tell the waiter."""
         if not self.done:
@@ -100,26 +122,45 @@ class One(Ask):
 
 
 class Gather:
-    """The answers to one list of keys, until all its parts have come in."""
+    """The answers to one list of keys, until all its parts have come in. Counts its values in ``budget``."""
 
-    __slots__ = ("generation", "parts", "problem", "unavailable", "values", "waiter")
+    __slots__ = ("_budget", "_parts", "bytes", "generation", "pending", "problem", "unavailable", "values", "waiter")
 
-    def __init__(self, count: int, waiter: BatchWaiter, generation: Generation) -> None:
+    def __init__(self, count: int, waiter: BatchWaiter, generation: Generation, budget: Budget) -> None:
         self.values: list[bytes | None] = [None] * count
         """A key that no part asks for is missing."""
         self.waiter = waiter
         self.generation = generation
-        self.parts = 0
-        """How many have not come in."""
+        self.bytes = 0
+        """Of the values that have come, or are known to come."""
+        self.pending = 0
+        """How many parts have not come in."""
         self.unavailable: list[int] = []
         """Positions of keys of which nothing can be said."""
         self.problem: Problem | None = None
         """The first one."""
+        self._budget = budget
+        self._parts: list[Part] = []
+
+    def await_parts(self, parts: list[Part]) -> None:
+        """These have to come in."""
+        self._parts = parts
+        self.pending = len(parts)
+
+    def count_bytes(self, size: int) -> bool:
+        """``size`` bytes of values more; False when they are too many: then the waiter was told."""
+        self.bytes += size
+        self._budget.take(size)
+        if self.bytes <= self._budget.answer_bytes:
+            return True
+        self._abandon()
+        self.waiter.too_large(self._budget.answer_bytes)
+        return False
 
     def part_done(self) -> None:
         """Tell the waiter when this was the last one."""
-        self.parts -= 1
-        if not self.parts:
+        self.pending -= 1
+        if not self.pending:
             self.finish()
 
     def finish(self) -> None:
@@ -127,19 +168,36 @@ class Gather:
         values: Values = self.values
         if self.problem:
             if len(self.unavailable) == len(self.values):
-                self.waiter.unavailable(self.problem)
+                self.refuse(self.problem)
                 return
             marked = list(values)
             for position in self.unavailable:
                 marked[position] = UNAVAILABLE
             values = marked
-        self.waiter.done(self.generation, values)
+        self._give_back()
+        self.waiter.done(self.generation, values, self.bytes, len(self.unavailable))
+
+    def refuse(self, problem: Problem) -> None:
+        """Tell the waiter that nothing can be said about any of the keys, whatever has come."""
+        self._abandon()
+        self.waiter.unavailable(problem)
+
+    def _abandon(self) -> None:
+        """Wait for nothing more, and hold nothing."""
+        for part in self._parts:
+            part.done = True
+        self._give_back()
+        self.values = []
+
+    def _give_back(self) -> None:
+        self._budget.give(self.bytes)
+        self._parts = []
 
 
 class Part(Ask):
     """Those keys of a Gather that one batch to one shard holds."""
 
-    __slots__ = ("count", "gather", "keys", "positions")
+    __slots__ = ("bytes", "count", "gather", "keys", "positions")
 
     def __init__(self, keys: list[bytes], positions: list[int], gather: Gather, shard: Shard, started: float) -> None:
         super().__init__(shard, started)
@@ -148,6 +206,8 @@ class Part(Ask):
         """Of each key, its place among the gather's values."""
         self.gather = gather
         self.count = len(keys)
+        self.bytes = 0
+        """Of its values, as far as the gather has counted them."""
 
     def add_to(self, keys: list[bytes]) -> None:
         """All keys."""
@@ -155,18 +215,54 @@ class Part(Ask):
 
     def take(self, values: list[bytes | None], at: int) -> None:
         """Put the values where they belong."""
-        self.done = True
         mine = values[at : at + self.count]
+        if not self._count(sum(map(len, filter(None, mine)))):
+            return
+        self.done = True
         places = self.gather.values
         for position, value in zip(self.positions, mine, strict=True):
             places[position] = value
         self.gather.part_done()
 
+    def take_readable(self, values: list[Any], at: int, problem: Problem) -> None:
+        """Keep what could be read, and go on asking for the rest alone. What another endpoint is asked for as well
+        is left to it: its answer must fit what it was asked."""
+        if self.tries > 1:
+            self.failed(problem)
+            return
+        mine = values[at : at + self.count]
+        readable = [type(value) is not ReplyError for value in mine]
+        for position, value in compress(zip(self.positions, mine, strict=True), readable):
+            self.gather.values[position] = value
+        sizes = sum(len(value) for value in compress(mine, readable) if value is not None)
+        damaged = [not is_readable for is_readable in readable]
+        self.keys = list(compress(self.keys, damaged))
+        self.positions = list(compress(self.positions, damaged))
+        self.count = len(self.keys)
+        if self._count(sizes):
+            self.bytes = 0  # of those keys that are left
+            self.failed(problem)
+
+    def may_receive(self, size: int, budget: Budget) -> bool:
+        """Whether the gather's values stay within the bounds."""
+        return super().may_receive(size, budget) and self._count(max(size, self.bytes))
+
+    def _count(self, size: int) -> bool:
+        """The part has ``size`` bytes of values, or more; two endpoints may bring the same ones. False: too many."""
+        more, self.bytes = size - self.bytes, size
+        return self.gather.count_bytes(more)
+
     def give_up(self, problem: Problem) -> None:
-        """Note it for all keys."""
-        if not self.done:
-            self.done = True
-            self.shard.counters[_UNAVAILABLE] += self.count
-            self.gather.unavailable += self.positions
-            self.gather.problem = self.gather.problem or problem
-            self.gather.part_done()
+        """Note it for all keys. Where the router is short of memory the whole request makes room."""
+        if self.done:
+            return
+        self.done = True
+        gather = self.gather
+        if problem is OVERLOADED:
+            self.shard.counters[_UNAVAILABLE] += len(gather.values)
+            gather.refuse(problem)
+            return
+        self.shard.counters[_UNAVAILABLE] += self.count
+        gather.unavailable += self.positions
+        gather.problem = gather.problem or problem
+        gather.part_done()

@@ -10,6 +10,8 @@ from typing import Any, Final, cast
 
 import hiredis
 
+from lookupdb.route.budget import Budget
+from lookupdb.route.replies import LARGE_REPLY_BYTES, ElementReader, NotResp, Sink
 from lookupdb.route.table import Address
 
 _NOTHING: Final = object()
@@ -17,28 +19,42 @@ KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """Seconds, seconds and probes: an idle connection to a node that vanished is known as broken after about 11 s."""
 
 
-class Connection(asyncio.Protocol):
-    """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), ``on_lost`` once, with why."""
+PROOF_BYTES: Final = 64 * 1024
+"""Of all that an endpoint says before it is asked for values."""
 
-    def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[str], None]) -> None:
+
+class Connection(asyncio.Protocol):
+    """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), ``on_lost`` once, with why.
+
+    Without ``sink`` no reply may be large. What has come of a reply is counted in ``budget``.
+    """
+
+    def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[str], None], budget: Budget) -> None:
         self.on_reply = on_reply
+        self.sink: Sink | None = None
         self._on_lost = on_lost
+        self._budget = budget
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: asyncio.Transport | None = None
         self._why: str | None = None
         self.received = 0
         """Bytes since the beginning."""
+        self._chunks: list[bytes] = []
+        """What has come of a reply that is not whole."""
+        self._counted = 0
+        """What is taken of the budget for it."""
+        self._elements: ElementReader | None = None
 
     @classmethod
     async def open(
-        cls, address: Address, on_reply: Callable[[Any], None], on_lost: Callable[[str], None]
+        cls, address: Address, on_reply: Callable[[Any], None], on_lost: Callable[[str], None], budget: Budget
     ) -> Connection:
         """Resolve the name anew and connect to the first of its addresses that answers. Raises OSError."""
         loop = asyncio.get_running_loop()
         refused: OSError | None = None
         for host in await _resolved(address):
             try:
-                _, connection = await loop.create_connection(lambda: cls(on_reply, on_lost), host, address.port)
+                _, connection = await loop.create_connection(lambda: cls(on_reply, on_lost, budget), host, address.port)
             except OSError as error:
                 refused = error
             else:
@@ -61,16 +77,65 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand over whole replies; close at the first byte that is not RESP."""
-        reader = self._reader
         self.received += len(data)
         try:
+            if self._elements is not None:
+                self._read_elements(data)
+                return
+            reader = self._reader
             reader.feed(data)
             reply = reader.gets()
+            if reply is _NOTHING:
+                self._keep(data)
+                return
+            if self._counted:
+                self._forget_chunks()
             while reply is not _NOTHING and self._why is None:
                 self.on_reply(reply)
                 reply = reader.gets()
-        except (hiredis.HiredisError, UnicodeError, MemoryError) as error:
+            if reader.has_data():
+                self.close("answered more than it was asked")
+        except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
             self.close(f"answered what is not RESP: {error}")
+
+    def _keep(self, data: bytes) -> None:
+        """A reply has come in part: hiredis holds that, and its bytes are kept, should it turn out to be large."""
+        if self.sink is None:
+            if self.received > PROOF_BYTES:
+                self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
+            return
+        self._chunks.append(data)
+        size = 2 * len(data)
+        if self._counted + size <= 2 * LARGE_REPLY_BYTES and self._budget.has_room(size):
+            self._counted += size
+            self._budget.take(size)
+        elif not self.sink.expected_keys():
+            self.close("answered more than it was asked")
+        else:
+            chunks = self._chunks
+            self._forget_chunks()
+            self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+            self._elements = ElementReader(self.sink)
+            for chunk in chunks:
+                self._read_elements(chunk)
+
+    def _read_elements(self, data: bytes) -> None:
+        """Read on in a large reply."""
+        elements = self._elements
+        if elements is None:
+            if self._why is None:
+                raise NotResp("more follows than was asked for")
+            return
+        end = elements.feed(data)
+        if elements.is_whole:
+            self._elements = None
+            self.on_reply(elements.reply)
+            if end < len(data) and self._why is None:
+                raise NotResp("more follows than was asked for")
+
+    def _forget_chunks(self) -> None:
+        self._budget.give(self._counted)
+        self._chunks, self._counted = [], 0
 
     def eof_received(self) -> None:
         """No half-open connections."""
@@ -78,16 +143,20 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell why, once."""
         if self._why is None:
-            self._why = f"connection lost: {exc}" if exc else "the connection was closed by the other end"
-            self._on_lost(self._why)
+            self._end(f"connection lost: {exc}" if exc else "the connection was closed by the other end")
 
     def close(self, why: str) -> None:
         """Close at once, for the reason ``why``; no reply that is still on its way will be handed over."""
         if self._why is None:
-            self._why = why
             if self._transport:
                 self._transport.abort()
-            self._on_lost(why)
+            self._end(why)
+
+    def _end(self, why: str) -> None:
+        self._why = why
+        self._elements = None
+        self._forget_chunks()
+        self._on_lost(why)
 
 
 async def _resolved(address: Address) -> list[str]:

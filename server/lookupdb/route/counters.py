@@ -24,6 +24,8 @@ COUNTERS: Final = {
     "keys_found": "Keys for which a value was found.",
     "keys_missing": "Keys that no record has.",
     "keys_unavailable": "Keys of which nothing could be said.",
+    "keys_damaged": "Keys whose value an endpoint could not read: its shard file is damaged.",
+    "requests_overloaded": "Requests refused, or given up, because the worker's memory budget is used up.",
     "batches": "Batches sent to endpoints. keys_asked / batches is the mean size of a batch.",
     "keys_asked": "Keys sent to endpoints, second tries included.",
     "batch_microseconds_sampled": "Microseconds from sending a batch to its answer, summed over every 64th batch.",
@@ -40,6 +42,8 @@ COUNTERS: Final = {
 
 GAUGES: Final = {
     "connections": "Open client connections.",
+    "budget_bytes": "Bytes of requests and answers that the workers may hold.",
+    "budget_used_bytes": "Bytes of requests and answers that they hold now.",
     "endpoints_ready": "Endpoints connected and proven, summed over workers.",
     "endpoints_unready": "Endpoints of the routing table in effect that are not, summed over workers.",
 }

@@ -13,6 +13,7 @@ from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.route import http_target as target
 from lookupdb.route.http_answers import CLOSE
 from lookupdb.route.http_exchanges import Exchange, Lookup
+from lookupdb.route.http_limits import MAX_REPEATED_HEAD_BYTES
 from lookupdb.route.http_request import ACCEPT, CONNECTION, GENERATION, HOST, Request
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Again:
 
 def again(data: bytes, request: Request, exchange: Exchange) -> Again | None:
     """How to tell ``request`` when it comes again, if ``data`` is nothing but it and it is a lookup that stays open."""
+    if len(data) > MAX_REPEATED_HEAD_BYTES:
+        return None
     if request.method != b"GET" or request.line is CLOSE or type(exchange) is not Lookup:
         return None
     head = _GET + request.target

@@ -1,7 +1,9 @@
 """One client connection: what comes in goes to the reader, answers go out in the order of the requests.
 
-Every buffer is bounded: at most ``MAX_PIPELINE`` requests are looked up at once; those that came in the same read
-wait, and nothing more is read until they have begun; none begins while the client does not take its answers.
+Every buffer is bounded: at most ``MAX_PIPELINE`` requests are looked up at once, a batch alone; those that came in the
+same read wait, and nothing more is read until they have begun; none begins while the client does not take its answers.
+What is kept beyond what every connection costs is counted in the worker's budget; where that is used up, a request that
+has not come whole, or that came before an earlier one was answered, is refused.
 
 A connection has one deadline, which the front's sweep looks at; what is overdue follows from the state it is in.
 """
@@ -17,17 +19,19 @@ from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http_again import Again, again
 from lookupdb.route.http_answers import CLOSE, STAY
-from lookupdb.route.http_exchanges import Exchange, Interim, Refusal
-from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_PIPELINE
+from lookupdb.route.http_exchanges import Answer, Exchange, Interim, Refusal
+from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
 from lookupdb.route.http_problems import HttpProblem
 from lookupdb.route.http_request import Request, RequestReader
 from lookupdb.route.http_routes import exchange_for
+from lookupdb.route.waiters import OVERLOADED
 
 if TYPE_CHECKING:
     from lookupdb.route.http_front import HttpFront
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _CLIENTS_TIMED_OUT: Final = INDEX["clients_timed_out"]
+_OVERLOADED: Final = INDEX["requests_overloaded"]
 
 
 class Connection(asyncio.Protocol):
@@ -40,13 +44,18 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_ended",
         "_half_closed",
+        "_held",
+        "_input",
         "_last",
         "_pending",
         "_reader",
         "_receiving",
         "_transport",
+        "_unread",
+        "_unsent",
         "_waiting",
         "answers",
+        "budget",
         "counts",
         "deadline",
         "front",
@@ -57,6 +66,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, front: HttpFront) -> None:
         self.front = front
         self.lookups = front.lookups
+        self.budget = front.budget
         self.answers = front.answers
         self.counts = front.counts
         self.limits = front.limits
@@ -81,6 +91,14 @@ class Connection(asyncio.Protocol):
         self._half_closed = False
         """The client sends no more."""
         self._advancing = False
+        self._unread = b""
+        """Has come, and is read once nothing waits."""
+        self._input = 0
+        """Bytes counted for what has come and is no whole request."""
+        self._held = 0
+        """Bytes counted for answers that wait for an earlier one."""
+        self._unsent = 0
+        """Bytes counted for answers that the client does not take."""
 
     # What the event loop calls
 
@@ -96,12 +114,18 @@ class Connection(asyncio.Protocol):
         self.front.forget(self)
         self._reader.close()
         self._ended = self._closing = True
-        self._pending.clear()
-        self._waiting.clear()
+        self._drop()
+        self.budget.give(self._unsent)
+        self._unsent = 0
 
     def data_received(self, data: bytes) -> None:
         """The client sent something."""
         if self._ended:
+            return
+        if len(data) > SLICE_BYTES or self._unread:
+            self._read_slices(self._unread + data)
+            if self._waiting:
+                self._advance()
             return
         reader = self._reader
         begins = not reader.partial
@@ -112,6 +136,16 @@ class Connection(asyncio.Protocol):
                 if self._waiting:
                     self._advance()
                 return
+        self._read(data)
+        if begins and self._last is not None and not reader.partial and not self._receiving:
+            self._again = again(data, *self._last)
+        self._last = None
+        if self._waiting:
+            self._advance()
+
+    def _read(self, data: bytes) -> None:
+        """Have the reader read ``data``."""
+        reader = self._reader
         try:
             reader.feed(data)
         except HttpProblem as problem:
@@ -120,17 +154,39 @@ class Connection(asyncio.Protocol):
             return
         if reader.partial or self._receiving:
             self._time_request(data)
-        elif begins and self._last is not None:
-            self._again = again(data, *self._last)
+            self._count_input()
+
+    def _read_slices(self, data: bytes) -> None:
+        """Read ``data`` until requests wait; the rest is kept unread until they have begun."""
+        self._unread = b""
+        at = 0
+        while at < len(data) and not self._ended and not self._waiting:
+            self._read(data[at : at + SLICE_BYTES])
+            at += SLICE_BYTES
         self._last = None
-        if self._waiting:
-            self._advance()
+        if at < len(data) and not self._ended:
+            self._unread = data[at:]
+            self._transport.pause_reading()
+        self._count_input()
+
+    def _count_input(self) -> None:
+        """Count what has come and is no whole request; refuse it when the budget is used up."""
+        size = len(self._unread) + (self._reader.held if self._reader.partial else 0)
+        self.budget.take(size - self._input)
+        more = size > self._input
+        self._input = size
+        if more and self.budget.used > self.budget.limit and not self._ended:
+            self._refuse_overloaded()
 
     def eof_received(self) -> bool:
         """The client sends no more, and may still wait for answers: it gets them before the connection closes."""
         self._half_closed = True
         if self._closing:
             return False
+        return bool(self._unread) or self._end_requests()
+
+    def _end_requests(self) -> bool:
+        """All that the client sent is read; whether answers are due."""
         if self._reader.partial and not self._ended:
             self.counts[_REQUESTS_REFUSED] += 1
             self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
@@ -142,12 +198,20 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not take what it is sent."""
         self._blocked = True
+        self._count_unsent()
         self.deadline = self.front.write_deadline
         self._transport.pause_reading()
+
+    def _count_unsent(self) -> None:
+        size = self._transport.get_write_buffer_size()
+        self.budget.take(size - self._unsent)
+        self._unsent = size
 
     def resume_writing(self) -> None:
         """The client has taken most of it."""
         self._blocked = False
+        self.budget.give(self._unsent)
+        self._unsent = 0
         front = self.front
         if self._closing:
             self.deadline = front.linger_deadline
@@ -158,6 +222,8 @@ class Connection(asyncio.Protocol):
     # What the reader calls
 
     def _received(self, request: Request) -> None:
+        if self._ended:
+            return
         if request.line is CLOSE:
             self._ended = True
         exchange = exchange_for(request, self)
@@ -170,26 +236,69 @@ class Connection(asyncio.Protocol):
     # Requests in, answers out
 
     def _submit(self, exchange: Exchange) -> None:
-        if self._waiting or self._blocked or len(self._pending) >= MAX_PIPELINE or self.front.draining:
-            # While draining nothing begins before all that came with it is read: the last answer is to say so.
+        if self._pending or self._waiting or self._blocked or self.front.draining:
+            self._enqueue(exchange)
+        else:
+            self._pending.append(exchange)
+            exchange.start()
+
+    def _enqueue(self, exchange: Exchange) -> None:
+        """``exchange`` came before an earlier one was answered: begin it beside that, or have it wait."""
+        if self.budget.used > self.budget.limit and not self._ended:
+            self._refuse_overloaded()
+            return
+        self.charge(exchange)
+        # While draining nothing begins before all that came with it is read: the last answer is to say so.
+        if self._waiting or self.front.draining or not self._may_begin(exchange):
             self._waiting.append(exchange)
             self._transport.pause_reading()
         else:
             self._pending.append(exchange)
             exchange.start()
 
-    def answer(self, exchange: Exchange, answer: bytes) -> None:
+    def charge(self, exchange: Exchange) -> None:
+        """Count what ``exchange`` holds until it is answered."""
+        if not exchange.charge:
+            exchange.charge = exchange.cost()
+            self.budget.take(exchange.charge)
+
+    def _may_begin(self, exchange: Exchange) -> bool:
+        """Whether the bounds allow ``exchange`` to be looked up beside those that are."""
+        pending = self._pending
+        if self._blocked or self._held > MAX_HELD_ANSWERS_BYTES:
+            return False
+        return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
+
+    def answer(self, exchange: Exchange, answer: Answer) -> None:
         """``answer`` is the one to ``exchange``: send it when it is its turn."""
+        if exchange.charge:
+            self.budget.give(exchange.charge)
+            exchange.charge = 0
         pending = self._pending
         if not pending or pending[0] is not exchange:
-            exchange.answer = answer
+            if pending:
+                exchange.answer = answer
+                self._hold(_size(answer))
             return
         pending.popleft()
-        self._transport.write(answer)
+        self._write(answer)
         if pending or self._waiting or exchange.line is not STAY or self._ended:
             self._after(exchange)
         elif not self._receiving and not self._blocked:
             self.deadline = self.front.idle_deadline
+
+    def _write(self, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self._transport.write(answer)
+        else:
+            self._transport.writelines(answer)
+        if self._blocked:
+            self._count_unsent()
+
+    def _hold(self, size: int) -> None:
+        """``size`` bytes more of answers wait for an earlier one."""
+        self._held += size
+        self.budget.take(size)
 
     def _after(self, exchange: Exchange) -> None:
         """``exchange``'s answer is sent, and there is more to do."""
@@ -197,7 +306,8 @@ class Connection(asyncio.Protocol):
         while exchange.line is not CLOSE and pending and pending[0].answer is not None:
             exchange = pending.popleft()
             assert exchange.answer is not None
-            self._transport.write(exchange.answer)
+            self._hold(-_size(exchange.answer))
+            self._write(exchange.answer)
         if exchange.line is CLOSE:
             self._close()
             return
@@ -215,20 +325,33 @@ class Connection(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._waiting and not (self._blocked or self._closing) and len(self._pending) < MAX_PIPELINE:
-                exchange = self._waiting.popleft()
-                self._pending.append(exchange)
-                exchange.start()
+            while True:
+                self._begin_waiting()
+                if self._waiting or self._blocked or self._closing:
+                    return
+                if not self._unread:
+                    break
+                self._read_slices(self._unread)
         finally:
             self._advancing = False
-        if not (self._waiting or self._blocked or self._closing):
+        if not self._half_closed:
             self._transport.resume_reading()
+        elif not self._end_requests():
+            self._close()
+
+    def _begin_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and not self._closing and self._may_begin(waiting[0]):
+            exchange = waiting.popleft()
+            self._pending.append(exchange)
+            exchange.start()
 
     def line_of(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""
         if (
             self.front.draining
             and not self._waiting
+            and not self._unread
             and not self._reader.partial
             and len(self._pending) == 1
             and self._pending[0] is exchange
@@ -245,11 +368,26 @@ class Connection(asyncio.Protocol):
         self._submit(Refusal(self, CLOSE, problem, bodyless=False))
         self._advance()
 
+    def _refuse_overloaded(self) -> None:
+        """The budget is used up: no further request of this connection is read."""
+        self.counts[_OVERLOADED] += 1
+        self.refuse(HttpProblem(problems.UNAVAILABLE, OVERLOADED.detail, members={"reason": OVERLOADED.reason}))
+
+    def _drop(self) -> None:
+        """Forget what is due, and what has come. What is being looked up is counted until its answer comes."""
+        for exchange in self._waiting:
+            self.budget.give(exchange.charge)
+            exchange.charge = 0
+        self._pending.clear()
+        self._waiting.clear()
+        self._unread = b""
+        self.budget.give(self._held + self._input)
+        self._held = self._input = 0
+
     def _close(self) -> None:
         """Say that nothing more will be sent, and drop what the client still sends until it closes too."""
         self._ended = self._closing = True
-        self._pending.clear()
-        self._waiting.clear()
+        self._drop()
         self.deadline = self.front.linger_deadline
         if self._half_closed:
             self._transport.close()
@@ -287,7 +425,7 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Close if the connection is idle. Otherwise its last answer will, while the front is draining."""
-        if not (self._pending or self._waiting or self._reader.partial or self._closing):
+        if not (self._pending or self._waiting or self._reader.partial or self._unread or self._closing):
             self._leave()
 
     def _leave(self) -> None:
@@ -303,6 +441,9 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut the connection off, whatever is due."""
         self._ended = self._closing = True
-        self._pending.clear()
-        self._waiting.clear()
+        self._drop()
         self._transport.abort()
+
+
+def _size(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, bytes) else sum(map(len, answer))

@@ -13,10 +13,11 @@ import orjson
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
-from lookupdb.route.http_answers import CONTINUE, JSON, STAY, batch_body, missing_detail
-from lookupdb.route.http_limits import MAX_ANSWER_BYTES
+from lookupdb.route.http_answers import CONTINUE, JSON, STAY, batch_body, batch_pieces, missing_detail
+from lookupdb.route.http_limits import JOINED_BYTES
 from lookupdb.route.http_problems import HttpProblem
-from lookupdb.route.lookups import UNAVAILABLE, Generation, Problem, Values
+from lookupdb.route.lookups import Generation, Problem, Values
+from lookupdb.route.waiters import OVERLOADED
 
 if TYPE_CHECKING:
     from lookupdb.route.http_accept import Accept
@@ -28,25 +29,44 @@ _LONGEST_CHARACTER: Final = 12
 _OK: Final = INDEX["requests_2xx"]
 _REFUSED: Final = INDEX["requests_4xx"]
 _FAILED: Final = INDEX["requests_5xx"]
+_OVERLOADED: Final = INDEX["requests_overloaded"]
+
+_EXCHANGE_BYTES: Final = 1024
+"""Of a request that waits or is looked up, but for its key."""
+_CHARACTER_BYTES: Final = 4
+"""Of text, at most, by Python."""
+_BATCH_KEY_BYTES: Final = 400
+"""Of each key of a batch while it is looked up, but for its text."""
+
+Answer = bytes | list[bytes]
+"""One piece, or several that follow each other."""
 
 
 class Exchange:
     """What all exchanges have: their connection, the ``Connection`` field of the answer, and whether it has a body.
 
-    ``answer`` is kept here while the answer to an earlier request of the connection is still due.
+    ``answer`` is kept here while the answer to an earlier request of the connection is still due. ``charge`` is what
+    the exchange has taken of the worker's budget.
     """
 
-    __slots__ = ("answer", "bodyless", "connection", "line")
+    __slots__ = ("answer", "bodyless", "charge", "connection", "line")
+    is_alone = False
+    """No other request of the connection is begun beside it."""
 
     def __init__(self, connection: Connection, line: bytes, *, bodyless: bool) -> None:
         self.connection = connection
         self.line = line
         self.bodyless = bodyless
-        self.answer: bytes | None = None
+        self.answer: Answer | None = None
+        self.charge = 0
 
     def start(self) -> None:
         """Begin. The connection is told the answer sooner or later, exactly once."""
         raise NotImplementedError
+
+    def cost(self) -> int:
+        """Bytes that the exchange holds, until it is answered."""
+        return _EXCHANGE_BYTES
 
     def refuse(self, problem: HttpProblem) -> None:
         """Answer with ``problem``."""
@@ -57,6 +77,8 @@ class Exchange:
 
     def unavailable(self, problem: Problem) -> None:
         """Nothing can be said now."""
+        if problem is OVERLOADED:
+            self.connection.counts[_OVERLOADED] += 1
         members: dict[str, object] = {"reason": problem.reason}
         if problem.shard is not None:
             members["shard"] = problem.shard
@@ -158,9 +180,14 @@ class Lookup(Exchange):
         self.line = line
         self.bodyless = bodyless
         self.answer = None
+        self.charge = 0
         self.key = key
         self.generation = generation
         self.accept = accept
+
+    def cost(self) -> int:
+        """With the key, as text and as bytes."""
+        return _EXCHANGE_BYTES + 2 * _CHARACTER_BYTES * len(self.key)
 
     def start(self) -> None:
         """Ask the lookup core."""
@@ -211,25 +238,43 @@ class Lookup(Exchange):
 
 
 class Batch(Exchange):
-    """Many distinct keys. A ``lookups.BatchWaiter``."""
+    """Many distinct keys, from a body of ``body_bytes``. A ``lookups.BatchWaiter``."""
 
-    __slots__ = ("generation", "keys", "partial")
+    __slots__ = ("body_bytes", "generation", "keys", "partial")
+    is_alone = True
 
     def __init__(
-        self, connection: Connection, line: bytes, keys: list[str], generation: str | None, *, partial: bool
+        self,
+        connection: Connection,
+        line: bytes,
+        keys: list[str],
+        generation: str | None,
+        *,
+        partial: bool,
+        body_bytes: int = 0,
     ) -> None:
         super().__init__(connection, line, bodyless=False)
         self.keys = keys
         self.generation = generation
         self.partial = partial
+        self.body_bytes = body_bytes
+
+    def cost(self) -> int:
+        """With the keys, as text and as bytes."""
+        return _EXCHANGE_BYTES + (_CHARACTER_BYTES + 1) * self.body_bytes + _BATCH_KEY_BYTES * len(self.keys)
 
     def start(self) -> None:
         """Ask the lookup core."""
+        self.connection.charge(self)
         self.connection.lookups.find_many(self.keys, self, self.generation)
 
-    def done(self, generation: Generation, values: Values) -> None:
-        """What was found, aligned with the keys."""
-        unavailable = sum(value is UNAVAILABLE for value in values)
+    def too_large(self, limit: int) -> None:
+        """The values are more than ``limit`` bytes together."""
+        detail = f"the values are more than {limit} bytes together, which is the limit; send fewer keys at once"
+        self.refuse(HttpProblem(problems.ANSWER_TOO_LARGE, detail))
+
+    def done(self, generation: Generation, values: Values, size: int, unavailable: int) -> None:
+        """What was found, aligned with the keys: ``size`` bytes; of ``unavailable`` keys nothing can be said."""
         if unavailable and not self.partial:
             detail = (
                 f"{unavailable} of {len(self.keys)} keys cannot be looked up now; send them again, or with "
@@ -237,13 +282,14 @@ class Batch(Exchange):
             )
             self.refuse(HttpProblem(problems.UNAVAILABLE, detail, members={"reason": "Unreachable"}))
             return
-        size = sum(len(value) for value in values if isinstance(value, bytes))
-        if size > MAX_ANSWER_BYTES:
-            detail = f"the values are {size} bytes together, the limit is {MAX_ANSWER_BYTES}; send fewer keys at once"
-            self.refuse(HttpProblem(problems.ANSWER_TOO_LARGE, detail))
-            return
         connection = self.connection
         connection.counts[_OK] += 1
-        body = batch_body(generation, self.keys, values, partial=self.partial)
         head = connection.answers.heads(generation).batch
-        connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), connection.line_of(self), body))
+        line = connection.line_of(self)
+        if size <= JOINED_BYTES:
+            body = batch_body(generation, self.keys, values, partial=self.partial)
+            connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), line, body))
+        else:
+            pieces = batch_pieces(generation, self.keys, list(values), partial=self.partial)
+            start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), line)
+            connection.answer(self, [start, *pieces])

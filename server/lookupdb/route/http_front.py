@@ -12,6 +12,7 @@ from typing import Final
 
 from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
+from lookupdb.route.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.route.http_answers import Answers
 from lookupdb.route.http_connection import Connection
 from lookupdb.route.http_limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SWEEP_SECONDS
@@ -26,6 +27,8 @@ _REFUSED: Final = INDEX["connections_refused"]
 _OPEN: Final = INDEX["connections"]
 _ENDPOINTS_READY: Final = INDEX["endpoints_ready"]
 _ENDPOINTS_UNREADY: Final = INDEX["endpoints_unready"]
+_BUDGET: Final = INDEX["budget_bytes"]
+_USED: Final = INDEX["budget_used_bytes"]
 
 
 class HttpFront:
@@ -33,6 +36,7 @@ class HttpFront:
 
     def __init__(self, lookups: Lookups, limits: Limits, counts: memoryview) -> None:
         self.lookups = lookups
+        self.budget = lookups.budget
         self.limits = limits
         self.counts = counts
         self.answers = Answers()
@@ -93,7 +97,8 @@ class HttpFront:
     def _most_connections(self) -> int:
         """As the limits say, unless endpoints leave too few descriptors for so many."""
         endpoints = self.counts[_ENDPOINTS_READY] + self.counts[_ENDPOINTS_UNREADY]
-        return min(self.limits.max_connections, capacity.most_connections(self._descriptors, endpoints))
+        connections = CONNECTIONS_AN_ENDPOINT * endpoints
+        return min(self.limits.max_connections, capacity.most_connections(self._descriptors, connections))
 
     def forget(self, connection: Connection) -> None:
         """``connection`` is lost."""
@@ -109,6 +114,8 @@ class HttpFront:
         self.write_deadline = now + limits.write_timeout_seconds
         self.linger_deadline = now + LINGER_SECONDS
         self.answers.tick()
+        self.counts[_BUDGET] = self.budget.limit
+        self.counts[_USED] = max(self.budget.used, 0)
         overdue = [connection for connection in self._connections if connection.deadline < now]
         overdue += [connection for connection in self._refused if connection.deadline < now]
         for connection in overdue:

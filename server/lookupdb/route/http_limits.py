@@ -17,13 +17,25 @@ MAX_CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
 """Chunk sizes, extensions and trailers of one body, beyond 16 bytes for each byte of the body itself. More: 431."""
 
 MAX_PIPELINE: Final = 64
-"""Requests of one connection that are looked up at once. More wait, and nothing more is read meanwhile."""
+"""Requests of one connection that are looked up at once; a batch alone. More wait, and nothing is read meanwhile."""
 
-MAX_ANSWER_BYTES: Final = 64 << 20
-"""The values of one batch, together. More: 413. The schema lets a single value be no larger either."""
+HIGH_WATER_BYTES: Final = 4 * 1024
+"""Answers that the kernel does not take. More: no further request of the connection is begun or read, and what is not
+sent is counted in the worker's budget. Less is not counted: so much is part of what a connection costs."""
 
-HIGH_WATER_BYTES: Final = 256 * 1024
-"""Answers that a client has not taken yet. More: no further request of its connection is begun or read."""
+MAX_HELD_ANSWERS_BYTES: Final = 256 * 1024
+"""Answers that wait for that to an earlier request. More: no further request of the connection is begun or read."""
+
+MAX_REPEATED_HEAD_BYTES: Final = 2 * 1024
+"""The head of a request that is remembered, to be told when it comes again."""
+
+MAX_REMEMBERED_HOST_BYTES: Final = 256
+
+MAX_HEADS: Final = 1024
+"""Of answers with values of different sizes that are kept encoded."""
+
+JOINED_BYTES: Final = 256 * 1024
+"""An answer to a batch up to this size is sent as one piece; a larger one value by value, and never copied."""
 
 LINGER_SECONDS: Final = 2.0
 """How long after a closing answer what the client still sends is read and dropped, so that it can read the answer:

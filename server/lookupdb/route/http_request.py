@@ -21,6 +21,7 @@ from lookupdb.route.http_answers import CLOSE, KEEP_ALIVE, STAY
 from lookupdb.route.http_limits import (
     MAX_CHUNK_OVERHEAD_BYTES,
     MAX_HEAD_BYTES,
+    MAX_REMEMBERED_HOST_BYTES,
     MAX_TARGET_BYTES,
     SLICE_BYTES,
 )
@@ -122,7 +123,7 @@ class RequestReader:
         self._request: Request | None = None
         self._in_body = False
         """The head is whole: header fields from now on are trailers."""
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._body_bytes = 0
         self._body_skipped = False
         """The parser has passed over the body of a request that asked for an upgrade."""
@@ -153,6 +154,11 @@ class RequestReader:
             self._stop(error)
         if self.partial:
             self._bound(size)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept of the unfinished request."""
+        return self._received
 
     def close(self) -> None:
         """Let go of the parser and the callbacks, which refer back here: nothing waits for the garbage collector."""
@@ -280,7 +286,8 @@ class RequestReader:
             return
         if not _HOST.fullmatch(host):
             raise self._refuse(problems.MALFORMED, "the header field Host is not a host and a port")
-        self._known_host = host
+        if len(host) <= MAX_REMEMBERED_HOST_BYTES:
+            self._known_host = host
 
     def _check_head(self, request: Request) -> None:
         if self._parser.get_method() == b"CONNECT":
@@ -318,7 +325,7 @@ class RequestReader:
         self._body_bytes += len(piece)
         if self._body_bytes > self._max_body_bytes:
             raise self._body_too_large()
-        self._body.append(piece)
+        self._body += piece
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -328,8 +335,8 @@ class RequestReader:
                 self._body_skipped = True
                 return
             self._ended = request.line is CLOSE
-            request.body = b"".join(self._body)
-            self._body.clear()
+            request.body = bytes(self._body)
+            self._body = bytearray()
             self._body_bytes = 0
         request.method = self._parser.get_method()
         self.partial = self._in_body = False

@@ -107,7 +107,9 @@ def _batch(request: Request, connection: Connection) -> Batch:
     if accepted is not None and not accepted.allows(JSON):
         raise HttpProblem(problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON}, which Accept rules out")
     keys, partial = batch_of(request.body, connection.limits.max_keys)
-    return Batch(connection, request.line, keys, _generation(request.fields), partial=partial)
+    generation = _generation(request.fields)
+    size = len(request.body)
+    return Batch(connection, request.line, keys, generation, partial=partial, body_bytes=size)
 
 
 def _check_media_type(fields: dict[str, bytes]) -> None:

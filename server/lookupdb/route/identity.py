@@ -47,7 +47,7 @@ class Identity:
             return f"does not tell what it serves: {str(answer)[:200]}"
         found = dict(_lines(answer))
         wrong = [
-            f"{name} {expected!r}, found {found.get(name, 'none')!r}"
+            f"{name} {expected!r}, found {found.get(name, 'none')[:200]!r}"
             for name, expected in self.members().items()
             if found.get(name) != expected
         ]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from lookupdb.keys import InvalidKey, shard_of, shards_of
 from lookupdb.route.asks import Gather, One, Part
+from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.deadlines import Deadlines
-from lookupdb.route.endpoint import BATCH_KEYS
 from lookupdb.route.generation import Generation
 from lookupdb.route.limits import Limits
-from lookupdb.route.waiters import UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
+from lookupdb.route.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
 
 if TYPE_CHECKING:
     from lookupdb.route.live import LiveTable
@@ -50,9 +50,10 @@ class DatasetInfo:
 class Lookups:
     """Finds keys in the routing table in effect: ``live``, which a cutover replaces in one assignment."""
 
-    def __init__(self, limits: Limits, counters: memoryview) -> None:
+    def __init__(self, limits: Limits, counters: memoryview, budget: Budget) -> None:
         self.live: LiveTable | None = None
         self._counters = counters
+        self.budget = budget
         self._watch = Deadlines(limits.deadline_seconds, limits.hedge_seconds, counters).add
         self._now = asyncio.get_running_loop().time
 
@@ -76,6 +77,10 @@ class Lookups:
             self._counters[_MISSING] += 1
             waiter.missing(chosen)
             return
+        if self.budget.used > self.budget.limit:
+            self._counters[_UNAVAILABLE] += 1
+            waiter.unavailable(OVERLOADED)
+            return
         shards = chosen.shards
         shard = shards[shard_of(encoded, len(shards))]
         ask = One(encoded, waiter, chosen, shard, self._now())
@@ -94,12 +99,16 @@ class Lookups:
         if chosen is None:
             waiter.unknown_generation(generation or "")
             return
-        gather = Gather(len(keys), waiter, chosen)
+        if self.budget.used > self.budget.batch_mark:
+            self._counters[_UNAVAILABLE] += len(keys)
+            waiter.unavailable(OVERLOADED)
+            return
+        gather = Gather(len(keys), waiter, chosen, self.budget)
         parts = self._parts(keys, gather, chosen)
         if not parts:
             gather.finish()
             return
-        gather.parts = len(parts)
+        gather.await_parts(parts)
         for part in parts:
             part.shard.ask(part)
             if not part.done:
@@ -153,7 +162,8 @@ class Lookups:
 
 
 def _cut(keys: list[bytes], positions: list[int], gather: Gather, shard: Shard, now: float) -> list[Part]:
+    most = shard.part_keys
     return [
-        Part(keys[start : start + BATCH_KEYS], positions[start : start + BATCH_KEYS], gather, shard, now)
-        for start in range(0, len(keys), BATCH_KEYS)
+        Part(keys[start : start + most], positions[start : start + most], gather, shard, now)
+        for start in range(0, len(keys), most)
     ]

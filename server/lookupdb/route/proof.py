@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import hiredis
 
+from lookupdb.route.budget import Budget
 from lookupdb.route.connection import Connection
 from lookupdb.route.identity import QUESTION, Identity
 from lookupdb.route.table import Address
+
+_MOST_REPLIES: Final = 2
 
 
 class NotProven(Exception):
@@ -18,11 +21,11 @@ class NotProven(Exception):
 
 
 async def connect(
-    address: Address, identity: Identity, password: str | None, on_lost: Callable[[str], None]
+    address: Address, identity: Identity, password: str | None, on_lost: Callable[[str], None], budget: Budget
 ) -> Connection:
     """A connection to ``address``, which has proven to be ``identity``. Raises NotProven or OSError.
 
-    ``on_lost`` is the connection's; give it an ``on_reply`` at once.
+    ``on_lost`` is the connection's; give it an ``on_reply`` and a ``sink`` at once.
     """
     replies: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -30,13 +33,18 @@ async def connect(
         replies.put_nowait(ConnectionError(why))
         on_lost(why)
 
-    connection = await Connection.open(address, replies.put_nowait, lost)
+    def replied(reply: Any) -> None:
+        replies.put_nowait(reply)
+        if replies.qsize() > _MOST_REPLIES:
+            connection.close("tells more than it was asked")
+
+    connection = await Connection.open(address, replied, lost, budget)
     try:
         if password:
             connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]
             admitted = await _next(replies)
             if admitted != b"OK":
-                raise NotProven(f"does not accept the password: {admitted}")
+                raise NotProven(f"does not accept the password: {str(admitted)[:200]}")
         connection.write(QUESTION)
         mismatch = identity.mismatch(await _next(replies))
         if mismatch:

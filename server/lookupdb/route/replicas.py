@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lookupdb.route.asks import Ask
+from lookupdb.route.batch_size import PART_KEYS
 from lookupdb.route.counters import INDEX
 from lookupdb.route.endpoint import Endpoint, Settings, State
 from lookupdb.route.waiters import Problem
@@ -68,7 +69,12 @@ class Shard:
 
     def ask_again(self, ask: Ask, problem: Problem) -> None:
         """The second try of ``ask``, whose first failed with ``problem``."""
-        endpoint = self._another(ask) or (ask.tried if ask.tried in self._ready else None)
+        endpoint = self._another(ask)
+        if endpoint is None and problem.reason == "Damaged":
+            ask.give_up(problem)  # the same file would be read again
+            return
+        if endpoint is None and ask.tried in self._ready:
+            endpoint = ask.tried
         if endpoint is None:
             self._park(ask, problem)
             return
@@ -92,6 +98,11 @@ class Shard:
         if (hedge or stalled or endpoint.outstanding < first.outstanding) and endpoint.ask(ask):
             ask.retried = True
             self.counters[_HEDGES if hedge else _RETRIES] += ask.count
+
+    @property
+    def part_keys(self) -> int:
+        """How many keys of a request stay together, by the values that came lately."""
+        return self._ready[0].part_keys if self._ready else PART_KEYS
 
     def describe(self) -> list[dict[str, Any]]:
         """Of each endpoint its address, state and why it is not ready."""

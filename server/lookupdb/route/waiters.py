@@ -25,11 +25,16 @@ Values: TypeAlias = "Sequence[bytes | Literal[_Mark.UNAVAILABLE] | None]"
 class Problem:
     """Why nothing can be said about a key. Always temporary: the client may ask again."""
 
-    reason: Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "BadAnswer"]
+    reason: Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "BadAnswer", "Damaged", "Overloaded"]
     """Stable, for metrics and problem details."""
     detail: str
     """A sentence for people: what was tried, where, and what was found."""
     shard: int | None = None
+
+
+OVERLOADED: Final = Problem(
+    "Overloaded", "the router holds as many requests and answers as its memory allows; come back later"
+)
 
 
 class Waiter(Protocol):
@@ -51,8 +56,12 @@ class Waiter(Protocol):
 class BatchWaiter(Protocol):
     """Gets exactly one of these calls for a list of keys, possibly before ``find_many`` returns. Must not raise."""
 
-    def done(self, generation: Generation, values: Values) -> None:
-        """What was found, aligned with the keys. Something is known: not all of ``values`` are UNAVAILABLE."""
+    def done(self, generation: Generation, values: Values, size: int, unavailable: int) -> None:
+        """What was found, aligned with the keys: ``size`` bytes. Of ``values``, ``unavailable`` are UNAVAILABLE, which
+        is not all of them."""
+
+    def too_large(self, limit: int) -> None:
+        """The values are more than ``limit`` bytes together."""
 
     def unavailable(self, problem: Problem) -> None:
         """Nothing can be said about any of the keys now."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import uvloop
 
+from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.cutover import Cutover
 from lookupdb.route.endpoint import Settings
@@ -31,18 +32,27 @@ REPORT_SECONDS: Final = 0.05
 """How long a change may wait before the supervisor is told."""
 
 
-def config(table: Path, dataset_uid: str | None, limits: Limits, password: str | None) -> dict[str, Any]:
+def config(
+    table: Path, dataset_uid: str | None, limits: Limits, budget_bytes: int, password: str | None
+) -> dict[str, Any]:
     """What the supervisor tells each worker in ``Boot.config``."""
-    return {"table": str(table), "dataset_uid": dataset_uid, "limits": asdict(limits), "password": password}
+    return {
+        "table": str(table),
+        "dataset_uid": dataset_uid,
+        "limits": asdict(limits),
+        "budget_bytes": budget_bytes,
+        "password": password,
+    }
 
 
-def settings(limits: Limits, slot: memoryview, password: str | None) -> Settings:
+def settings(limits: Limits, slot: memoryview, budget: Budget, password: str | None) -> Settings:
     """Of the endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
     return Settings(
         deadline_seconds=limits.deadline_seconds,
         max_queued_keys=max(limits.max_queued_keys, limits.max_keys),
         counters=slot,
         random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
+        budget=budget,
         password=password,
     )
 
@@ -81,9 +91,10 @@ async def route(boot: Boot) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     limits = Limits(**boot.config["limits"])
     slot = boot.counters().slot(boot.index)
-    for gauge in ("connections", "endpoints_ready", "endpoints_unready", "table_version"):
+    for gauge in ("connections", "endpoints_ready", "endpoints_unready", "budget_used_bytes", "table_version"):
         slot[INDEX[gauge]] = 0  # what the worker before this one left
-    lookups = Lookups(limits, slot)
+    budget = Budget(boot.config["budget_bytes"])
+    lookups = Lookups(limits, slot, budget)
     reports = _Reports(boot)
     complete = asyncio.Event()
 
@@ -92,7 +103,7 @@ async def route(boot: Boot) -> None:
         if cutover.complete:
             complete.set()
 
-    endpoints = settings(limits, slot, boot.config["password"])
+    endpoints = settings(limits, slot, budget, boot.config["password"])
     cutover = Cutover(lookups, endpoints, changed, boot.config["dataset_uid"])
     watcher = Watcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import uvloop
 
 from lookupdb.keys import InvalidKey, key_encoder
+from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.http_front import HttpFront
 from lookupdb.route.limits import Limits
@@ -59,6 +60,7 @@ class ScriptedLookups:
     active: Generation = field(default_factory=lambda: generation("g1"))
     candidates: tuple[Generation, ...] = ()
     asked: list[str] = field(default_factory=list)
+    budget: Budget = field(default_factory=lambda: Budget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
@@ -105,7 +107,11 @@ class ScriptedLookups:
             waiter.unavailable(UNREACHABLE)
         else:
             found = [UNAVAILABLE if key in self.unavailable else self.values.get(key) for key in keys]
-            waiter.done(chosen, found)
+            size = sum(len(value) for value in found if isinstance(value, bytes))
+            if size > self.budget.answer_bytes:
+                waiter.too_large(self.budget.answer_bytes)
+            else:
+                waiter.done(chosen, found, size, found.count(UNAVAILABLE))
 
     def dataset(self) -> DatasetInfo:
         return DatasetInfo(
@@ -259,15 +265,21 @@ class Client:
         return head
 
     def _exactly(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            self._receive()
+        if len(self._buffer) < size:
+            pieces, missing = [self._buffer], size - len(self._buffer)
+            while missing > 0:
+                self._buffer = b""
+                self._receive()
+                pieces.append(self._buffer)
+                missing -= len(self._buffer)
+            self._buffer = b"".join(pieces)
         body, self._buffer = self._buffer[:size], self._buffer[size:]
         return body
 
     def _receive(self) -> None:
-        piece = self.raw.recv(65536)
+        piece = self.raw.recv(1 << 18)
         if not piece:
-            raise EOFError(f"the connection ended after {self._buffer!r}")
+            raise EOFError(f"the connection ended after {self._buffer[:1000]!r}")
         self._buffer += piece
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from lookupdb.route import table as tables
+from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.cutover import Cutover
 from lookupdb.route.endpoint import Settings
@@ -67,7 +68,8 @@ def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members:
 class Answer:
     """A Waiter and a BatchWaiter that remembers; ``await`` it for the one thing it was told.
 
-    bytes (found), None (missing), a list (done), Problem (unavailable), or the unknown generation's name as str.
+    bytes (found), None (missing), a list (done), Problem (unavailable), the unknown generation's name as str, or as
+    int the limit that the values exceed.
     """
 
     def __init__(self) -> None:
@@ -87,7 +89,12 @@ class Answer:
     def missing(self, generation: Generation) -> None:
         self._tell(None, generation)
 
-    def done(self, generation: Generation, values: Values) -> None:
+    def too_large(self, limit: int) -> None:
+        self._tell(limit)
+
+    def done(self, generation: Generation, values: Values, size: int, unavailable: int) -> None:
+        assert unavailable == sum(value is UNAVAILABLE for value in values)
+        assert size == sum(len(value) for value in values if isinstance(value, bytes))
         assert any(value is not UNAVAILABLE for value in values) or not values
         self._tell(list(values), generation)
 
@@ -118,10 +125,14 @@ class Core:
     limits: Limits = LIMITS
     counters: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * len(NAMES))).cast("Q"))
     dataset_uid: str | None = None
+    budget_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
-        self.lookups = Lookups(self.limits, self.counters)
-        settings = Settings(self.limits.deadline_seconds, self.limits.max_queued_keys, self.counters, random.Random(1))
+        self.budget = Budget(self.budget_bytes)
+        self.lookups = Lookups(self.limits, self.counters, self.budget)
+        settings = Settings(
+            self.limits.deadline_seconds, self.limits.max_queued_keys, self.counters, random.Random(1), self.budget
+        )
         self.cutover = Cutover(self.lookups, settings, lambda: None, self.dataset_uid)
 
     def count(self, name: str) -> int:

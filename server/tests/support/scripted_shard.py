@@ -72,6 +72,7 @@ class ScriptedShard:
         self._port = port
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._writer_of: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
 
     @property
     def address(self) -> Address:
@@ -98,6 +99,12 @@ class ScriptedShard:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def write(self, data: bytes) -> None:
+        """Send ``data`` on the connection whose command is being answered, before the script returns."""
+        task = asyncio.current_task()
+        assert task
+        self._writer_of[task].write(data)
+
     def hang_up(self) -> None:
         """Close all connections."""
         for writer in self._writers:
@@ -108,6 +115,7 @@ class ScriptedShard:
         assert task
         self._tasks.add(task)
         self._writers.add(writer)
+        self._writer_of[task] = writer
         parser = hiredis.Reader(notEnoughData=...)
         try:
             while data := await reader.read(65536):
@@ -119,6 +127,7 @@ class ScriptedShard:
         finally:
             self._writers.discard(writer)
             self._tasks.discard(task)
+            del self._writer_of[task]
             writer.close()
 
     async def _reply(self, command: list[bytes]) -> bytes:

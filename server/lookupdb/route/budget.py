@@ -1,0 +1,73 @@
+"""The bytes of requests and answers that a router worker may hold, and who is refused when they are used up.
+
+Everything that a client can make a worker keep is counted here while it is kept: requests that have not come whole,
+requests that wait, values on their way from shards, answers that a client has not taken. Three marks order who is
+refused first: batches at half of the budget, large values at three quarters, all else when the budget is used up. So
+large work makes way for small work, and what has begun for nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 1 << 20
+SUPERVISOR_BYTES: Final = 56 * MIB
+"""Of a router's supervisor, which serves the admin port."""
+WORKER_BYTES: Final = 48 * MIB
+"""Of a worker without clients: its program, its endpoints, the routing table."""
+CONNECTION_BYTES: Final = 14 * 1024
+"""Of a client connection with one lookup in flight: what is counted nowhere else."""
+PARSED_FACTOR: Final = 24
+"""Bytes that a byte of JSON becomes at most while a body is parsed (``[]`` in an array, by orjson)."""
+COUNTED_SHARE: Final = 0.75
+"""Of what is left, that is given out: the rest is what the allocator cannot use."""
+LEAST_BUDGET_BYTES: Final = 8 * MIB
+UNLIMITED_WORKER_BYTES: Final = 448 * MIB
+"""A worker's memory where no limit is known: a router with one worker then keeps within 504 MiB."""
+MAX_ANSWER_BYTES: Final = 64 * MIB
+"""The values of one batch, together, where the budget is twice as much. The schema lets no single value be larger."""
+
+
+class Budget:
+    """``limit`` bytes, of which ``used`` are taken. ``take`` never refuses: ask ``has_room`` before large work."""
+
+    __slots__ = ("answer_bytes", "batch_mark", "large_mark", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.batch_mark = limit // 2
+        """Beyond it no batch begins."""
+        self.large_mark = limit * 3 // 4
+        """Beyond it no large value is received."""
+        self.answer_bytes = min(MAX_ANSWER_BYTES, limit // 2)
+        """The most that the values of one answer may have together."""
+
+    def take(self, size: int) -> None:
+        """``size`` bytes more are held."""
+        self.used += size
+
+    def give(self, size: int) -> None:
+        """``size`` bytes are held no longer."""
+        self.used -= size
+
+    def has_room(self, size: int) -> bool:
+        """Whether ``size`` bytes more may be held by large work."""
+        return self.used + size <= self.large_mark
+
+
+def worker_budget(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
+    """The budget of each of ``workers`` whose container may use ``memory_limit`` bytes; None: no limit is known."""
+    left = _left(memory_limit, workers, max_body_bytes) - max_connections * CONNECTION_BYTES
+    return max(int(left * COUNTED_SHARE), LEAST_BUDGET_BYTES)
+
+
+def affordable_connections(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
+    """How many of ``max_connections`` a worker can afford: they may take half of what is left of its memory."""
+    return min(max_connections, max(_left(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, 1))
+
+
+def _left(memory_limit: int | None, workers: int, max_body_bytes: int) -> int:
+    """Of a worker's memory, what neither its program nor the parsing of a body needs."""
+    share = UNLIMITED_WORKER_BYTES if memory_limit is None else (memory_limit - SUPERVISOR_BYTES) // workers
+    return share - WORKER_BYTES - PARSED_FACTOR * max_body_bytes

@@ -1,0 +1,318 @@
+"""Heavy work beside light work: batches of large values do not make lookups of small ones wait, let alone fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import statistics
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+from support.fleets import fleet, fleet_entry
+from support.http import request
+from support.routers import Router, routing
+from support.routing import LIMITS, Core, entry, identity, table, table_file
+from support.scripted_shard import Script, ScriptedShard, answer
+from support.shards import write_generation
+from support.waiting import soon
+
+from lookupdb.route.lookups import UNAVAILABLE, Problem
+
+LARGE = [f"large{number}" for number in range(60)]
+SMALL = {f"small{number}": str(number).encode() for number in range(200)}
+RECORDS = {key.encode(): value for key, value in SMALL.items()} | dict.fromkeys(
+    map(str.encode, LARGE), b"x" * 1_000_000
+)
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def serve(
+    stack: AsyncExitStack, *scripts: Script, deadline: int = 400, budget: int = 256 << 20
+) -> tuple[Core, list[ScriptedShard]]:
+    """A core with one shard, whose replicas follow ``scripts``."""
+    core = Core(replace(LIMITS, deadline_milliseconds=deadline), budget_bytes=budget)
+    stack.callback(core.close)
+    shards = [await stack.enter_async_context(ScriptedShard(identity(), RECORDS, script)) for script in scripts]
+    await core.serve(table(entry([[shard.address for shard in shards]])))
+    await soon(lambda: all(shard.proofs for shard in shards), "all replicas are connected")
+    live = core.lookups.live
+    assert live
+    await soon(lambda: len(live.active.shards[0]._ready) == len(shards), "all replicas are proven")
+    return core, shards
+
+
+def slowly(bytes_a_second: int) -> Script:
+    """Answer large replies at this rate, small ones at once."""
+
+    async def script(shard: ScriptedShard, command: list[bytes]) -> bytes:
+        reply = await answer(shard, command)
+        if len(reply) < 100_000:
+            return reply
+        step = bytes_a_second // 50
+        for start in range(0, len(reply), step):
+            shard.write(reply[start : start + step])
+            await asyncio.sleep(0.02)
+        return b""
+
+    return script
+
+
+async def warm_up(core: Core) -> None:
+    """Have the router see large values once, and its lane for them be there."""
+    assert isinstance(await core.find_many(LARGE[:2]), list)
+    lane = core.lookups.live.active.shards[0].endpoints[0]._large  # type: ignore[union-attr]
+    await asyncio.sleep(0)
+    core.find_many(LARGE[:2])
+    await soon(lambda: lane.is_ready, "the lane for large work is there")
+
+
+async def test_parts_are_sized_by_the_values_that_came_lately(stack: AsyncExitStack) -> None:
+    core, [shard] = await serve(stack, answer, deadline=60_000)
+    await warm_up(core)
+    shard.asked.clear()
+    assert await core.find_many(LARGE) == [b"x" * 1_000_000] * 60
+    assert max(len(command) - 1 for command in shard.asked) == 1
+
+
+async def test_a_small_lookup_does_not_wait_for_a_large_batch(stack: AsyncExitStack) -> None:
+    core, [shard] = await serve(stack, answer, deadline=2000)
+    await warm_up(core)
+    shard.script = slowly(1_500_000)
+    heavy = core.find_many(LARGE[:10])
+    await soon(lambda: shard.asked[-1] == [b"GET", b"large0"], "the large batch has begun")
+    loop = asyncio.get_running_loop()
+    for key, value in list(SMALL.items())[:50]:
+        began = loop.time()
+        assert await core.find(key) == value
+        assert loop.time() - began < 0.5
+    assert not heavy.future.done()
+
+
+async def test_answers_slower_than_the_deadline_cost_only_those_that_wait_for_them(stack: AsyncExitStack) -> None:
+    core, [shard] = await serve(stack, answer, deadline=400)
+    await warm_up(core)
+    shard.script = slowly(500_000)
+    heavy = core.find_many(LARGE[:5])
+    strangers = []
+    while not heavy.future.done():
+        strangers += [core.find(key) for key in list(SMALL)[:10]]
+        await asyncio.sleep(0.01)
+    assert isinstance(await heavy, Problem)
+    told = [await stranger for stranger in strangers]
+    assert len(told) > 100
+    assert not [each for each in told if isinstance(each, Problem)]
+    assert core.count("endpoints_broken") == 0
+
+
+async def test_a_large_answer_that_nobody_waits_for_any_more_is_skipped_and_its_connection_kept(
+    stack: AsyncExitStack,
+) -> None:
+    core, [shard] = await serve(stack, answer, deadline=300)
+    await warm_up(core)
+    proofs = shard.proofs
+    shard.script = slowly(2_000_000)
+    assert isinstance(await core.find("large1"), Problem)
+    shard.script = answer
+    await soon(lambda: core.budget.used == 0, "nothing is held")
+    assert await core.find("small1") == b"1"
+    assert (shard.proofs, core.count("endpoints_broken")) == (proofs, 0)
+
+
+async def test_a_batch_of_requests_takes_turns_with_another(stack: AsyncExitStack) -> None:
+    core, [shard] = await serve(stack, answer, deadline=60_000)
+    await warm_up(core)
+    shard.asked.clear()
+    one, other = core.find_many(LARGE[:30]), core.find_many(LARGE[30:34])
+    assert isinstance(await other, list)
+    assert not one.future.done()
+    assert isinstance(await one, list)
+
+
+async def test_a_batch_over_the_limit_is_told_so_at_once_and_the_rest_is_not_asked_for(stack: AsyncExitStack) -> None:
+    core, [shard] = await serve(stack, answer, deadline=60_000, budget=20 << 20)
+    await warm_up(core)
+    shard.asked.clear()
+    assert await core.find_many(LARGE) == 10 << 20
+    assert len(shard.asked) < 14
+    assert core.budget.used == 0
+    assert await core.find("small1") == b"1"
+
+
+async def test_a_reply_larger_than_the_budget_is_not_kept(stack: AsyncExitStack) -> None:
+    core, [shard] = await serve(stack, answer, deadline=60_000, budget=10 << 20)
+    values = [core.find(key) for key in LARGE]  # one batch, because no value was seen yet
+    told = [await value for value in values]
+    assert len(shard.asked) == 1
+    overloaded = [each for each in told if isinstance(each, Problem)]
+    assert {problem.reason for problem in overloaded} == {"Overloaded"}
+    assert 3 <= len(told) - len(overloaded) <= 8
+    assert core.budget.used == 0
+    assert core.count("endpoints_broken") == 0
+
+
+async def test_when_the_budget_is_used_up_batches_are_refused_before_lookups(stack: AsyncExitStack) -> None:
+    core, _ = await serve(stack, answer)
+    budget = core.budget
+    for used, batch, lookup in ((0, "found", "found"), (0.6, "refused", "found"), (1.1, "refused", "refused")):
+        budget.used = int(used * budget.limit)
+        many, one = await core.find_many(["small1"]), await core.find("small1")
+        assert ("refused" if isinstance(many, Problem) else "found") == batch
+        assert ("refused" if isinstance(one, Problem) else "found") == lookup
+    budget.used = 0
+
+
+def damaged(*keys: bytes) -> Script:
+    """Answer, but with an error for these keys, as a shard server does whose file is damaged there."""
+
+    async def script(shard: ScriptedShard, command: list[bytes]) -> bytes:
+        def element(key: bytes) -> bytes:
+            if key in keys:
+                return b"-ERR the value of this key is damaged\r\n"
+            value = shard.records.get(key)
+            return b"$-1\r\n" if value is None else b"$%d\r\n%b\r\n" % (len(value), value)
+
+        elements = b"".join(map(element, command[1:]))
+        return elements if command[0] == b"GET" else b"*%d\r\n%b" % (len(command) - 1, elements)
+
+    return script
+
+
+class TestDamagedValues:
+    KEYS = ("small1", "small2", "none", "small3", "large1")
+
+    async def test_one_is_unavailable_and_everything_else_is_answered(self, stack: AsyncExitStack) -> None:
+        core, _ = await serve(stack, damaged(b"small2"), deadline=20_000)
+        expected = [b"1", UNAVAILABLE, None, b"3", b"x" * 1_000_000]
+        assert await core.find_many(list(self.KEYS)) == expected
+        assert await core.find_many(list(self.KEYS)) == expected, "also where the large lane is there"
+        lookups = [core.find(key) for key in ("small1", "small2", "small3")]
+        one, two, three = [await lookup for lookup in lookups]
+        assert (one, three) == (b"1", b"3")
+        assert isinstance(two, Problem)
+        assert two.reason == "Damaged"
+        assert "damaged" in two.detail
+        assert core.count("endpoints_broken") == 0
+        assert core.count("keys_damaged") == 3
+
+    async def test_a_single_lookup_of_one_is_unavailable_and_says_why(self, stack: AsyncExitStack) -> None:
+        core, [shard] = await serve(stack, damaged(b"small2"))
+        problem = await core.find("small2")
+        assert isinstance(problem, Problem)
+        assert problem.reason == "Damaged"
+        assert len(shard.asked) == 1, "the same file is not read again"
+
+    async def test_another_replica_is_asked_once_for_it_alone(self, stack: AsyncExitStack) -> None:
+        core, shards = await serve(stack, damaged(b"small2"), damaged(b"small2"))
+        found = await core.find_many(["small1", "small2", "small3"])
+        assert found == [b"1", UNAVAILABLE, b"3"]
+        assert sorted(command for shard in shards for command in shard.asked) == [
+            [b"GET", b"small2"],
+            [b"MGET", b"small1", b"small2", b"small3"],
+        ]
+
+    @pytest.mark.parametrize("turn", range(4))
+    async def test_a_replica_that_is_whole_answers_for_it(self, stack: AsyncExitStack, turn: int) -> None:
+        core, _ = await serve(stack, damaged(b"small2", b"large1"), answer, deadline=20_000)
+        values = [b"1", b"2", None, b"3", b"x" * 1_000_000]
+        assert await core.find_many(list(self.KEYS)) == values
+        assert await core.find("small2") == b"2"
+        assert core.count("keys_unavailable") == 0
+
+    async def test_while_both_replicas_are_asked_no_value_goes_to_a_wrong_key(self, stack: AsyncExitStack) -> None:
+        core, _ = await serve(stack, damaged(b"small2"), damaged(b"small4"))
+        core.lookups._watch.__self__._late = 0.0  # type: ignore[attr-defined]
+        core.lookups._watch.__self__._is_hedge = True  # type: ignore[attr-defined]
+        keys = list(SMALL)[:30]
+        for _ in range(50):
+            found = await core.find_many(keys)
+            for key, value in zip(keys, found, strict=True):
+                assert value in (SMALL[key], UNAVAILABLE)
+
+
+# On real processes.
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    home = tmp_path_factory.mktemp("heavy")
+    records = SMALL | dict.fromkeys(LARGE, b'"' + b"x" * 1000000 + b'"')
+    generation = write_generation(home, records, shards=2, value_format="json")
+    with fleet(generation) as shards:
+        (home / "table.json").write_bytes(table_file(fleet_entry(generation, shards)))
+        with routing(home / "table.json") as router:
+            yield router
+
+
+async def test_one_heavy_client_leaves_the_others_their_pace_and_fails_none_of_their_requests(router: Router) -> None:
+    quiet = await ask(router, seconds=1)
+    with Heavy(router, LARGE[:50]) as heavy:
+        busy = await ask(router, seconds=3)
+        batches = heavy.received // 50_000_000
+    assert batches > 2
+    p99 = [statistics.quantiles(times, n=100)[98] * 1000 for times in (quiet, busy)]
+    print(f"p99 of lookups: {p99[0]:.1f} ms alone, {p99[1]:.1f} ms beside {batches} batches of 50 MB")
+    assert p99[1] < 150
+
+
+class Heavy:
+    """A client that asks for all of ``keys`` at once, again and again, in a thread of its own."""
+
+    def __init__(self, router: Router, keys: list[str]) -> None:
+        body = json.dumps({"keys": keys}).encode()
+        self._message = request("/v1/lookup", f"Content-Length: {len(body)}", method="POST") + body
+        self._socket = socket.create_connection(("127.0.0.1", router.port))
+        self._thread = threading.Thread(target=self._ask)
+        self.received = 0
+
+    def __enter__(self) -> Heavy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _ask(self) -> None:
+        buffer = bytearray(1 << 20)
+        with contextlib.suppress(OSError):
+            self._socket.sendall(self._message * 100)
+            while size := self._socket.recv_into(buffer):
+                self.received += size
+
+
+async def ask(router: Router, seconds: float) -> list[float]:
+    """Look small keys up on eight connections for a while: how long each took. Every one is answered, and right."""
+
+    async def client(number: int) -> list[float]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        times: list[float] = []
+        keys = list(SMALL)[number::8]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            key = keys[len(times) % len(keys)]
+            began = time.monotonic()
+            writer.write(request(f"/v1/lookup/{key}"))
+            assert await read_answer(reader) == SMALL[key]
+            times.append(time.monotonic() - began)
+        writer.close()
+        return times
+
+    return [taken for times in await asyncio.gather(*map(client, range(8))) for taken in times]
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert head.startswith("HTTP/1.1 200 "), head
+    return await reader.readexactly(int(head.lower().partition("content-length: ")[2].partition("\r\n")[0]))
