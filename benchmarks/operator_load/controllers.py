@@ -139,8 +139,11 @@ def managed_fields(item: Object, manager: str) -> list[Object]:
     """As long as what a real API server remembers of who wrote which field."""
     fields = {member: item[member] for member in ("spec", "data") if member in item}
     about = {member: item["metadata"][member] for member in ("labels", "annotations") if member in item["metadata"]}
+    owners = item["metadata"].get("ownerReferences", ())
     entry = {"apiVersion": item["apiVersion"], "fieldsType": "FieldsV1", "manager": manager, "time": _MOMENT}
-    return [{**entry, "operation": "Apply", "fieldsV1": _fields({"metadata": about, **fields})}]
+    ours = _fields({"metadata": about, **fields})
+    ours["f:metadata"]["f:ownerReferences"] = {f'k:{{"uid":"{owner["uid"]}"}}': {} for owner in owners}
+    return [{**entry, "operation": "Apply", "fieldsV1": ours}]
 
 
 def _fields(value: Any) -> Object:

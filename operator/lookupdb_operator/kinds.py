@@ -20,9 +20,6 @@ class Kind:
     watched: bool = False
     """Whether objects of this kind with the label ``names.DATASET`` are watched."""
     namespaced: bool = True
-    metadata_only: bool = False
-    """Whether its metadata says all that is observed of it: names, labels, digest, and metadata.generation, which
-    changes with its spec. Of such objects nothing else is asked for."""
 
     @property
     def group(self) -> str:
@@ -49,13 +46,10 @@ POD: Final = Kind("Pod", "v1", "pods", watched=True)
 CONFIG_MAP: Final = Kind("ConfigMap", "v1", "configmaps", watched=True)
 SERVICE: Final = Kind("Service", "v1", "services", watched=True)
 DEPLOYMENT: Final = Kind("Deployment", "apps/v1", "deployments", watched=True)
-DISRUPTION_BUDGET: Final = Kind(
-    "PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", watched=True, metadata_only=True
-)
+
+DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", watched=True)
 AUTOSCALER: Final = Kind("HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers", watched=True)
-NETWORK_POLICY: Final = Kind(
-    "NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", watched=True, metadata_only=True
-)
+NETWORK_POLICY: Final = Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies", watched=True)
 SECRET: Final = Kind("Secret", "v1", "secrets")
 EVENT: Final = Kind("Event", "v1", "events")
 NAMESPACE: Final = Kind("Namespace", "v1", "namespaces", namespaced=False)

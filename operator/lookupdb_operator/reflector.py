@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from lookupdb_operator.api import JSON, Api, ApiError, Expired, Unreachable
+from lookupdb_operator.api import Api, ApiError, Expired, Unreachable
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.parse import Header
 
@@ -36,7 +36,6 @@ _LASTED: Final = 5.0
 """A watch that ends sooner than after so many seconds, without an event, counts as a failure."""
 _EVENTS_AT_ONCE: Final = 100
 """So many events are taken before others get a turn."""
-_PARTIAL: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 
 
 class Sink(Protocol):
@@ -119,7 +118,6 @@ class Reflector:
                     self._path,
                     what=f"all {self._kind.plural}",
                     query=query | ({"continue": more} if more else {}),
-                    accept=self._accept("List"),
                 )
                 version, more = self._take_page(answer, uids)
                 del answer  # before the next one is there
@@ -154,7 +152,6 @@ class Reflector:
                     self._path,
                     what=f"the watch of {self._kind.plural}",
                     query=query,
-                    accept=self._accept(""),
                     silence_at_most=_SILENCE_AT_MOST,
                 ):
                     await self._take_events(lines)
@@ -190,9 +187,6 @@ class Reflector:
 
     def _query(self) -> dict[str, str]:
         return {"labelSelector": self._selector} if self._selector else {}
-
-    def _accept(self, suffix: str) -> str:
-        return _PARTIAL.format(suffix) if self._kind.metadata_only else JSON
 
 
 def _error(kind: Kind, status: Mapping[str, Any]) -> ApiError:

@@ -49,13 +49,11 @@ class Server:
         self.pages: list[Json | int] = []
         self.events: list[list[Json]] = []
         self.asked: list[Mapping[str, str]] = []
-        self.accepted: set[str] = set()
         self.headers: dict[str, str] = {}
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(dict(request.query))
-        self.accepted.add(request.headers["Accept"])
         if "watch" in request.query:
             response = web.StreamResponse()
             await response.prepare(request)
@@ -116,8 +114,8 @@ async def serving() -> AsyncIterator[tuple[Server, Api]]:
 
 
 @contextlib.asynccontextmanager
-async def reflecting(api: Api, sink: Recorder, kind: Kind = kinds.POD) -> AsyncIterator[Reflector]:
-    made = Reflector(api, kind, "", "ours", sink, asyncio.Semaphore(1))
+async def reflecting(api: Api, sink: Recorder) -> AsyncIterator[Reflector]:
+    made = Reflector(api, kinds.POD, "", "ours", sink, asyncio.Semaphore(1))
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -195,17 +193,6 @@ async def test_relisting_ends_the_watch() -> None:
             await until(lambda: server.watched_from == ["7"], "the watch")
             made.relist()
             await until(lambda: server.watched_from == ["7", "30"], "the watch of the new list")
-
-
-async def test_of_what_metadata_tells_all_only_metadata_is_asked_for() -> None:
-    async with serving() as (server, api):
-        server.pages = [page(version=7)]
-        async with reflecting(api, Recorder(), kinds.DISRUPTION_BUDGET):
-            await until(lambda: server.watched_from, "the watch")
-    assert {accept.split(";")[1] for accept in server.accepted} == {
-        "as=PartialObjectMetadataList",
-        "as=PartialObjectMetadata",
-    }
 
 
 async def test_an_event_that_cannot_be_read_is_no_end() -> None:
