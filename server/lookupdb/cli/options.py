@@ -15,6 +15,8 @@ from lookupdb.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_PASSWORD_BYTES: Final = 1024
+"""A client that has not shown it may send only little (see ``serve.limits``)."""
 _UNITS: Final = {
     "": 1,
     "K": 1000,
@@ -65,6 +67,8 @@ def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
     text = os.environ.get("LOOKUPDB_PASSWORD") if file is None else file.read_text().strip()
     if text == "":
         raise UsageError("the password is empty", hint="unset LOOKUPDB_PASSWORD, or write one into the file")
+    if text is not None and len(text.encode()) > MAX_PASSWORD_BYTES:
+        raise UsageError(f"the password has {len(text.encode())} bytes, {MAX_PASSWORD_BYTES} are the most")
     return text
 
 

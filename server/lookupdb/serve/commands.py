@@ -66,11 +66,14 @@ def _mget(session: Session, command: Command) -> Reply:
 
 def _exists(session: Session, command: Command) -> Reply:
     found = 0
-    for reply in map(session.host.lookups.find, command[1:]):
+    for number, reply in enumerate(map(session.host.lookups.find, command[1:])):
         if reply is DAMAGED:
-            return (reply,)
+            yield reply
+            return
         found += reply is not None
-    return (integer(found),)
+        if number % 256 == 0:
+            yield b""  # its turn may be over
+    yield integer(found)
 
 
 def _dbsize(session: Session, _: Command) -> Reply:

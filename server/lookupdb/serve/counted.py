@@ -12,7 +12,7 @@ COUNTERS: Final = {
     "damaged_lookups": "Keys looked up that were answered with an error because their stored value is damaged.",
     "connections": "Connections accepted.",
     "connections_refused": "Connections closed at once because there were too many.",
-    "connections_cut": "Connections closed because the client was idle or did not read its replies.",
+    "connections_cut": "Connections closed because the client was idle, slow, without the password or held too much.",
     "sent_bytes": "Bytes of replies.",
 }
 GAUGES: Final = {"open_connections": "Connections that are open now."}

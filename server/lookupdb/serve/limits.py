@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+BEFORE_AUTH_ARGUMENTS: Final = 16
+"""HELLO with AUTH and SETNAME has seven words."""
+BEFORE_AUTH_BYTES: Final = 4 << 10
+"""A password has 1,024 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,27 @@ class Limits:
     """A client that stays paused so long is closed: it does not read what it asked for."""
     idle_seconds: float = 3600.0
     """A client that asks nothing for so long is closed; 0: never."""
+
+    auth_seconds: float = 5.0
+    """A client that has not shown the password for so long is closed."""
+    max_held_bytes: int = 32 << 20
+    """Of all clients together, parts of requests and replies not taken: beyond it clients are cut off."""
+
+    @property
+    def before_auth(self) -> Limits:
+        """Of a client that has yet to show the password: it can say AUTH or HELLO and not much more."""
+        return replace(
+            self,
+            max_arguments=BEFORE_AUTH_ARGUMENTS,
+            max_request_bytes=BEFORE_AUTH_BYTES,
+            max_inline_bytes=BEFORE_AUTH_BYTES,
+            output_high=BEFORE_AUTH_BYTES,
+        )
+
+    @property
+    def max_strangers(self) -> int:
+        """Clients that may be about to show the password at once; one more takes the place of the oldest."""
+        return max(1, min(1024, self.max_connections // 4))
 
     def to_config(self) -> dict[str, Any]:
         """For the worker's configuration."""

@@ -140,13 +140,22 @@ class Loop:
                 self._accept_for_refusal(problem)
                 return
             client.setblocking(False)
-            if len(host.connections) >= host.limits.max_connections:
+            if not self._has_room():
                 self._turn_away(client)
                 continue
             connection = Connection(host, self._watch, client)
             host.connections[connection.fd] = connection
             host.slot[counted.CONNECTIONS] += 1
             host.slot[counted.OPEN_CONNECTIONS] = len(host.connections)
+
+    def _has_room(self) -> bool:
+        """Whether there is room for one more client, if need be in place of one that has not shown the password."""
+        host = self._host
+        is_full = len(host.connections) >= host.limits.max_connections
+        if host.strangers and (is_full or len(host.strangers) >= host.limits.max_strangers):
+            next(iter(host.strangers.values())).cut()
+            return True
+        return not is_full
 
     def _turn_away(self, client: socket.socket) -> None:
         """Tell ``client`` that there are too many, and close."""

@@ -29,6 +29,9 @@ _LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES 
 """The length line of a key of so many bytes. No key is empty, so that of an empty one is left to ``Requests``."""
 _length = _LENGTHS.__getitem__
 
+_ARGUMENT_BYTES: Final = 48
+"""What Python needs for an argument beside its bytes."""
+
 
 class ProtocolError(Exception):
     """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
@@ -79,17 +82,24 @@ class Requests:
     """The requests of one connection, from bytes in any pieces."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._buffer = bytearray()
         self._at = 0
         self._command: Command = []
         self._missing = 0
         self._bytes = 0
+        self._arguments = 0
+        """Of the command that was begun last."""
 
     @property
     def empty(self) -> bool:
         """Whether nothing has arrived that is not part of a command given out."""
         return not self._missing and self._at == len(self._buffer)
+
+    @property
+    def held(self) -> int:
+        """About how many bytes of memory the last command, or what there is of the next, takes."""
+        return len(self._buffer) + self._bytes + _ARGUMENT_BYTES * self._arguments
 
     def feed(self, data: bytes) -> None:
         """Take in what has been read."""
@@ -114,7 +124,7 @@ class Requests:
         """The next line without its end."""
         end = self._buffer.find(b"\n", self._at)
         if end < 0:
-            if len(self._buffer) - self._at > self._limits.max_inline_bytes:
+            if len(self._buffer) - self._at > self.limits.max_inline_bytes:
                 raise ProtocolError(f"too big {what}")
             return None
         line = bytes(self._buffer[self._at : end])
@@ -129,12 +139,12 @@ class Requests:
         line = self._line("inline request" if inline else "mbulk count string")
         if line is None:
             return False
-        self._bytes = 0
+        self._bytes = self._arguments = 0
         if inline:
             self._command = _words(line)
             return True
         count = _number(line[1:])
-        if count is None or count > self._limits.max_arguments:
+        if count is None or count > self.limits.max_arguments:
             raise ProtocolError("invalid multibulk length")
         self._missing = max(0, count)
         return True
@@ -148,7 +158,7 @@ class Requests:
         if line[:1] != b"$":
             raise ProtocolError(f"expected '$', got '{chr(line[0]) if line else ' '}'")
         length = _number(line[1:])
-        if length is None or length < 0 or self._bytes + length > self._limits.max_request_bytes:
+        if length is None or length < 0 or self._bytes + length > self.limits.max_request_bytes:
             raise ProtocolError("invalid bulk length")
         end = self._at + length
         if len(self._buffer) < end + 2:
@@ -158,6 +168,7 @@ class Requests:
         self._at = end + 2
         self._missing -= 1
         self._bytes += length
+        self._arguments += 1
         return True
 
 

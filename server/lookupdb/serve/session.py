@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lookupdb.serve.budget import Budget
 from lookupdb.serve.limits import Limits
 from lookupdb.serve.lookups import Lookups
 from lookupdb.serve.resp import NIL
@@ -46,16 +47,22 @@ class Host:
     started: float = field(default_factory=time.monotonic)
     connections: dict[int, Any] = field(default_factory=dict)
     """By file descriptor."""
+    strangers: dict[int, Any] = field(default_factory=dict)
+    """Connections that have not shown the password, by file descriptor, the oldest first."""
+    budget: Budget = field(init=False)
+    limits_before_auth: Limits = field(init=False)
     last_id: int = 0
 
     def __post_init__(self) -> None:
         self.lookups = Lookups(self.shard, self.slot)
+        self.budget = Budget(self.limits.max_held_bytes)
+        self.limits_before_auth = self.limits.before_auth
 
 
 class Session:
     """One client: which protocol it chose, whether it may ask, how it called itself."""
 
-    __slots__ = ("authorised", "closing", "host", "id", "name", "nil", "protocol")
+    __slots__ = ("authorised", "closing", "host", "id", "name", "nil", "protocol", "unauthorised_at")
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -68,8 +75,15 @@ class Session:
     def reset(self) -> None:
         """As it was when it connected."""
         self.authorised = self.host.password is None
+        self.unauthorised_at = time.monotonic()
+        """From when on it has to show the password."""
         self.name = b""
         self.speak(2)
+
+    @property
+    def limits(self) -> Limits:
+        """Its own, which are narrow until it has shown the password."""
+        return self.host.limits if self.authorised else self.host.limits_before_auth
 
     def speak(self, protocol: int) -> None:
         """Use RESP ``protocol``: 2 or 3."""

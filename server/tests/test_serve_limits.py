@@ -1,0 +1,169 @@
+"""What clients can make a worker hold, and how long they can make each other wait: real sockets, hostile clients."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.shards import Running, serving, write_generation
+from support.waiting import until
+from test_serve import connect, connected, exchange, metrics, request
+
+from lookupdb.serve.limits import BEFORE_AUTH_BYTES, Limits
+
+PASSWORD = "s3cret"
+AUTH = request(b"AUTH", PASSWORD.encode())
+MEMORY = 'lookupdb_shard_private_bytes{process="worker-0"}'
+HELD = Limits().max_held_bytes
+
+
+@pytest.fixture(scope="module")
+def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_generation(tmp_path_factory.mktemp("plain"), {f"key {n}": b"value %d" % n for n in range(500)})
+
+
+@pytest.fixture(scope="module")
+def guarded(generation: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that wants a password, of 40 connections: 10 of clients that have not shown it."""
+    secret = tmp_path_factory.mktemp("secret") / "password"
+    secret.write_text(PASSWORD)
+    with serving(generation, "--password-file", str(secret), "--max-connections", "40") as running:
+        yield running
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server has closed the connection; what it sent before is read."""
+    client.setblocking(False)
+    try:
+        while data := client.recv(1 << 20):
+            assert data
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+class TestBeforeAuth:
+    @pytest.mark.parametrize(
+        ("sent", "answer"),
+        [
+            (b"*17\r\n", b"-ERR Protocol error: invalid multibulk length\r\n"),
+            (b"*2\r\n$4\r\nAUTH\r\n$4096\r\n", b"-ERR Protocol error: invalid bulk length\r\n"),
+            (b"*3\r\n$4\r\nAUTH\r\n$4000\r\n", b""),
+            (b"AUTH " + b"x" * 5000, b"-ERR Protocol error: too big inline request\r\n"),
+            (b"*2\r\n$" + b"1" * 5000, b"-ERR Protocol error: too big bulk count string\r\n"),
+        ],
+        ids=["a big array", "a giant bulk", "one that fits", "a long line", "a long length"],
+    )
+    def test_only_little_can_be_said(self, guarded: Running, sent: bytes, answer: bytes) -> None:
+        assert exchange(guarded, sent) == answer
+
+    def test_with_the_password_the_limits_are_wide_also_for_what_comes_in_the_same_breath(
+        self, guarded: Running
+    ) -> None:
+        many = request(b"MGET", *[b"key 1"] * 5000)
+        assert exchange(guarded, AUTH + many) == b"+OK\r\n*5000\r\n" + b"$7\r\nvalue 1\r\n" * 5000
+
+    def test_a_client_that_says_nothing_or_something_now_and_then_is_closed_soon(self, guarded: Running) -> None:
+        with connect(guarded) as silent, connect(guarded) as slow, connect(guarded) as known:
+            known.sendall(AUTH)
+            assert known.recv(100) == b"+OK\r\n"
+            started = time.monotonic()
+            slow.sendall(b"*2\r\n")
+            until(lambda: is_closed(silent) and is_closed(slow), "they are closed", 30)
+            assert time.monotonic() - started > 3
+            known.sendall(request(b"GET", b"key 1"))
+            assert known.recv(100) == b"$7\r\nvalue 1\r\n"
+
+    def test_after_reset_the_password_is_to_be_shown_again_soon(self, guarded: Running) -> None:
+        with connect(guarded) as client:
+            client.sendall(AUTH + request(b"RESET") + request(b"GET", b"key 1"))
+            expected = b"+OK\r\n+RESET\r\n-NOAUTH Authentication required.\r\n"
+            assert client.makefile("rb").read(len(expected)) == expected
+            until(lambda: is_closed(client), "it is closed", 30)
+
+    def test_clients_without_the_password_take_no_place_from_those_with_it(self, guarded: Running) -> None:
+        with contextlib.ExitStack() as opened:
+            known = opened.enter_context(connect(guarded))
+            known.sendall(AUTH)
+            assert known.recv(100) == b"+OK\r\n"
+            strangers = [opened.enter_context(connect(guarded)) for _ in range(200)]
+            for _ in range(29):
+                client = opened.enter_context(connect(guarded))
+                client.sendall(AUTH + request(b"GET", b"key 1"))
+                assert client.makefile("rb").read(18) == b"+OK\r\n$7\r\nvalue 1\r\n"
+            assert metrics(guarded)["lookupdb_shard_open_connections"] <= 40
+            assert sum(map(is_closed, strangers)) >= 190
+            known.sendall(request(b"PING"))
+            assert known.recv(100) == b"+PONG\r\n"
+
+    def test_refusals_that_nobody_reads_take_no_memory(self, guarded: Running) -> None:
+        before = metrics(guarded)[MEMORY]
+        with contextlib.ExitStack() as opened:
+            for _ in range(10):
+                client = opened.enter_context(connect(guarded))
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    while True:
+                        client.send(b"GET x\r\n" * 5000)
+            assert metrics(guarded)[MEMORY] < before + 50 * BEFORE_AUTH_BYTES + 2e6
+
+
+def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp_path: Path) -> None:
+    """A hundred of them: each may be owed over 1 MiB."""
+    generation = write_generation(tmp_path, {"big": os.urandom(1_000_000)})
+    with serving(generation) as server, contextlib.ExitStack() as opened:
+        before = metrics(server)[MEMORY]
+        for _ in range(100):
+            slow = opened.enter_context(connect(server))
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.sendall(request(b"MGET", *[b"big"] * 50))
+        with connected(server) as client:
+            for _ in range(20):
+                assert len(client.get("big") or b"") == 1_000_000
+        # The allocator keeps up to twice as much again of what was freed between.
+        assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
+        assert metrics(server)["lookupdb_shard_connections_cut_total"] > 0
+
+
+def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generation: Path) -> None:
+    with serving(generation) as server, contextlib.ExitStack() as opened:
+        before = metrics(server)[MEMORY]
+        for _ in range(30):
+            client = opened.enter_context(connect(server))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"*100000\r\n" + b"$80\r\n%b\r\n" % (b"x" * 80) * 80_000)
+        with connected(server) as other:
+            assert other.get("key 1") == b"value 1"
+        assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
+
+
+def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    """80,000 values of 100 KB are looked at for it: some seconds of work."""
+    keys = [b"key %d" % number for number in range(100)]
+    records = {key.decode(): bytes([65 + n % 26]) * 100_000 for n, key in enumerate(keys)}
+    generation = write_generation(tmp_path, records, compression="zstd")
+    with serving(generation) as server, connect(server) as heavy, connected(server) as client:
+        heavy.settimeout(120)
+        started = time.monotonic()
+        heavy.sendall(request(b"EXISTS", *keys * 800))
+        answer: list[bytes] = []
+        reader = threading.Thread(target=lambda: answer.append(heavy.recv(100)))
+        reader.start()
+        waits: list[float] = []
+        while reader.is_alive():
+            asked = time.monotonic()
+            assert client.get("key 7") == records["key 7"]
+            waits.append(time.monotonic() - asked)
+        reader.join()
+        assert answer == [b":80000\r\n"]
+        assert max(waits) < (time.monotonic() - started) / 3
+        assert len(waits) > 10
