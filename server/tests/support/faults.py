@@ -53,6 +53,13 @@ class Answer:
     length: int
 
 
+Hook = Callable[[int, Request], None]
+
+
+def _nothing(_number: int, _request: Request) -> None:
+    pass
+
+
 class Proxy:
     """Forwards to ``target``; every request is numbered from 0 on."""
 
@@ -61,17 +68,14 @@ class Proxy:
         self._lock = threading.Lock()
         self._late: list[threading.Thread] = []
         self.requests: list[Request] = []
-        self.hook: Callable[[int, Request], None] = lambda _number, _request: None
-        """Called before a request is forwarded; may block."""
-        self.after: Callable[[int, Request], None] = lambda _number, _request: None
-        """Called when it has had its effect, before it is answered."""
+        self._before = self._after = _nothing
         self._is_faulty: Callable[[int, Request], bool] = lambda _number, _request: False
         self._fault = Fault.DROP
 
     def calm(self) -> None:
         """Let nothing go wrong from now on."""
         self._is_faulty = lambda _number, _request: False
-        self.hook = self.after = lambda _number, _request: None
+        self._before = self._after = _nothing
 
     def reset(self) -> None:
         """Let nothing go wrong, wait for what is late, and count anew."""
@@ -85,6 +89,10 @@ class Proxy:
         """Let ``fault`` befall each request for which ``when`` is so."""
         self._fault, self._is_faulty = fault, when
 
+    def set_hooks(self, *, before: Hook | None = None, after: Hook | None = None) -> None:
+        """Called before a request is forwarded, and when it has had its effect, before it is answered; may block."""
+        self._before, self._after = before or _nothing, after or _nothing
+
     def number(self, request: Request) -> int:
         with self._lock:
             self.requests.append(request)
@@ -93,7 +101,7 @@ class Proxy:
     def handle(self, request: Request) -> Answer | None:
         """The answer; None when the connection is to end without one."""
         number = self.number(request)
-        self.hook(number, request)
+        self._before(number, request)
         fault = self._fault if self._is_faulty(number, request) else None
         match fault:
             case Fault.DROP:
@@ -109,7 +117,7 @@ class Proxy:
             case Fault.TWICE:
                 self.forward(request)
         answer = self.forward(request)
-        self.after(number, request)
+        self._after(number, request)
         match fault:
             case Fault.LOSE:
                 return None

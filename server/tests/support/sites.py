@@ -1,0 +1,120 @@
+"""A bucket that is reached directly and through a proxy that lets requests go wrong, and something to build there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lookupdb.build import run
+from lookupdb.build.display import shown
+from lookupdb.errors import LookupdbError
+from lookupdb.shardfile import unframe
+from lookupdb.spec import DatasetSpec, read_manifest
+from lookupdb.store import Address, Store
+from lookupdb.store.bucket import Bucket
+from lookupdb.store.generation import in_store
+from lookupdb.store.objects import ObjectDataset
+from support.buckets import create_bucket, s3_server, use_server
+from support.faults import Proxy, faulty_proxy
+
+LEASE = 0.05
+
+
+@pytest.fixture(scope="module")
+def site_servers() -> Iterator[tuple[str, str, Proxy]]:
+    """The URLs of an S3 server and of the proxy in front of it."""
+    with s3_server() as server, faulty_proxy(server) as (front, proxy):
+        yield server, front, proxy
+
+
+class Site:
+    """A bucket that is reached directly and through the proxy, and a source to build from."""
+
+    def __init__(self, folder: Path, direct: Bucket, front: Callable[..., Bucket], proxy: Proxy) -> None:
+        self.folder = folder
+        self.direct = direct
+        self.front = front
+        self.proxy = proxy
+        self.counter = 0
+        self.spec = self._spec()
+
+    def _spec(self) -> DatasetSpec:
+        manifest = self.folder / "people.yaml"
+        spec = {
+            "source": {"url": "people.csv"},
+            "key": {"columns": ["id"]},
+            "value": {"column": "text", "format": "raw", "compression": "none"},
+            "shards": 2,
+        }
+        head = {"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset", "metadata": {"name": "people"}}
+        manifest.write_text(yaml.safe_dump({**head, "spec": spec}))
+        self.source("first")
+        return read_manifest(manifest)
+
+    def source(self, version: str) -> dict[bytes, bytes]:
+        """Another content, as a lookup will answer it."""
+        content = {b"%d" % number: b"%d of %s" % (number, version.encode()) for number in range(20)}
+        lines = [f"{key.decode()},{value.decode()}\n" for key, value in content.items()]
+        (self.folder / "people.csv").write_text("id,text\n" + "".join(lines))
+        return content
+
+    def next(self) -> DatasetSpec:
+        """A dataset of which there is nothing yet."""
+        self.counter += 1
+        self.proxy.reset()
+        return replace(self.spec, name=f"people-{self.counter}")
+
+    def build(self, spec: DatasetSpec, bucket: Bucket, generation: str | None = "g1") -> str:
+        """The outcome. Raises LookupdbError."""
+        with shown("none") as progress:
+            options = run.Options(scratch=self.scratch(), threads=1, generation=generation)
+            return run.build(spec, Store(bucket.url, "local", bucket), options, progress).outcome
+
+    def scratch(self) -> Path:
+        path = self.folder / f"scratch-{time.monotonic_ns()}"
+        path.mkdir()
+        return path
+
+    def dataset(self, spec: DatasetSpec, bucket: Bucket | None = None) -> ObjectDataset:
+        return ObjectDataset(bucket or self.direct, Address("local", spec.namespace, spec.name, spec.uid))
+
+    def content(self, spec: DatasetSpec, generation: str) -> dict[bytes, bytes]:
+        """Every record of ``generation``, from every shard."""
+        with in_store(self.dataset(spec), generation).shards(self.scratch()) as shards:
+            assert len(shards) == 2
+            return {key: unframe(value) for shard in shards for key, value in shard.items()}
+
+    def check(self, spec: DatasetSpec, generation: str, content: dict[bytes, bytes]) -> None:
+        """``generation`` is whole and right, and nothing of the dataset is only half there."""
+        dataset = self.dataset(spec)
+        assert generation in dataset.generations()
+        assert dataset.damaged() == ()
+        assert self.content(spec, generation) == content
+
+
+@pytest.fixture
+def site(site_servers: tuple[str, str, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    server, front, proxy = site_servers
+    proxy.reset()
+    url = create_bucket(server)
+
+    def bucket(at: str, **choice: Any) -> Bucket:
+        use_server(at, monkeypatch)
+        return Bucket(url, lease=LEASE, **{"heartbeat": 3600.0, "patience": 0.0, "retries": 0, **choice})
+
+    return Site(tmp_path, bucket(server), lambda **choice: bucket(front, **choice), proxy)
+
+
+def attempt(action: Callable[[], object]) -> bool:
+    """Whether it said that it succeeded."""
+    try:
+        action()
+    except LookupdbError:
+        return False
+    return True
