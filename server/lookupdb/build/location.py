@@ -289,6 +289,8 @@ def remote_errors(url: str) -> Iterator[None]:
 
 def _hint(error: Exception) -> str | None:
     """What to do about a server that cannot be spoken to; None where its own words say it."""
+    if "InvalidCertificate" in str(error):
+        return "use the name that its certificate is for, signed by an authority that is known here"
     return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
 
 

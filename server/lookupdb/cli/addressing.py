@@ -27,6 +27,15 @@ store_option = option(
     metavar="URL",
     help="Where generations are kept: a directory, or file://, s3://, gs://, az://.",
 )
+STORE_WAIT_SECONDS: Final = 60.0
+"""A store of the same installation takes its time to start: image, volume, credentials."""
+
+store_wait_option = option(
+    "--store-wait",
+    type=click.FloatRange(min=0),
+    default=STORE_WAIT_SECONDS,
+    help="Seconds to wait at the start for a store that does not answer yet; one that denies is not waited for.",
+)
 cluster_option = option("--cluster-id", default=LOCAL, help="The part of the store that is this cluster's.")
 dataset_option = option(
     "--dataset",

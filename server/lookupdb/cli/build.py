@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from lookupdb import store
 from lookupdb.build import display, explain, report, run
-from lookupdb.cli.addressing import Generation
+from lookupdb.cli.addressing import Generation, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
-from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
-
-DEFAULT_STORE: Final = ".lookupdb/store"
+from lookupdb.spec import DatasetSpec, read_manifest
 
 
 @click.command()
@@ -33,14 +31,9 @@ DEFAULT_STORE: Final = ".lookupdb/store"
     type=click.Path(path_type=Path),
     help="The YAML of a LookupDataset.",
 )
-@option(
-    "--store",
-    "store_url",
-    default=DEFAULT_STORE,
-    metavar="URL",
-    help="Where generations are kept: a directory, or file://, s3://, gs://, az://.",
-)
-@option("--cluster-id", default=LOCAL, help="The part of the store that is this cluster's.")
+@store_option
+@store_wait_option
+@cluster_option
 @option(
     "--generation", type=Generation(), help="The generation to build.  [default: the next free one]", show_default=False
 )
@@ -101,6 +94,7 @@ DEFAULT_STORE: Final = ".lookupdb/store"
 def command(
     file: Path,
     store_url: str,
+    store_wait: float,
     cluster_id: str,
     explains: bool,
     termination_log: Path | None,
@@ -136,6 +130,7 @@ def command(
         if explains:
             click.echo(explain.explain(spec, place, chosen))
             return
+        place.wait(store_wait)
         with display.shown(style) as progress:
             result = run.build(spec, place, chosen, progress)
         told.result = result

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lookupdb import store
-from lookupdb.cli.addressing import Generation, cluster_option, store_option
+from lookupdb.cli.addressing import Generation, cluster_option, store_option, store_wait_option
 from lookupdb.cli.ending import termination_log, told
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.spec import LOCAL
@@ -19,6 +19,7 @@ from lookupdb.store.fetching import PATIENCE_SECONDS, Fetch
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @store_option
+@store_wait_option
 @cluster_option
 @option("--namespace", default="default", help="Of the dataset.")
 @option("--dataset", metavar="NAME", required=True, help="Whose generation it is.")
@@ -37,6 +38,7 @@ from lookupdb.store.fetching import PATIENCE_SECONDS, Fetch
 def command(
     folder: Path,
     store_url: str,
+    store_wait: float,
     cluster_id: str,
     namespace: str,
     dataset: str,
@@ -59,7 +61,9 @@ def command(
     belongs to those who serve. Standard output gets the result, failures too, as one line of JSON.
     """
     with told(termination_log, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard) as result:
-        place = store.open(store_url, cluster_id).at(Address(cluster_id, namespace, dataset, uid))
-        fetched = Fetch(place, folder, rate=rate, patience=patience).run(generation, shard)
+        place = store.open(store_url, cluster_id)
+        place.wait(store_wait)
+        address = Address(cluster_id, namespace, dataset, uid)
+        fetched = Fetch(place.at(address), folder, rate=rate, patience=patience).run(generation, shard)
         verb = "fetched" if fetched.outcome == "fetched" else "found whole, and not fetched again"
         result.update(asdict(fetched), reason=fetched.outcome.capitalize(), message=f"{fetched.file}: {verb}")

@@ -48,6 +48,14 @@ class Store:
             return DirectoryDataset(self._place, address)
         return ObjectDataset(self._place, address)
 
+    def wait(self, seconds: float) -> None:
+        """Return once a store that is a bucket answers anything at all, as one that is being installed does not yet.
+
+        Raises StoreUnreachable when it has not for ``seconds``.
+        """
+        if not isinstance(self._place, Path):
+            self._place.wait(seconds)
+
     def addresses(self) -> tuple[Address, ...]:
         """Every dataset of this cluster that the store holds anything of. Raises StoreError."""
         if isinstance(self._place, Path):

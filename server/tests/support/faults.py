@@ -68,12 +68,15 @@ class Proxy:
         self._lock = threading.Lock()
         self._late: list[threading.Thread] = []
         self.requests: list[Request] = []
-        self._before = self._after = _nothing
+        self._before: Hook = _nothing
+        self._after: Hook = _nothing
         self._is_faulty: Callable[[int, Request], bool] = lambda _number, _request: False
         self._fault = Fault.DROP
+        self._status: int | None = None
 
     def calm(self) -> None:
         """Let nothing go wrong from now on."""
+        self._status = None
         self._is_faulty = lambda _number, _request: False
         self._before = self._after = _nothing
 
@@ -89,6 +92,10 @@ class Proxy:
         """Let ``fault`` befall each request for which ``when`` is so."""
         self._fault, self._is_faulty = fault, when
 
+    def answer(self, status: int) -> None:
+        """Let no request through: all get ``status``."""
+        self._status = status
+
     def set_hooks(self, *, before: Hook | None = None, after: Hook | None = None) -> None:
         """Called before a request is forwarded, and when it has had its effect, before it is answered; may block."""
         self._before, self._after = before or _nothing, after or _nothing
@@ -102,6 +109,8 @@ class Proxy:
         """The answer; None when the connection is to end without one."""
         number = self.number(request)
         self._before(number, request)
+        if self._status is not None:
+            return _failure(self._status)
         fault = self._fault if self._is_faulty(number, request) else None
         match fault:
             case Fault.DROP:

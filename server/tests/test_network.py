@@ -1,0 +1,144 @@
+"""What a source that cannot be read from says: what is wrong with which host, and nothing that is secret."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.server
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from lookupdb.build import location
+from lookupdb.errors import BadSource
+from lookupdb.network import describe_failure, is_unreachable, without_secrets
+
+
+@pytest.fixture(autouse=True)
+def _without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location, "_RETRIES", {"max_retries": 0})
+
+
+def refusal(url: str) -> BadSource:
+    with pytest.raises(BadSource) as caught:
+        location.find(url, base=None, volume=None)
+    return caught.value
+
+
+@contextlib.contextmanager
+def https_server(certificate: Path | None, status: int = 200) -> Iterator[int]:
+    """Its port; without a certificate it speaks plain http."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of localhost, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority that nobody knows")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+class TestSources:
+    def test_a_host_that_does_not_resolve(self) -> None:
+        error = refusal("https://data.invalid/people.csv?signature=SECRET")
+        assert error.message == "https://data.invalid/people.csv cannot be read: the host data.invalid does not resolve"
+        assert error.hint == "check source.url, and that its host can be reached from here"
+
+    def test_a_refused_connection(self) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # and does not listen
+            host = f"127.0.0.1:{taken.getsockname()[1]}"
+            error = refusal(f"http://{host}/people.csv?signature=SECRET")
+        assert error.message.endswith(f"cannot be read: {host} refuses connections: nothing listens there, or not yet")
+
+    def test_a_bad_certificate(self, certificate: Path) -> None:
+        with https_server(certificate) as port:
+            error = refusal(f"https://localhost:{port}/people.csv")
+        assert error.message.endswith(
+            f"cannot be read: the certificate of localhost:{port} is not trusted: its issuer is unknown here"
+        )
+        assert error.hint
+
+    def test_a_server_without_tls(self) -> None:
+        with https_server(None) as port:
+            error = refusal(f"https://localhost:{port}/people.csv")
+        assert f"localhost:{port} does not speak TLS, though the URL begins with https" in error.message
+
+    def test_a_signature_is_never_shown(self) -> None:
+        with https_server(None, status=418) as port:
+            error = refusal(f"http://user:SECRET@localhost:{port}/people.csv?signature=SECRET")
+        assert "418" in error.message
+        assert "SECRET" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence", "may_come"),
+    [
+        ("kind: Timeout, source: TimedOut", "db:1 did not answer in time", True),
+        ("hyper::Error(IncompleteMessage)", "db:1 closed the connection without an answer", True),
+        ("Os { kind: HostUnreachable }", "there is no route to db:1", True),
+        ("InvalidCertificate(\n  Expired", "the certificate of db:1 is not trusted: it has expired", False),
+        ("InvalidCertificate(NotValidForNameContext {", "is not trusted: it is another host's", False),
+        ("kind: Builder, source: BadScheme", "plain http to db:1 is not allowed", False),
+        ("Server returned non-2xx status code: 503", "503", True),
+        ("Server returned non-2xx status code: 404", "404", False),
+    ],
+)
+def test_what_the_libraries_say_is_translated(said: str, sentence: str, may_come: bool) -> None:
+    error = ValueError(f"Error performing GET https://db:1/a?key=SECRET in 1ms, {said}")
+    assert sentence in describe_failure(error)
+    assert "SECRET" not in describe_failure(error)
+    assert is_unreachable(error) is may_come
+
+
+def test_a_machine_without_credentials_is_not_taken_for_an_absent_store() -> None:
+    error = ValueError("Error performing PUT http://169.254.169.254/latest/api/token, ConnectionRefused")
+    assert describe_failure(error).startswith("there are no credentials")
+    assert not is_unreachable(error)
+
+
+def test_an_url_is_shown_without_what_may_be_secret() -> None:
+    assert without_secrets("https://user:word@host:1/path?key=1#part") == "https://host:1/path"
