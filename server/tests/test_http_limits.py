@@ -131,6 +131,16 @@ class TestBatches:
         assert (response.status, kind(response)) == (413, "too-many-keys")
         assert client.get("/v1/lookup/a").status == 200
 
+    @pytest.mark.parametrize("element", ["{}", "[]", "1", '"a\\""', '"\\\\"', '","'])
+    def test_more_of_whatever_kind_are_413_before_they_are_parsed(self, client: Client, element: str) -> None:
+        response = client.post(f'{{"keys": [{",".join([element] * 200)}]}}'.encode())
+        assert (response.status, kind(response)) == (413, "too-many-keys")
+
+    def test_commas_within_keys_do_not_count(self, client: Client) -> None:
+        keys = [f'{number}",,,,\\' + "," * 300 for number in range(100)]
+        response = client.post(json.dumps({"keys": keys}).encode())
+        assert (response.status, json.loads(response.body)["missing"]) == (200, keys)
+
     def test_values_that_are_too_large_together_are_413(self, client: Client) -> None:
         keys = [f"big{number}" for number in range(65)]
         assert len(keys) * len(MEBIBYTE) > MAX_ANSWER_BYTES

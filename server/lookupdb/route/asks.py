@@ -124,12 +124,12 @@ class One(Ask):
 class Gather:
     """The answers to one list of keys, until all its parts have come in. Counts its values in ``budget``."""
 
-    __slots__ = ("_budget", "_parts", "bytes", "generation", "pending", "problem", "unavailable", "values", "waiter")
+    __slots__ = ("_budget", "_parts", "_waiter", "bytes", "generation", "pending", "problem", "unavailable", "values")
 
     def __init__(self, count: int, waiter: BatchWaiter, generation: Generation, budget: Budget) -> None:
         self.values: list[bytes | None] = [None] * count
         """A key that no part asks for is missing."""
-        self.waiter = waiter
+        self._waiter: BatchWaiter | None = waiter
         self.generation = generation
         self.bytes = 0
         """Of the values that have come, or are known to come."""
@@ -153,8 +153,8 @@ class Gather:
         self._budget.take(size)
         if self.bytes <= self._budget.answer_bytes:
             return True
-        self._abandon()
-        self.waiter.too_large(self._budget.answer_bytes)
+        self.abandon()
+        self._release_waiter().too_large(self._budget.answer_bytes)
         return False
 
     def part_done(self) -> None:
@@ -174,23 +174,32 @@ class Gather:
             for position in self.unavailable:
                 marked[position] = UNAVAILABLE
             values = marked
+        size = self.bytes
         self._give_back()
-        self.waiter.done(self.generation, values, self.bytes, len(self.unavailable))
+        self._release_waiter().done(self.generation, values, size, self.problem)
 
     def refuse(self, problem: Problem) -> None:
         """Tell the waiter that nothing can be said about any of the keys, whatever has come."""
-        self._abandon()
-        self.waiter.unavailable(problem)
+        self.abandon()
+        self._release_waiter().unavailable(problem)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Wait for nothing more, and hold nothing."""
         for part in self._parts:
             part.done = True
         self._give_back()
         self.values = []
 
+    def _release_waiter(self) -> BatchWaiter:
+        """The waiter, which is told now. It knows this gather: nothing waits for the garbage collector."""
+        waiter = self._waiter
+        assert waiter is not None, "the waiter was told already"
+        self._waiter = None
+        return waiter
+
     def _give_back(self) -> None:
         self._budget.give(self.bytes)
+        self.bytes = 0
         self._parts = []
 
 

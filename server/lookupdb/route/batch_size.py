@@ -14,6 +14,8 @@ BATCH_BYTES: Final = 512 * 1024
 """What an answer should not exceed, unless it is a single value: what small work may have to wait for."""
 LARGE_ASK_BYTES: Final = 64 * 1024
 """An ask whose values are expected to be larger is large work."""
+LARGE_ASK_KEYS: Final = 16
+"""An ask of more keys is large work whatever came lately: its values may be larger."""
 _TIMED_BYTES: Final = 64 * 1024
 """Only an answer of so many bytes tells that values come slowly; a small one may have waited for this process."""
 

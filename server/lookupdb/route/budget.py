@@ -17,11 +17,13 @@ WORKER_BYTES: Final = 48 * MIB
 """Of a worker without clients: its program, its endpoints, the routing table."""
 CONNECTION_BYTES: Final = 14 * 1024
 """Of a client connection with one lookup in flight: what is counted nowhere else."""
-PARSED_FACTOR: Final = 24
-"""Bytes that a byte of JSON becomes at most while a body is parsed (``[]`` in an array, by orjson)."""
+PARSED_FACTOR: Final = 8
+"""Bytes that a byte of a body becomes at most while it is parsed: copies, and text of four bytes a character."""
 COUNTED_SHARE: Final = 0.75
 """Of what is left, that is given out: the rest is what the allocator cannot use."""
 LEAST_BUDGET_BYTES: Final = 8 * MIB
+LEAST_CONNECTIONS: Final = 64
+"""A worker that has less memory than these two need is not held to its limit; it says so when it starts."""
 UNLIMITED_WORKER_BYTES: Final = 448 * MIB
 """A worker's memory where no limit is known: a router with one worker then keeps within 504 MiB."""
 MAX_ANSWER_BYTES: Final = 64 * MIB
@@ -64,7 +66,9 @@ def worker_budget(memory_limit: int | None, workers: int, max_connections: int, 
 
 def affordable_connections(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
     """How many of ``max_connections`` a worker can afford: they may take half of what is left of its memory."""
-    return min(max_connections, max(_left(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, 1))
+    return min(
+        max_connections, max(_left(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, LEAST_CONNECTIONS)
+    )
 
 
 def _left(memory_limit: int | None, workers: int, max_body_bytes: int) -> int:

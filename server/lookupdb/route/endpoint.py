@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lookupdb.route.asks import Ask
-from lookupdb.route.batch_size import LARGE_ASK_BYTES, part_keys
+from lookupdb.route.batch_size import LARGE_ASK_BYTES, LARGE_ASK_KEYS, part_keys
 from lookupdb.route.identity import Identity
 from lookupdb.route.lane import Lane
 from lookupdb.route.link import Settings, State
@@ -44,10 +44,11 @@ class Endpoint:
 
     def _lane_for(self, ask: Ask) -> Lane:
         """Of a part of a request: the large lane if it is large and that lane is there; it is made at the first."""
-        large = self._large
-        expected = LARGE_ASK_BYTES / ask.count
-        if self._small.size.value_bytes <= expected and large.size.value_bytes <= expected:
-            return self._small
+        large, count = self._large, ask.count
+        if count <= LARGE_ASK_KEYS:
+            most = LARGE_ASK_BYTES / count
+            if self._small.size.value_bytes <= most and large.size.value_bytes <= most:
+                return self._small
         if large.is_ready:
             return large
         if not large.link.is_started:

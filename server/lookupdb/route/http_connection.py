@@ -374,7 +374,9 @@ class Connection(asyncio.Protocol):
         self.refuse(HttpProblem(problems.UNAVAILABLE, OVERLOADED.detail, members={"reason": OVERLOADED.reason}))
 
     def _drop(self) -> None:
-        """Forget what is due, and what has come. What is being looked up is counted until its answer comes."""
+        """Forget what is due, and what has come. Lookups that have begun are counted until they are answered."""
+        for exchange in self._pending:
+            exchange.abandon()
         for exchange in self._waiting:
             self.budget.give(exchange.charge)
             exchange.charge = 0

@@ -16,10 +16,11 @@ from lookupdb.route.counters import INDEX
 from lookupdb.route.http_answers import CONTINUE, JSON, STAY, batch_body, batch_pieces, missing_detail
 from lookupdb.route.http_limits import JOINED_BYTES
 from lookupdb.route.http_problems import HttpProblem
-from lookupdb.route.lookups import Generation, Problem, Values
+from lookupdb.route.lookups import UNAVAILABLE, Generation, Problem, Values
 from lookupdb.route.waiters import OVERLOADED
 
 if TYPE_CHECKING:
+    from lookupdb.route.asks import Gather
     from lookupdb.route.http_accept import Accept
     from lookupdb.route.http_connection import Connection
 
@@ -67,6 +68,9 @@ class Exchange:
     def cost(self) -> int:
         """Bytes that the exchange holds, until it is answered."""
         return _EXCHANGE_BYTES
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any longer."""
 
     def refuse(self, problem: HttpProblem) -> None:
         """Answer with ``problem``."""
@@ -240,7 +244,7 @@ class Lookup(Exchange):
 class Batch(Exchange):
     """Many distinct keys, from a body of ``body_bytes``. A ``lookups.BatchWaiter``."""
 
-    __slots__ = ("body_bytes", "generation", "keys", "partial")
+    __slots__ = ("body_bytes", "gather", "generation", "keys", "partial")
     is_alone = True
 
     def __init__(
@@ -258,6 +262,7 @@ class Batch(Exchange):
         self.generation = generation
         self.partial = partial
         self.body_bytes = body_bytes
+        self.gather: Gather | None = None
 
     def cost(self) -> int:
         """With the keys, as text and as bytes."""
@@ -266,21 +271,28 @@ class Batch(Exchange):
     def start(self) -> None:
         """Ask the lookup core."""
         self.connection.charge(self)
-        self.connection.lookups.find_many(self.keys, self, self.generation)
+        self.gather = self.connection.lookups.find_many(self.keys, self, self.generation)
+
+    def abandon(self) -> None:
+        """The client has gone: what was not asked for yet is not, and nothing is held."""
+        if self.gather:
+            self.gather.abandon()
+            self.connection.budget.give(self.charge)
+            self.charge = 0
 
     def too_large(self, limit: int) -> None:
         """The values are more than ``limit`` bytes together."""
         detail = f"the values are more than {limit} bytes together, which is the limit; send fewer keys at once"
         self.refuse(HttpProblem(problems.ANSWER_TOO_LARGE, detail))
 
-    def done(self, generation: Generation, values: Values, size: int, unavailable: int) -> None:
-        """What was found, aligned with the keys: ``size`` bytes; of ``unavailable`` keys nothing can be said."""
-        if unavailable and not self.partial:
+    def done(self, generation: Generation, values: Values, size: int, problem: Problem | None) -> None:
+        """What was found, aligned with the keys: ``size`` bytes; of some keys nothing can be said if ``problem``."""
+        if problem and not self.partial:
             detail = (
-                f"{unavailable} of {len(self.keys)} keys cannot be looked up now; send them again, or with "
-                '"partial": true to get what can be had'
+                f"{values.count(UNAVAILABLE)} of {len(self.keys)} keys cannot be looked up now; send them again, or "
+                f'with "partial": true to get what can be had; the first: {problem.detail}'
             )
-            self.refuse(HttpProblem(problems.UNAVAILABLE, detail, members={"reason": "Unreachable"}))
+            self.unavailable(Problem(problem.reason, detail, problem.shard))
             return
         connection = self.connection
         connection.counts[_OK] += 1

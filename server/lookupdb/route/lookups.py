@@ -88,31 +88,35 @@ class Lookups:
         if not ask.done:
             self._watch(ask)
 
-    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> None:
-        """Look all ``keys`` up in one generation, retries included. May call the waiter at once."""
+    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> Gather | None:
+        """Look all ``keys`` up in one generation, retries included. May call the waiter at once.
+
+        What comes back, if anything, may be abandoned until the waiter is called.
+        """
         live = self.live
         if live is None:
             self._counters[_UNAVAILABLE] += len(keys)
             waiter.unavailable(NO_TABLE)
-            return
+            return None
         chosen = live.active if generation is None else live.generations.get(generation)
         if chosen is None:
             waiter.unknown_generation(generation or "")
-            return
+            return None
         if self.budget.used > self.budget.batch_mark:
             self._counters[_UNAVAILABLE] += len(keys)
             waiter.unavailable(OVERLOADED)
-            return
+            return None
         gather = Gather(len(keys), waiter, chosen, self.budget)
         parts = self._parts(keys, gather, chosen)
         if not parts:
             gather.finish()
-            return
+            return None
         gather.await_parts(parts)
         for part in parts:
             part.shard.ask(part)
             if not part.done:
                 self._watch(part)
+        return gather
 
     def dataset(self) -> DatasetInfo | None:
         """The dataset in effect, or None while no routing table is."""

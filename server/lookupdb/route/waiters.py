@@ -56,9 +56,9 @@ class Waiter(Protocol):
 class BatchWaiter(Protocol):
     """Gets exactly one of these calls for a list of keys, possibly before ``find_many`` returns. Must not raise."""
 
-    def done(self, generation: Generation, values: Values, size: int, unavailable: int) -> None:
-        """What was found, aligned with the keys: ``size`` bytes. Of ``values``, ``unavailable`` are UNAVAILABLE, which
-        is not all of them."""
+    def done(self, generation: Generation, values: Values, size: int, problem: Problem | None) -> None:
+        """What was found, aligned with the keys: ``size`` bytes. With a ``problem`` some of ``values`` are UNAVAILABLE,
+        but not all: it is why the first of them is."""
 
     def too_large(self, limit: int) -> None:
         """The values are more than ``limit`` bytes together."""

@@ -111,7 +111,7 @@ class ScriptedLookups:
             if size > self.budget.answer_bytes:
                 waiter.too_large(self.budget.answer_bytes)
             else:
-                waiter.done(chosen, found, size, found.count(UNAVAILABLE))
+                waiter.done(chosen, found, size, UNREACHABLE if UNAVAILABLE in found else None)
 
     def dataset(self) -> DatasetInfo:
         return DatasetInfo(

@@ -92,8 +92,8 @@ class Answer:
     def too_large(self, limit: int) -> None:
         self._tell(limit)
 
-    def done(self, generation: Generation, values: Values, size: int, unavailable: int) -> None:
-        assert unavailable == sum(value is UNAVAILABLE for value in values)
+    def done(self, generation: Generation, values: Values, size: int, problem: Problem | None) -> None:
+        assert (problem is not None) == (UNAVAILABLE in values)
         assert size == sum(len(value) for value in values if isinstance(value, bytes))
         assert any(value is not UNAVAILABLE for value in values) or not values
         self._tell(list(values), generation)
