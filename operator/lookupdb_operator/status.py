@@ -7,12 +7,13 @@ fails if somebody else wrote meanwhile: no two things are ever called the same.
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
+
+from lookupdb.naming import camel
 
 READY: Final = "Ready"
 BUILT: Final = "Built"
@@ -266,8 +267,4 @@ def _parse(hint: Any, value: Any) -> Any:
 
 def json_name(member: dataclasses.Field[Any]) -> str:
     """What ``member`` is called in JSON."""
-    return str(member.metadata.get("json") or _camel(member.name))
-
-
-def _camel(name: str) -> str:
-    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
+    return str(member.metadata.get("json") or camel(member.name))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal, Self, TypeVar
 
 import orjson
 
 from lookupdb.errors import CorruptFile
+
+T = TypeVar("T")
 
 FORMAT_VERSION: Final = 1
 FILE_NAME: Final = "manifest.json"
@@ -116,7 +118,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes, where: str) -> Self:
-        """Raises CorruptFile, naming ``where``, for another format version or a member that is missing."""
+        """Raises CorruptFile, naming ``where``, for another format version or a member that is missing.
+
+        Members of a later minor revision are passed over.
+        """
         try:
             members: dict[str, Any] = orjson.loads(text)
             version = members.pop("formatVersion")
@@ -125,12 +130,17 @@ class Manifest:
             generation_number(members["generation"])
             for name in ("key_columns", "normalize"):
                 members[name] = tuple(members[name])
-            members["source"] = tuple(SourceFile(**entry) for entry in members["source"])
-            members["shards"] = tuple(ShardFile(**entry) for entry in members["shards"])
-            members["totals"] = Totals(**members["totals"])
+            members["source"] = tuple(_known(SourceFile, entry) for entry in members["source"])
+            members["shards"] = tuple(_known(ShardFile, entry) for entry in members["shards"])
+            members["totals"] = _known(Totals, members["totals"])
             for name in ("rejected", "duplicates"):
                 rows = members[name]
-                members[name] = Rows(rows["count"], tuple(RowSample(**sample) for sample in rows["samples"]))
-            return cls(**members)
+                members[name] = Rows(rows["count"], tuple(_known(RowSample, sample) for sample in rows["samples"]))
+            return _known(cls, members)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{where} is not a manifest: {error}", hint="build the generation again") from error
+
+
+def _known(kind: type[T], members: dict[str, Any]) -> T:
+    """A ``kind`` of those of ``members`` that it has."""
+    return kind(**{field.name: members[field.name] for field in fields(kind) if field.name in members})  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ Names follow the CRD's fields. Nothing here reads a source, a store or a cluster
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 
 from lookupdb import schema
 from lookupdb.errors import InvalidManifest
+from lookupdb.naming import snake
 
 LOCAL: Final = "local"
 """The uid of a dataset, and the id of a cluster, where there is no cluster."""
@@ -172,6 +172,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is text, not a list or a mapping", key.start_mark
+                )
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands twice", key.start_mark)
             seen.add(str(key.value))
@@ -190,8 +194,10 @@ def read_manifest(path: Path) -> DatasetSpec:
     except yaml.MarkedYAMLError as error:
         place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
         raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: a date or a number that is none
         raise InvalidManifest(f"{path} is not YAML: {error}") from error
+    except RecursionError as error:
+        raise InvalidManifest(f"{path} is nested too deeply") from error
     if len(documents) != 1:
         raise InvalidManifest(f"{path} must hold one LookupDataset, it holds {len(documents)} documents")
     return parse_resource(documents[0], base=path.resolve().parent)
@@ -203,7 +209,10 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
         raise InvalidManifest(
             f"a manifest is a mapping with apiVersion, kind, metadata and spec, found {str(resource)[:40]!r}"
         )
-    resource = schema.complete(resource)
+    try:
+        resource = schema.complete(resource)
+    except RecursionError as error:
+        raise InvalidManifest("the manifest is nested too deeply, or holds itself") from error
     metadata = resource["metadata"]
     return _dataset(resource["spec"], metadata, base)
 
@@ -261,8 +270,4 @@ def _csv(csv: dict[str, Any]) -> Csv:
 
 def _router(router: dict[str, Any]) -> Router:
     known = {field.name for field in fields(Router)}
-    return Router(**{_snake(field): value for field, value in router.items() if _snake(field) in known})
-
-
-def _snake(camel: str) -> str:
-    return re.sub("([A-Z])", lambda letter: "_" + letter[0].lower(), camel)
+    return Router(**{snake(field): value for field, value in router.items() if snake(field) in known})

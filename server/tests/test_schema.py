@@ -219,3 +219,25 @@ def test_every_field_is_described_and_every_list_map_and_text_is_bounded(member:
         if "additionalProperties" in node:
             assert "maxProperties" in node, f"{path} is not bounded"
         assert "type" in node or node["x-kubernetes-int-or-string"], f"{path} has no type"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("a: " + "[" * 5000 + "]" * 5000, "is nested too deeply", id="deep"),
+        pytest.param("a: 2001-99-99", "is not YAML", id="a date that is none"),
+        pytest.param("a: " + "9" * 5000, "is not YAML", id="a number too long"),
+        pytest.param("? [a, b]\n: c", "a key is text, not a list or a mapping", id="a list for a key"),
+        pytest.param("&a [*a]", "a manifest is a mapping", id="a list that holds itself"),
+        pytest.param(
+            "apiVersion: lookupdb.dev/v1alpha1\nkind: LookupDataset\nmetadata: {name: a}\nspec: &a {source: *a}",
+            "",
+            id="a mapping that holds itself",
+        ),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(InvalidManifest) as caught:
+        spec.read_manifest(tmp_path / "m.yaml")
+    assert said in str(caught.value)

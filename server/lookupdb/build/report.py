@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Final, Literal
 
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb.naming import camel
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
 
@@ -47,7 +47,7 @@ class Result:
 
     def to_json(self, limit: int | None = None) -> bytes:
         """One line; the message is shortened until all is at most ``limit`` bytes long."""
-        line = orjson.dumps({_camel(name): value for name, value in asdict(self).items()})
+        line = orjson.dumps({camel(name): value for name, value in asdict(self).items()})
         if limit is None or len(line) <= limit:
             return line
         # Escaping makes the JSON of a character at most six times as long: halving ends soon.
@@ -82,20 +82,5 @@ def interrupted(spec: DatasetSpec | None, exit_code: int, seconds: float) -> Res
     )
 
 
-def write_termination_log(path: Path | None, result: Result) -> None:
-    """Leave ``result`` where Kubernetes looks for it. That it cannot be left there changes nothing about the build."""
-    if path is None:
-        return
-    try:
-        path.write_bytes(result.to_json(MAX_BYTES))
-    except OSError as error:
-        log.warning("cannot write the termination log", extra={"path": str(path), "reason": error.strerror})
-
-
 def _name(spec: DatasetSpec | None) -> str:
     return f"{spec.namespace}/{spec.name}" if spec else ""
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from lookupdb import store
 from lookupdb.build import display, explain, report, run
+from lookupdb.cli import ending
 from lookupdb.cli.addressing import Generation, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.spec import DatasetSpec, read_manifest
@@ -78,11 +76,7 @@ from lookupdb.spec import DatasetSpec, read_manifest
     help="Build nothing when the source's fingerprint is F and the store holds a generation of it and this very spec.",
 )
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
-@option(
-    "--termination-log",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the result here, failures too, in at most 4096 bytes.",
-)
+@ending.termination_log
 @option(
     "--progress",
     "style",
@@ -147,9 +141,9 @@ class _Told:
 def _reported(termination_log: Path | None, began: float) -> Iterator[_Told]:
     """Make SIGTERM end the build as cleanly as Ctrl-C does, and tell how it ended, whatever the end."""
     told = _Told()
-    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield told
+        with ending.exits_on_sigterm():
+            yield told
         if told.result:
             _tell(told.result, termination_log)
     except Exception as error:
@@ -159,14 +153,8 @@ def _reported(termination_log: Path | None, began: float) -> Iterator[_Told]:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
         _tell(report.interrupted(told.spec, code, time.monotonic() - began), termination_log)
         raise
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _tell(result: report.Result, termination_log: Path | None) -> None:
     click.echo(result.to_json())
-    report.write_termination_log(termination_log, result)
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + signal.SIGTERM)
+    ending.write_termination_log(termination_log, result.to_json(report.MAX_BYTES))

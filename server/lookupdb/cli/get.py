@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 import click
@@ -14,8 +13,6 @@ from lookupdb.cli.options import option
 from lookupdb.errors import UsageError
 from lookupdb.local import client
 from lookupdb.local.state import read_state, state_file
-
-BATCH = 500
 
 
 @click.command("get")
@@ -47,8 +44,7 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
             raise client.Missing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
         return
     missing = 0
-    for batch in _batches(_asked(keys)):
-        found = client.find(url, batch, generation)
+    for batch, found in client.find_in_batches(url, _asked(keys), generation):
         for key in batch:
             missing += key not in found
             click.echo(orjson.dumps({"key": key, "value": found.get(key)}))
@@ -87,8 +83,3 @@ def _check(key: str) -> None:
         key.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"the key {key!r} is not UTF-8; write it in UTF-8") from error
-
-
-def _batches(keys: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(keys, BATCH)):
-        yield batch

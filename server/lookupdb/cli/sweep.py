@@ -15,6 +15,7 @@ from lookupdb import store
 from lookupdb.cli.addressing import store_option
 from lookupdb.cli.options import log_format, option
 from lookupdb.errors import StoreError
+from lookupdb.naming import camel
 from lookupdb.store import living
 from lookupdb.store.sweeping import Sweep
 
@@ -84,13 +85,8 @@ def command(store_url: str, cluster_id: str | None, living_list: Path, grace: fl
     for sentence in sweep.run(place.at(address) for address in found):
         click.echo(f"would have: {sentence}" if dry_run else sentence)
     summary = sweep.summary
-    members = {_camel(name): value for name, value in asdict(summary).items()}
+    members = {camel(name): value for name, value in asdict(summary).items()}
     click.echo(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))
     if summary.problems:
         more = f" (and {len(summary.problems) - 1} more)" if len(summary.problems) > 1 else ""
         raise StoreError(f"not everything could be swept: {summary.problems[0]}{more}", hint="it can be run again")
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)

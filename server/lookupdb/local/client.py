@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,12 +16,20 @@ import orjson
 from lookupdb.errors import LookupFailed, Unavailable, UsageError
 
 TIMEOUT_SECONDS: Final = 30.0
+BATCH: Final = 500
+"""Keys, to begin with."""
 
 
 class Missing(LookupFailed):
     """The dataset has no such key."""
 
     reason = "Missing"
+
+
+class TooLarge(LookupFailed):
+    """A batch has more keys, or its request or answer more bytes, than the router allows."""
+
+    reason = "TooLarge"
 
 
 def find_one(url: str, key: str, generation: str | None = None) -> bytes:
@@ -33,9 +44,34 @@ def find(url: str, keys: list[str], generation: str | None = None) -> dict[str, 
     Raises Unavailable when the router or a shard cannot be reached, LookupFailed for any other refusal.
     """
     body = _request(f"{url.rstrip('/')}/v1/lookup", orjson.dumps({"keys": keys}), generation)
-    answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits)
+    try:
+        answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits)
+    except RecursionError as error:
+        raise LookupFailed("a value is nested too deeply to be shown", hint="ask for its key alone") from error
     found: dict[str, Any] = answer["found"]
     return found
+
+
+def find_in_batches(
+    url: str, keys: Iterable[str], generation: str | None = None, size: int = BATCH
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Batches of ``keys``, in their order, with what ``find`` gives for each.
+
+    A router that refuses a batch as too large is asked for half of it, and no more from then on.
+    """
+    remaining = iter(keys)
+    refused: list[str] = []
+    while batch := refused[:size] or list(islice(remaining, size)):
+        try:
+            found = find(url, batch, generation)
+        except TooLarge:
+            if len(batch) == 1:
+                raise
+            size = len(batch) // 2
+            refused = refused or batch
+            continue
+        del refused[:size]
+        yield batch, found
 
 
 def _digits(text: str) -> int | orjson.Fragment:
@@ -74,4 +110,6 @@ def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
         return LookupFailed(f"{error.url} answered {error.code} {error.reason}, not as a router does", hint=hint)
     if kind == "missing":
         return Missing(text)
+    if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return TooLarge(f"the router answered {error.code}: {text}")
     return (Unavailable if error.code == 503 else LookupFailed)(f"the router answered {error.code}: {text}")

@@ -1,0 +1,15 @@
+"""How a field of a dataclass is called in JSON and YAML, and back."""
+
+from __future__ import annotations
+
+import re
+
+
+def camel(snake: str) -> str:
+    """``camelCase`` of ``snake_case``."""
+    return re.sub("_([a-z])", lambda match: match[1].upper(), snake)
+
+
+def snake(camel: str) -> str:
+    """``snake_case`` of ``camelCase``."""
+    return re.sub("([A-Z])", lambda match: "_" + match[1].lower(), camel)

@@ -1,0 +1,46 @@
+"""manifest.json: what a later minor revision adds is passed over, at every level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from support.shards import write_generation
+
+from lookupdb.errors import CorruptFile
+from lookupdb.manifest import FILE_NAME, Manifest, RowSample
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> dict[str, Any]:
+    generation = write_generation(tmp_path, {"a": b"1"})
+    found: dict[str, Any] = orjson.loads((generation / FILE_NAME).read_bytes())
+    sample = {"file": "f", "row": 1, "reason": "why"}
+    found["rejected"] = {"count": 1, "samples": [sample]}
+    found["source"] = [{"url": "u", "bytes": 1, "etag": None, "modified": None}]
+    return found
+
+
+def test_members_of_a_later_revision_are_passed_over(members: dict[str, Any]) -> None:
+    before = Manifest.from_json(orjson.dumps(members), "m")
+    places = [members, members["totals"], members["rejected"], members["duplicates"]]
+    places += [members["shards"][0], members["source"][0], members["rejected"]["samples"][0]]
+    for place in places:
+        place["ofALaterRevision"] = {"any": ["thing"]}
+    assert Manifest.from_json(orjson.dumps(members), "m") == before
+    assert before.rejected.samples == (RowSample("f", 1, "why"),)
+
+
+@pytest.mark.parametrize("name", ["shards", "totals", "unicode", "formatVersion"])
+def test_a_member_that_is_missing_is_named(members: dict[str, Any], name: str) -> None:
+    del members[name]
+    with pytest.raises(CorruptFile, match=name):
+        Manifest.from_json(orjson.dumps(members), "m.json")
+
+
+def test_another_format_version_is_refused(members: dict[str, Any]) -> None:
+    members["formatVersion"] = 2
+    with pytest.raises(CorruptFile, match="format version 2"):
+        Manifest.from_json(orjson.dumps(members), "m.json")
