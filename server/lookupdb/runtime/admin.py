@@ -18,6 +18,10 @@ from prometheus_client.registry import Collector
 
 _KEEPALIVE_SECONDS: Final = 75.0
 """Longer than a scrape interval, so that scrapers keep their connection."""
+MAX_CONNECTIONS: Final = 32
+"""Of probes and scrapers. One more closes the oldest: whoever holds them open keeps no probe away."""
+METRICS_SECONDS: Final = 10.0
+"""/metrics is answered 503 when its figures take longer, as those of a process that hangs in the kernel may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Admin:
             shutdown_timeout=1.0,
         )
         await runner.setup()
-        await web.SockSite(runner, listener).start()
+        await _BoundedSite(runner, listener).start()
         return runner
 
     def application(self) -> web.Application:
@@ -56,9 +60,18 @@ class Admin:
             reason = self.unready()
             return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 
+        collecting: asyncio.Future[bytes] | None = None
+
         async def metrics(_: web.Request) -> web.Response:
-            # In a thread: collectors read files in /proc, which takes long for a process with a large map.
-            text = await asyncio.to_thread(generate_latest, registry)
+            # In a thread: collectors read files in /proc, which takes long for a process with a large map. In one for
+            # all who ask meanwhile: threads are few.
+            nonlocal collecting
+            if collecting is None or collecting.done():
+                collecting = asyncio.ensure_future(asyncio.to_thread(generate_latest, registry))
+            try:
+                text = await asyncio.wait_for(asyncio.shield(collecting), METRICS_SECONDS)
+            except TimeoutError:
+                return web.Response(text=f"no figures within {METRICS_SECONDS:g} s\n", status=503)
             return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         async def status(_: web.Request) -> web.Response:
@@ -74,3 +87,23 @@ class Admin:
         }.items():
             application.router.add_get(path, handler)
         return application
+
+
+class _BoundedSite(web.SockSite):
+    """A listening socket that has no more than ``MAX_CONNECTIONS`` clients."""
+
+    async def start(self) -> None:
+        """Accept clients until ``stop``."""
+        await web.BaseSite.start(self)
+        server = self._runner.server
+        assert server is not None
+
+        def accept() -> asyncio.Protocol:
+            connections = server.connections
+            for handler in connections[: max(0, len(connections) - MAX_CONNECTIONS + 1)]:
+                handler.force_close()
+            return server()
+
+        # So many are accepted at once, before the first of them counts.
+        backlog = MAX_CONNECTIONS
+        self._server = await asyncio.get_running_loop().create_server(accept, sock=self._sock, backlog=backlog)

@@ -1,0 +1,88 @@
+"""The admin port under clients that hold it, and figures that do not come: real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lookupdb.runtime import admin, listeners
+from lookupdb.runtime.admin import MAX_CONNECTIONS, Admin
+
+
+class Slow(Collector):
+    """Figures that come when they are let."""
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+        self.asked = 0
+
+    def collect(self) -> Iterator[Metric]:
+        self.asked += 1
+        self.may_answer.wait(30)
+        yield GaugeMetricFamily("slow", "A figure.", value=1)
+
+
+@contextlib.asynccontextmanager
+async def serving(*collectors: Collector) -> AsyncIterator[int]:
+    listener = listeners.bind("127.0.0.1", 0)
+    runner = await Admin(unready=lambda: None, status=dict, collectors=collectors).start(listener)
+    try:
+        yield listeners.port_of(listener)
+    finally:
+        await runner.cleanup()
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+async def test_clients_that_hold_connections_keep_no_probe_away() -> None:
+    async with serving() as port:
+        with contextlib.ExitStack() as opened:
+            held = []
+            for number in range(5 * MAX_CONNECTIONS):
+                client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10)
+                held.append(opened.enter_context(client))
+                client.sendall(b"GET /metrics HTTP/1.1\r\n" if number % 2 else b"")
+            for _ in range(3):
+                assert await asyncio.to_thread(get, port, "/readyz") == (200, "ready\n")
+            closed = [client for client in held if await asyncio.to_thread(is_closed, client)]
+            assert len(closed) >= 4 * MAX_CONNECTIONS
+
+
+def is_closed(client: socket.socket) -> bool:
+    client.settimeout(0.01)
+    try:
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+async def test_scrapes_that_wait_share_one_look_and_the_port_answers_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "METRICS_SECONDS", 0.2)
+    slow = Slow()
+    asked_before = 0
+    async with serving(slow) as port:
+        asked_before = slow.asked
+        scrapes = await asyncio.gather(*(asyncio.to_thread(get, port, "/metrics") for _ in range(4)))
+        assert [status for status, _ in scrapes] == [503] * 4
+        assert (await asyncio.to_thread(get, port, "/readyz"))[0] == 200
+        assert slow.asked == asked_before + 1
+        slow.may_answer.set()
+        assert "slow 1.0" in (await asyncio.to_thread(get, port, "/metrics"))[1]
