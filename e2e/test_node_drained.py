@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from e2e.support import store
+from e2e.support import nodes
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, kubectl, until
-from e2e.support.pods import CONTROL_PLANE
 from e2e.support.story import PATIENT, Story
 
 OURS = "!lookupdb.dev/e2e"
@@ -16,7 +15,7 @@ def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
     story.apply(story.dataset("records", "records", shards=2, replicas=2, router=PATIENT | {"replicas": 2}))
     story.settled("records")
-    node = _node()
+    node = nodes.spare_worker()
     assert _pods_on(story, node), f"nothing of the dataset runs on {node}"
 
     with story.load("records", keys, per_second=500) as load:
@@ -38,13 +37,6 @@ def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
     record("node-drained", "failed or mixed answers", report.failed + report.mixed + report.wrong, at_most=0)
     record("node-drained", "slowest answer", report.longest, "s")
     report.check(g1="same")
-
-
-def _node() -> str:
-    """A worker that may be drained: the embedded store's volume is not on it."""
-    workers = [node for node in find("nodes") if CONTROL_PLANE not in node["metadata"]["labels"]]
-    home = store.pod()["spec"]["nodeName"]
-    return next(str(node["metadata"]["name"]) for node in workers if node["metadata"]["name"] != home)
 
 
 def _pods_on(story: Story, node: str) -> list[Manifest]:

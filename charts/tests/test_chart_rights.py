@@ -16,7 +16,7 @@ from operator_support.kubelet import Kubelet, kubelet_of
 from operator_support.running import free_port, operating, until
 
 from chart_support import Rendered, Values, render, taken
-from lookupdb_operator import command, kinds
+from lookupdb_operator import command, kinds, names
 from lookupdb_operator.main import Options
 
 UNUSED = [
@@ -80,6 +80,7 @@ async def lived(kube: Kube, kubelet: Kubelet, chosen: Options) -> None:
         await all_steps(kube, kubelet)
         await rolled_out_again(kube, kubelet)
         await tidied(kube)
+        await lost_a_node(kube)
         await until(lambda: kube.get("ConfigMap", chosen.namespace, chosen.living_list), "the living list")
 
 
@@ -111,3 +112,15 @@ async def tidied(kube: Kube) -> None:
         kube.put({**like, "metadata": {**like["metadata"], "name": "left-over"}})
         left.append((kind.name, "shop", "left-over"))
     await until(lambda: not any(one in kube.objects for one in left), "the end of what was left", lambda: seen(kube))
+
+
+async def lost_a_node(kube: Kube) -> None:
+    """A pod that serves is being deleted, and its kubelet never says that it is gone."""
+    pod = copy.deepcopy(next(pod for pod in kube.all("Pod") if pod["metadata"]["labels"].get(names.SHARD) == "0"))
+    pod["metadata"]["deletionTimestamp"] = "2020-01-01T00:06:00Z"
+    pod["status"]["conditions"] = [
+        {"type": "Ready", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z"},
+    ]
+    kube.put(pod)
+    where = ("Pod", "shop", pod["metadata"]["name"])
+    await until(lambda: where not in kube.objects, "the end of a lost pod", lambda: seen(kube))

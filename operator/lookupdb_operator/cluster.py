@@ -94,12 +94,14 @@ class Cluster:
     async def delete(self, ref: Ref, namespace: str) -> None:
         """Delete the very object ``ref`` names, its dependents afterwards. Fine when it is gone already."""
         kind = kinds.named(ref.kind)
-        options = {
+        options: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": {"uid": ref.uid},
             "propagationPolicy": "Background",
         }
+        if ref.by_force:
+            options["gracePeriodSeconds"] = 0
         self._wrote("delete", kind.name)
         with contextlib.suppress(NotFound, Conflict):
             await self._api.request("DELETE", kind.path(namespace, ref.name), what=_what(kind, ref.name), body=options)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from lookupdb.spec import DatasetSpec
@@ -57,6 +58,8 @@ class Ref:
     kind: str
     name: str
     uid: str
+    by_force: bool = False
+    """Of a pod: not even its kubelet is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,8 @@ class Pod:
     phase: str = "Pending"
     ready: bool = False
     deleting: bool = False
+    lost_at: datetime | None = None
+    """While it is being deleted and is not ready: from when on nobody waits any more for its kubelet to end it."""
     trouble: Trouble | None = None
     """What keeps it from getting on, from its own status or from Warning events about it."""
     result: BuildResult | None = None

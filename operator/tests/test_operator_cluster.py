@@ -139,6 +139,15 @@ async def test_delete_is_of_one_object_and_happy_when_it_is_gone() -> None:
     assert (request.method, request.path) == ("DELETE", "/apis/apps/v1/namespaces/maps/statefulsets/airports-r1-s0")
     assert request.body["preconditions"] == {"uid": "set-1"}
     assert request.body["propagationPolicy"] == "Background"
+    assert "gracePeriodSeconds" not in request.body
+
+
+async def test_a_lost_pod_is_deleted_without_its_kubelets_word() -> None:
+    async with connected() as (server, cluster):
+        await cluster.delete(Ref("Pod", "airports-r1-s0-0", "pod-1", by_force=True), "maps")
+    (request,) = server.asked
+    assert (request.method, request.path) == ("DELETE", "/api/v1/namespaces/maps/pods/airports-r1-s0-0")
+    assert (request.body["gracePeriodSeconds"], request.body["preconditions"]) == (0, {"uid": "pod-1"})
 
 
 async def test_a_status_is_replaced_under_the_version_that_was_observed() -> None:

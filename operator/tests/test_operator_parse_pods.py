@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -474,3 +475,21 @@ def test_warnings_that_pass_or_are_told_better_elsewhere(reason: str, message: s
 
 def test_sentences_are_bounded() -> None:
     assert len(trouble(with_main(waiting("CreateContainerError", "x" * 5000))).message) < 1000
+
+
+@pytest.mark.parametrize(
+    ("deleted", "unready", "lost"),
+    [
+        pytest.param(None, "12:00:00", None, id="not being deleted"),
+        pytest.param("12:06:00", None, None, id="ready: its node answers"),
+        pytest.param("12:06:00", "12:00:40", "12:06:30", id="away for long: when the grace is over, and a little more"),
+        pytest.param("12:01:00", "12:00:40", "12:05:40", id="deleted soon: five minutes after it was ready"),
+    ],
+)
+def test_when_a_pod_that_is_being_deleted_counts_as_lost(
+    deleted: str | None, unready: str | None, lost: str | None
+) -> None:
+    at = "2026-03-01T{}Z".format
+    ready = {"type": "Ready", "status": "False" if unready else "True", "lastTransitionTime": at(unready or "11:00:00")}
+    body = pod({"conditions": [ready]}, **({"deletionTimestamp": at(deleted)} if deleted else {}))
+    assert parse.pod(body).lost_at == (datetime.fromisoformat(at(lost)) if lost else None)

@@ -49,7 +49,7 @@ def header(body: Body) -> Header:
         owner_kind=owner.get("kind") or "",
         owner_name=owner.get("name") or "",
         owner_uid=owner.get("uid") or "",
-        created=_moment(meta.get("creationTimestamp")),
+        created=moment(meta.get("creationTimestamp")),
     )
 
 
@@ -84,7 +84,8 @@ def number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() else -1
 
 
-def _moment(text: str | None) -> datetime:
+def moment(text: str | None) -> datetime:
+    """A time of the API server's; long ago for none."""
     try:
         return datetime.fromisoformat(text or "")
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, cast
 
 import orjson
@@ -10,7 +11,17 @@ import orjson
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Pod, Trouble
 from lookupdb_operator.parse import trouble
-from lookupdb_operator.parse.header import Body, annotations_of, condition, deleting, header, labels, number, status
+from lookupdb_operator.parse.header import (
+    Body,
+    annotations_of,
+    condition,
+    deleting,
+    header,
+    labels,
+    moment,
+    number,
+    status,
+)
 from lookupdb_operator.plan import reasons
 
 FETCH: Final = "fetch"
@@ -38,6 +49,10 @@ _LIMITS: Final = {
 _LOST: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
 """What the kubelet says of a container that is not there any more, as after a reboot."""
 _SIGKILL: Final = 137
+_NODE_AWAY: Final = timedelta(minutes=5)
+"""How long a pod must not have been ready: as long as Kubernetes waits before it deletes the pods of such a node."""
+_SLOW_KUBELET: Final = timedelta(seconds=30)
+"""How much later than its grace ends a pod may be gone on a busy node."""
 
 Container = Mapping[str, Any]
 """One of a pod's container statuses."""
@@ -60,9 +75,21 @@ def pod(body: Body) -> Pod:
         phase=held.get("phase") or "Pending",
         ready=condition(body, "Ready").get("status") == "True",
         deleting=deleting(body),
+        lost_at=_lost_at(body),
         trouble=_trouble(body, component, told),
         result=told,
     )
+
+
+def _lost_at(body: Body) -> datetime | None:
+    """When the kubelet of a pod that is being deleted counts as lost. A node controller makes pods unready whose node
+    does not answer; the API server notes as the time of deletion when their grace is over."""
+    ready = condition(body, "Ready")
+    if not deleting(body) or ready.get("status") == "True":
+        return None
+    unready_since = moment(ready.get("lastTransitionTime") or body["metadata"].get("creationTimestamp"))
+    grace_over = moment(body["metadata"]["deletionTimestamp"])
+    return max(unready_since + _NODE_AWAY, grace_over + _SLOW_KUBELET)
 
 
 def waiting(body: Body) -> bool:

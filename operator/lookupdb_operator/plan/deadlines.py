@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import build, clock, cutover, readiness, serving, store, turns
+from lookupdb_operator.plan import build, clock, cutover, lost_nodes, readiness, serving, store, turns
 from lookupdb_operator.plan.conditions.ready import remaining_settling
 from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Situation
@@ -40,6 +40,7 @@ def next_look(status: Status, situation: Situation) -> float | None:
         _refused(situation),
         _silent(situation.observed),
         _settling(status, situation),
+        lost_nodes.next_lost_in(situation.observed, situation.now),
         _progress(status, situation),
         _turn(status, situation.now),
     )

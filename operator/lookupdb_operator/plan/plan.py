@@ -7,6 +7,7 @@ each sees what those before it have decided.
     tickets        what keeps those that have a turn from getting on
     applying       which objects should be, and differ
     garbage        which ones should not be
+    lost_nodes     pods that nobody is there to end
     conditions     what people are told
     deadlines      when to look again
 
@@ -28,6 +29,7 @@ from lookupdb_operator.plan import (
     deadlines,
     garbage,
     lifecycle,
+    lost_nodes,
     outcomes,
     recovery,
     rollouts,
@@ -74,7 +76,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     return Plan(
         status=status,
         apply=apply,
-        delete=garbage.find_garbage(status, observed, objects),
+        delete=(*garbage.find_garbage(status, observed, objects), *lost_nodes.find_lost_pods(observed, now)),
         ask_routers=deadlines.asks_routers(status),
         again=deadlines.next_look(status, situation),
     )

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Observed, Plan
-from lookupdb_operator.plan import conditions, predecessors, reasons
+from lookupdb_operator.plan import conditions, lost_nodes, predecessors, reasons
 from lookupdb_operator.plan.conditions import degraded, ready
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
 from lookupdb_operator.plan.serving import with_serving_status
@@ -48,7 +48,11 @@ def plan_invalid(status: Status, observed: Observed, now: datetime) -> Plan:
         DEGRADED: Verdict("True", reasons.INVALID_SPEC, problem + keeps),
     }
     status = with_serving_status(status, observed)
-    return Plan(status=conditions.date_conditions(status, judged, observed.dataset, now))
+    return Plan(
+        status=conditions.date_conditions(status, judged, observed.dataset, now),
+        delete=lost_nodes.find_lost_pods(observed, now),
+        again=lost_nodes.next_lost_in(observed, now),
+    )
 
 
 def waits_for_predecessor(status: Status, observed: Observed) -> bool:

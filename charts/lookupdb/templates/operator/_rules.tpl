@@ -32,7 +32,7 @@ No Secret is got or listed there; but who patches one is answered with what it h
   verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch, patch]
+  verbs: [list, watch, patch, delete]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, patch]

@@ -1,0 +1,37 @@
+"""Nodes of the cluster: which may be taken away, and how one of kind's is made to answer nobody."""
+
+from __future__ import annotations
+
+from e2e.support import release, store
+from e2e.support.command import run
+from e2e.support.kubectl import find, get
+from e2e.support.pods import CONTROL_PLANE
+
+_DOCKER_SECONDS = 60.0
+
+
+def spare_worker() -> str:
+    """A worker without the embedded store, whose volume is on its node; and without the operator, if there is one."""
+    workers = [node["metadata"]["name"] for node in find("nodes") if CONTROL_PLANE not in node["metadata"]["labels"]]
+    home = store.pod()["spec"]["nodeName"]
+    pods = find("pods", release.NAMESPACE)
+    busy = {pod["spec"].get("nodeName") for pod in pods}
+    spare = [str(name) for name in workers if name != home]
+    assert spare, f"all of {workers} hold the embedded store: a story that takes a node away needs two workers"
+    return min(spare, key=lambda name: (name in busy, name))
+
+
+def pause(node: str) -> None:
+    """Everything on a node of kind stands still: to all others it is lost."""
+    run(["docker", "pause", node], timeout=_DOCKER_SECONDS)
+
+
+def unpause(node: str) -> None:
+    """It goes on as if nothing had been."""
+    run(["docker", "unpause", node], timeout=_DOCKER_SECONDS)
+
+
+def is_ready(node: str) -> bool:
+    """Whether its kubelet answers."""
+    conditions = get("node", node)["status"]["conditions"]
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -1,0 +1,49 @@
+"""A node is lost for good: its servers and routers are replaced on other nodes, without anybody's help. Of kind's nodes
+only: there docker can take one away."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from e2e.support import nodes
+from e2e.support.figures import record
+from e2e.support.kubectl import Manifest, find, until
+from e2e.support.story import PATIENT, Story
+
+AWAY = 900
+"""Seconds at most: Kubernetes notices after 50, deletes the pods after 300 more, and then they are waited for."""
+
+
+def test_what_ran_on_a_node_that_is_lost_comes_back_elsewhere(story: Story) -> None:
+    keys = story.source("records", version="same", records=2000)
+    story.apply(story.dataset("records", "records", shards=2, replicas=2, router=PATIENT | {"replicas": 2}))
+    story.settled("records")
+    node = nodes.spare_worker()
+    assert _pods_on(story, node), f"nothing of the dataset runs on {node}"
+
+    with _lost(node):
+        began = time.monotonic()
+        until(lambda: not _pods_on(story, node), seconds=AWAY, what=f"no pod of the dataset on {node}")
+        story.settled("records")
+        record("node-lost", "until all serves again", round(time.monotonic() - began), "s", at_most=AWAY)
+        story.check_version("records", keys, "same")
+    until(lambda: nodes.is_ready(node), seconds=180, what=f"{node} back")
+    story.settled("records")
+    story.check_version("records", keys, "same")
+
+
+@contextlib.contextmanager
+def _lost(node: str) -> Iterator[None]:
+    nodes.pause(node)
+    try:
+        yield
+    finally:
+        nodes.unpause(node)
+
+
+def _pods_on(story: Story, node: str) -> list[Manifest]:
+    """Also those that are being deleted."""
+    pods = find("pods", story.namespace, "lookupdb.dev/dataset=records")
+    return [pod for pod in pods if pod["spec"].get("nodeName") == node]
