@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from lookupdb_operator.model import Observed
+from lookupdb_operator.model import Manifest, Observed
 from lookupdb_operator.plan import build, clock, cutover, lost_nodes, readiness, serving, store, turns
 from lookupdb_operator.plan.conditions.ready import remaining_settling
 from lookupdb_operator.plan.rollouts import target_rollout
@@ -31,14 +32,14 @@ def asks_routers(status: Status) -> bool:
     return table is not None and (not table.confirmed_at or cutover.is_draining(status))
 
 
-def next_look(status: Status, situation: Situation) -> float | None:
-    """Seconds until the first of all deadlines; None when there is none."""
+def next_look(status: Status, situation: Situation, apply: Iterable[Manifest]) -> float | None:
+    """Seconds until the first of all deadlines, when ``apply`` is written now; None when there is none."""
     waits = (
         _retry(status, situation),
         _routers(status, situation),
         store.again_in(status, situation),
         _refused(situation),
-        _silent(situation.observed),
+        _silent(situation.observed, apply),
         _settling(status, situation),
         lost_nodes.next_lost_in(situation.observed, situation.now),
         _progress(status, situation),
@@ -93,11 +94,12 @@ def _progress(status: Status, situation: Situation) -> float | None:
     return min((wait for wait in (grace, deadline) if wait > 0), default=None)
 
 
-def _silent(observed: Observed) -> float | None:
+def _silent(observed: Observed, apply: Iterable[Manifest]) -> float | None:
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
     stuck = (
-        any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
+        any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may not be let in
+        or any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
         or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
         or any(one.replicas and (one.rollout, one.shard) not in pods for one in observed.sets)
     )

@@ -78,7 +78,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         apply=apply,
         delete=(*garbage.find_garbage(status, observed, objects), *lost_nodes.find_lost_pods(observed, now)),
         ask_routers=deadlines.asks_routers(status),
-        again=deadlines.next_look(status, situation),
+        again=deadlines.next_look(status, situation, apply),
     )
 
 
