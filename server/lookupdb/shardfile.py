@@ -211,7 +211,15 @@ class Shard:
     def find(self, key: bytes) -> bytes | None:
         """The RESP bulk string stored under ``key`` (1 to 511 bytes), or None. Raises DamagedValue."""
         stored: bytes | None = self.txn.get(key)
-        return None if stored is None else expand(stored, self.inflate)
+        return None if stored is None else self.expand(stored)
+
+    def expand(self, stored: bytes) -> bytes:
+        """The RESP bulk string that ``stored``, a value of this file, stands for. Raises DamagedValue."""
+        try:
+            return expand(stored, self.inflate)
+        except DamagedValue as error:
+            message = f"{self.path}: a stored value is damaged: {error.message}"
+            raise DamagedValue(message, hint="fetch or build it again") from error
 
     def renew(self) -> None:
         """Begin another ``txn`` after an error of LMDB, which answers any further read of the same with an error."""

@@ -18,6 +18,7 @@ from lookupdb import shardfile
 from lookupdb.errors import CorruptFile
 from lookupdb.serve.damage import DAMAGED
 from lookupdb.shardfile import MAX_VALUE_BYTES, frame
+from lookupdb.store import inspection
 
 BAD = "key 137"
 VALUES = {f"key {number}": b"value %d of the sample " % number * 4 for number in range(500)}
@@ -223,3 +224,5 @@ def test_a_reader_of_the_file_is_told_of_a_damaged_value(tmp_path: Path) -> None
         assert shard.find(b"key 1") == frame(VALUES["key 1"])
         with pytest.raises(CorruptFile, match="does not decompress"):
             shard.find(BAD.encode())
+        with pytest.raises(CorruptFile, match=r"shard-00000-of-00001.lmdb: a stored value is damaged"):
+            inspection.sample([shard], count=500)

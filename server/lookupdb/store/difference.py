@@ -107,7 +107,7 @@ def _is_same(old: _Entry, new: _Entry) -> bool:
 
 
 def _framed(entry: _Entry) -> bytes:
-    return entry[1] if entry[1][0] == FRAMED else entry[2].inflate(entry[1])
+    return entry[2].expand(entry[1])
 
 
 def _value(entry: _Entry) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from lookupdb.shardfile import FRAMED, Shard, unframe
+from lookupdb.shardfile import Shard, unframe
 
 SAMPLES: Final = 5
 
@@ -61,7 +61,4 @@ def figures(shards: Sequence[Shard]) -> Figures:
 def sample(shards: Sequence[Shard], count: int = SAMPLES) -> list[tuple[bytes, bytes]]:
     """The first ``count`` keys of the first shards that have any, with their values."""
     records = ((shard, key, stored) for shard in shards for key, stored in shard.items())
-    return [
-        (key, unframe(stored if stored[0] == FRAMED else shard.inflate(stored)))
-        for shard, key, stored in islice(records, count)
-    ]
+    return [(key, unframe(shard.expand(stored))) for shard, key, stored in islice(records, count)]
