@@ -149,6 +149,7 @@ class Table:
     """Endpoints of each shard that it names: pods 0 to replicas-1."""
     workers: int
     written_at: str
+    """Or when a router was found that had come up with an older one, and is to take this one up."""
     confirmed_at: str = ""
     """When every router had confirmed it; from then on the drain time runs. Empty: not yet."""
 

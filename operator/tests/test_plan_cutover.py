@@ -183,10 +183,13 @@ class TestDraining:
         name = _routers(world)[0]
         table = world.pods[name].table
         world.pods[name].table = {**(table or {}), "version": 1}
-        planned = world.look()
+        planned = world.reconcile()
         assert deleted(planned) == set()
-        assert name in condition(planned, "RolledOut").message
+        assert says(planned)["RolledOut"] == "False Confirming"
         world.pods[name].table = table
+        assert says(world.reconcile())["RolledOut"] == "True Draining"
+        assert deleted(world.look()) == set(), "lookups that it began are still in flight"
+        world.now += timedelta(seconds=13)
         assert "StatefulSet/airports-r1-s0" in deleted(world.look())
 
     def test_waits_longer_while_a_router_is_being_stopped_that_still_takes_requests(self) -> None:

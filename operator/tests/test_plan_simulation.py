@@ -31,6 +31,16 @@ def test_whatever_fails_what_serves_stays_and_in_the_end_all_is_as_asked_for(ten
     assert sum(life.conflicts for life in lives) > 0
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_newer_data_is_served_again_and_again_however_often_it_comes(seed: int) -> None:
+    simulation = Simulation(seed)
+    takes = simulation.world.takes
+    lasted = simulation.live_under_refreshes(900)
+    once = takes.build + takes.start + takes.slow_table + 10
+    assert len(lasted) > 900 / (4 * once)
+    assert max(lasted) < 4 * once + 130, lasted  # 120 s of them are what a router that is down may have mounted
+
+
 def _changed(change: Callable[[Plan, Observed], Plan]) -> Planner:
     def planner(observed: Observed, config: Config, now: datetime) -> Plan:
         return change(plan(observed, config, now), observed)
@@ -113,6 +123,23 @@ def _forgets_rollouts_named_before(observed: Observed, config: Config, now: date
     )
 
 
+def _forgets_which_refresh_was_answered(observed: Observed, config: Config, now: datetime) -> Plan:
+    status = observed.dataset.status
+    status = replace(
+        status,
+        refreshed_by=0,
+        generations=tuple(replace(one, refresh=observed.dataset.refresh) for one in status.generations),
+    )
+    planned = plan(replace(observed, dataset=replace(observed.dataset, status=status)), config, now)
+    return planned
+
+
+def _is_in_a_hurry(observed: Observed, config: Config, now: datetime) -> Plan:
+    """Believes that what routers that are down have mounted is what was written last."""
+    others = tuple(pod for pod in observed.pods if pod.component != names.ROUTER or pod.ready)
+    return plan(replace(observed, pods=others), config, now)
+
+
 MUTANTS: list[Any] = [
     pytest.param(_changed(_retires_at_once), id="retires without waiting for routers"),
     pytest.param(_changed(_scales_down_before_the_table_says_so), id="scales down before the table says so"),
@@ -123,6 +150,8 @@ MUTANTS: list[Any] = [
     pytest.param(_changed(_is_never_done), id="writes at every pass"),
     pytest.param(_believes_routers_unasked, id="takes routers for confirmed"),
     pytest.param(_forgets_rollouts_named_before, id="forgets what older tables name"),
+    pytest.param(_forgets_which_refresh_was_answered, id="forgets which refresh was answered"),
+    pytest.param(_is_in_a_hurry, id="does not wait for routers that are down"),
 ]
 
 

@@ -42,6 +42,18 @@ def confirm_table(status: Status, situation: Situation) -> Status:
     )
 
 
+def reopen_table(status: Status, situation: Situation) -> Status:
+    """``status`` with a routing table that is to be confirmed again, when a router answers from an older one while what
+    that references is kept: lookups that it begins have to drain, too."""
+    table, reports = status.table, situation.observed.routers
+    if table is None or not is_draining(status):
+        return status
+    answers = (reports[pod.uid] for pod in routers.answering(situation.observed) if pod.uid in reports)
+    if not any(0 < (report.table_version or 0) < table.version for report in answers):
+        return status
+    return replace(status, table=replace(table, written_at=clock.written(situation.now), confirmed_at=""))
+
+
 def retire_rollouts(status: Status, situation: Situation) -> Status:
     """``status`` without the rollouts, and the servers, that no routing table in effect references any more, once the
     drain time has passed and the routers still say that it is in effect everywhere: one that was started meanwhile may

@@ -88,6 +88,17 @@ RECOVER: Final = Transition(
 TRANSITIONS: Final = (
     RECOVER,
     Transition(
+        name="reopen",
+        step=cutover.reopen_table,
+        edges=(
+            (RolloutPhase.ACTIVE, RolloutPhase.REFERENCED),
+            (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
+        ),
+        when="a router came up with an older table while another rollout drains",
+        written_first="`table.confirmedAt` is empty",
+        may_be_deleted="nothing: it is confirmed again, and the drain time begins again",
+    ),
+    Transition(
         name="confirm",
         step=cutover.confirm_table,
         edges=(

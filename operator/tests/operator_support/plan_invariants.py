@@ -38,11 +38,31 @@ class Invariants:
     lookups: list[tuple[dict[str, Any], datetime]] = field(default_factory=list)
     """Tables that lookups in flight were begun on, and until when."""
     cutovers: int = 0
+    reads: int = 0
+    """How often any builder has read its source."""
+    read_by: dict[str, int] = field(default_factory=dict)
+    """Build → the number of its read."""
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """Generation → fingerprint of its source."""
+    last_read: dict[str, int] = field(default_factory=dict)
+    """Fingerprint → the number of the last read that found it."""
+    has_forgotten: bool = False
+    answered: int = 0
+    """The number of the read with which the last refresh was answered."""
 
     def forget(self, generations: set[str], rollouts: set[str]) -> None:
         """Status was lost: only builds of ``generations`` and these ``rollouts`` are remembered by anything."""
         self.builds = {name: told for name, told in self.builds.items() if name in generations}
         self.rollouts = {name: template for name, template in self.rollouts.items() if name.split()[0] in rollouts}
+        self.answered = 0
+        self.has_forgotten = True
+
+    def read(self, build: str, fingerprint: str, *, publishes: bool) -> None:
+        """A builder reads its source."""
+        self.reads += 1
+        self.read_by[build] = self.last_read[fingerprint] = self.reads
+        if publishes:
+            self.fingerprints[build] = fingerprint
 
     def written(self, manifest: Manifest, before: Manifest | None) -> None:
         """An object is created or replaced."""
@@ -82,9 +102,26 @@ class Invariants:
         if before.table is not None and not forgets and (after.table is None or after.table.version < version):
             raise Broken("the routing table's version goes back")
         _check_transitions(before, after, was_lost=forgets)
+        self._check_freshness(before, after)
         rolled = {rollout.generation for rollout in after.rollouts if rollout.template}
         if not rolled <= {generation.generation for generation in after.generations}:
             raise Broken("a generation that is rolled out is not kept")
+
+    def _check_freshness(self, before: Status, after: Status) -> None:
+        """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was
+        answered."""
+        if after.refreshed != before.refreshed and before.build is not None:
+            self.answered = self.read_by.get(before.build.generation, self.answered)
+        known = {rollout.rollout: rollout for rollout in before.rollouts}
+        gone_back_to = after.table.rollout if after.table and after.table.version > self.last_version else ""
+        is_candidate = gone_back_to in known and not known[gone_back_to].referenced_replicas
+        is_served = before.table is not None and before.table.rollout == gone_back_to
+        for rollout in after.rollouts:
+            is_new = rollout.rollout not in known and bool(rollout.template)
+            if is_new or (rollout.rollout == gone_back_to and not is_candidate and not is_served):
+                read = self.last_read.get(self.fingerprints.get(rollout.generation, ""))
+                if read is not None and read < self.answered:
+                    raise Broken(f"{rollout.generation} is rolled out, and older than the refresh that was answered")
 
     def deleted(self, manifest: Manifest, status: Status) -> None:
         """The operator deletes an object while its status is ``status``."""

@@ -25,6 +25,7 @@ class Thing:
     manifest: Manifest
     uid: str
     born: datetime
+    changed: datetime
 
 
 @dataclass

@@ -90,6 +90,8 @@ class World:
     fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
     """How a build of a spec ends other than well."""
     turns: Turns = field(default_factory=Turns)
+    loses_nudge: Callable[[], bool] = lambda: False
+    """Whether a kubelet does not sync a pod's volumes though the pod was annotated."""
     fenced: bool = True
     """Whether a status that is as observed is written all the same before anything else is."""
     writes: int = 0
@@ -231,7 +233,7 @@ class World:
     def apply(self, manifest: Manifest) -> None:
         key = manifest["kind"], manifest["metadata"]["name"]
         self.writes += 1
-        why = self.refuses(manifest)
+        why = self.refuses(manifest) or self._refuses_change(key, manifest)
         if why:
             self.refusals[key] = why
             return
@@ -244,6 +246,13 @@ class World:
             self._apply(key, manifest)
         self.check()
 
+    def _refuses_change(self, key: Key, manifest: Manifest) -> str:
+        """A Job cannot be changed. Nobody tries to, unless status and what was seen of the cluster are lost at once."""
+        before = self.things.get(key)
+        if key[0] != "Job" or before is None or not self.invariants.has_forgotten:
+            return ""
+        return "" if manifest["spec"] == before.manifest["spec"] else "spec.template: field is immutable"
+
     def _apply(self, key: Key, manifest: Manifest) -> None:
         before = self.things.get(key)
         if key[0] == "StatefulSet" and "template" not in manifest["spec"]:
@@ -254,15 +263,15 @@ class World:
         self.invariants.written(manifest, None if before is None else before.manifest)
         if before is None:
             self._made += 1
-            self.things[key] = Thing(manifest, f"{key[0]}-{self._made}", self.now)
+            self.things[key] = Thing(manifest, f"{key[0]}-{self._made}", self.now, self.now)
         else:
-            before.manifest = manifest
+            before.manifest, before.changed = manifest, self.now
 
     def _nudge(self, manifest: Manifest) -> None:
         pod = self.pods.get(manifest["metadata"]["name"])
         if pod is not None and pod.uid == manifest["metadata"]["uid"]:
             pod.annotation = manifest["metadata"]["annotations"][names.TABLE_VERSION]
-            pod.nudged = self.now
+            pod.nudged = None if self.loses_nudge() else self.now
 
     def delete(self, ref: Ref) -> None:
         self.writes += 1
@@ -291,6 +300,7 @@ class World:
             elif thing.manifest["kind"] == "Deployment":
                 self._keep_routers(thing)
         for pod in list(self.pods.values()):
+            self._need_secret(pod)
             if pod.component == names.ROUTER:
                 self._run_router(pod)
             elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and self.secret is not None:
@@ -298,6 +308,14 @@ class World:
             if pod.dies_at is not None and self.now >= pod.dies_at:
                 del self.pods[pod.name]
         self.check()
+
+    def _need_secret(self, pod: Process) -> None:
+        """Builders and shard servers are not started without the store's Secret, and say so."""
+        lacks = self.secret is None and pod.component != names.ROUTER and not pod.ready and not pod.ended
+        if lacks and pod.trouble is None:
+            pod.trouble = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
+        elif not lacks and pod.trouble is not None and pod.trouble.reason == reasons.SECRET_MISSING:
+            pod.trouble = None
 
     def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
         """Reconcile and let time pass until nothing more is to be done, or ``until``."""
@@ -385,7 +403,11 @@ class World:
         known = self.published.get(generation)
         if known not in (None, content):
             return BuildResult("failed", reason=reasons.GENERATION_EXISTS, message=f"{generation} exists", exit_code=5)
-        if "--unless-fingerprint" in words and words[words.index("--unless-fingerprint") + 1] == content[-64:]:
+        is_unchanged = (
+            "--unless-fingerprint" in words and words[words.index("--unless-fingerprint") + 1] == content[-64:]
+        )
+        self.invariants.read(generation, content[-64:], publishes=not is_unchanged)
+        if is_unchanged:
             return BuildResult("unchanged", fingerprint=content[-64:])
         self.published[generation] = content
         outcome = "built" if known is None else "adopted"
@@ -440,7 +462,7 @@ class World:
         if pod.mounted is not None and pod.mounted["version"] >= content["version"]:
             return
         nudged = pod.nudged is not None and pod.annotation == str(content["version"])
-        since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.born)
+        since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.changed)
         if (self.now - since).total_seconds() >= (self.takes.table if nudged else self.takes.slow_table):
             pod.mounted = content
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, Observed, Ref, Trouble
 from lookupdb_operator.plan import plan, reasons
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import Generation, Status
 from operator_support.plan_things import UID, Process, Takes
 from operator_support.plan_world import Conflict, Planner, World
 
@@ -46,8 +46,14 @@ class Simulation:
         self._snapshots: deque[Observed] = deque(maxlen=_REMEMBERED)
         self._flaky = self._random.choice([0.0, 0.02, 0.1])
         chance = self._random.random
-        takes = Takes(build=1 + 4 * chance(), start=1 + 5 * chance(), table=0.5 + 2 * chance(), stop=4 * chance())
+        slow = self._random.choice([1.0, 1.0, 10.0])
+        takes = Takes(
+            build=1 + 4 * chance(), start=1 + 5 * slow * chance(), table=0.5 + 2 * chance(), stop=4 * chance()
+        )
+        self._data = 0
         self.world = World(planner=self._late, takes=takes, fails=self._fails, refuses=self._refuses)
+        self.world.loses_nudge = lambda: self._random.random() < 0.1
+        self.world.content_of_source = lambda source: f"{source} data {self._data}"
         self.world.edit(rollout={"drainSeconds": 5}, gates={"minRecords": 1}, serving={"workers": 1})
 
     def live(self, moments: int) -> Life:
@@ -61,6 +67,25 @@ class Simulation:
         world.settle(CONVERGES_WITHIN)
         self._check_settled()
         return Life(world.invariants.cutovers, self._conflicts, world.writes)
+
+    def live_under_refreshes(self, seconds: int) -> list[float]:
+        """A life in which new data comes all the time, pods and routers die, and nothing else happens: how long it
+        took each time until newer data was served."""
+        world = self.world
+        world.settle(CONVERGES_WITHIN)
+        begin = last_change = world.now
+        changes: list[float] = []
+        active = world.status.generation
+        while (world.now - begin).total_seconds() < seconds:
+            for chance, disturbance in ((0.4, self._refresh), (0.02, self._kill), (0.02, self._crash_router)):
+                if self._random.random() < chance:
+                    disturbance()
+            self._reconcile()
+            world.step(self._random.choice([0.5, 1.0, 2.0]))
+            if world.status.generation != active:
+                changes.append((world.now - last_change).total_seconds())
+                active, last_change = world.status.generation, world.now
+        return [*changes, (world.now - last_change).total_seconds()]
 
     def _late(self, observed: Observed, config: Any, now: Any) -> Any:
         return self._planner(observed, config, now - self._clock)
@@ -97,6 +122,9 @@ class Simulation:
             (0.02, self._lose_result),
             (0.02, self._change_store),
             (0.02, self._lose_status),
+            (0.05, self._refresh),
+            (0.03, self._crash_router),
+            (0.03, self._lose_server),
         ):
             if self._random.random() < chance:
                 disturbance()
@@ -117,7 +145,24 @@ class Simulation:
         elif what == "gates":
             self.world.edit(gates={"minRecords": pick([1, 2])})
         else:
-            self.world.annotate(pick(["a", "b", "c"]))
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """There is new data, or there is not, and the annotation says so; at times with a value that it had before."""
+        self._data += self._random.choice([0, 1, 1])
+        self.world.annotate(self._random.choice(["a", "b", f"data {self._data}"]))
+
+    def _crash_router(self) -> None:
+        routers = [pod for pod in self.world.pods.values() if pod.component == names.ROUTER]
+        if routers:
+            self.world.crash(self._random.choice(routers), self._random.choice([1.0, 10.0, 100.0]))
+
+    def _lose_server(self) -> None:
+        """Its node is gone, and no other has room."""
+        servers = [pod for pod in self.world.pods.values() if pod.component == names.SHARDS]
+        if servers:
+            server = self._random.choice(servers)
+            server.ready, server.trouble = False, Trouble(reasons.UNSCHEDULABLE, "no node takes it")
 
     def _kill(self) -> None:
         pods = list(self.world.pods.values())
@@ -178,8 +223,15 @@ class Simulation:
 
     def _calm(self) -> None:
         self._flaky = 0.0
+        for pod in self.world.pods.values():
+            if pod.component == names.SHARDS:
+                pod.trouble = None
         if self.world.given["source"]["url"] == "s3://data/broken.csv":
             self.world.edit(source={"url": "s3://data/v1.csv"})
+
+    def _check_fresh(self, active: Generation) -> None:
+        world = self.world
+        assert world.refresh in ("", active.refresh), "the refresh that is asked for is not answered"
 
     def _check_settled(self) -> None:
         world = self.world
@@ -191,6 +243,7 @@ class Simulation:
         assert active.content == parsed.content_hash(), "what serves is not what is asked for"
         assert world.status.table.replicas == parsed.replicas
         assert len(world.status.rollouts) == 1
+        self._check_fresh(active)
         served = {key for key in world.things if key[0] == "StatefulSet"}
         rollout = world.status.table.rollout
         asked = {("StatefulSet", names.shard_set(parsed.name, rollout, shard)) for shard in range(parsed.shards)}
