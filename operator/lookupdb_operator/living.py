@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
@@ -19,12 +21,18 @@ log = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
 KEY: Final = "living.json"
+WRITTEN_AT: Final = "writtenAt"
 _KEEP: Final = 3
 """keepGenerations of a dataset whose spec cannot be read."""
+REFRESH_SECONDS: Final = 600.0
+"""So old a list is written anew though nothing has changed: the sweep refuses one that is older than an hour."""
 
 
 class Living:
-    """Writes the list when it changes. Must not be asked to before everything that lives is held."""
+    """Writes the list when it changes, and now and then, because it carries its age.
+
+    Must not be asked to before everything that lives is held.
+    """
 
     def __init__(
         self,
@@ -35,6 +43,7 @@ class Living:
         name: str,
         cluster_id: str,
         namespaces: tuple[str, ...],
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._cache = cache
         self._cluster = cluster
@@ -42,11 +51,12 @@ class Living:
         self._name = name
         self._cluster_id = cluster_id
         self._namespaces = namespaces
-        self._written: str | None = None
+        self._now = now
+        self._written: Mapping[str, Any] | None = None
 
     async def write(self) -> None:
-        """Write the list if it is not what the cluster has. Raises what ``api`` raises."""
-        text = self._text()
+        """Write the list if it is not what the cluster has, or that is old. Raises what ``api`` raises."""
+        desired = self._document()
         if self._written is None:
             there = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name) or {}
             if there and _labels(there).get(names.MANAGED_BY) != names.FIELD_MANAGER:
@@ -55,9 +65,10 @@ class Living:
                     f"it is not the operator's, which would keep the list of datasets in it: rename or delete it in"
                     f" namespace {self._namespace}; until then the sweep removes nothing",
                 )
-            self._written = (there.get("data") or {}).get(KEY)
-        if text == self._written:
+            self._written = _parsed((there.get("data") or {}).get(KEY))
+        if not _needs_writing(desired, self._written):
             return
+        text = orjson.dumps(desired, option=orjson.OPT_INDENT_2).decode()
         await self._cluster.apply(
             {
                 "apiVersion": kinds.CONFIG_MAP.api_version,
@@ -70,22 +81,42 @@ class Living:
                 "data": {KEY: text},
             }
         )
-        self._written = text
+        self._written = desired
 
-    def _text(self) -> str:
+    def _document(self) -> Mapping[str, Any]:
         datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
-        return orjson.dumps(document(self._cluster_id, self._namespaces, datasets), option=orjson.OPT_INDENT_2).decode()
+        return document(self._cluster_id, self._namespaces, datasets, self._now())
+
+
+def _parsed(text: str | None) -> Mapping[str, Any] | None:
+    """The list that the cluster has; None for what is none."""
+    try:
+        members = orjson.loads(text or "")
+    except ValueError:
+        return None
+    return members if isinstance(members, dict) else None
+
+
+def _needs_writing(desired: Mapping[str, Any], written: Mapping[str, Any] | None) -> bool:
+    if written is None or {**written, WRITTEN_AT: None} != {**desired, WRITTEN_AT: None}:
+        return True
+    try:
+        age = datetime.fromisoformat(desired[WRITTEN_AT]) - datetime.fromisoformat(written[WRITTEN_AT])
+    except (ValueError, KeyError, TypeError):
+        return True
+    return abs(age.total_seconds()) >= REFRESH_SECONDS
 
 
 def _labels(manifest: Manifest) -> Mapping[str, str]:
     return manifest["metadata"].get("labels") or {}
 
 
-def document(cluster_id: str, namespaces: tuple[str, ...], datasets: list[Dataset]) -> Mapping[str, Any]:
-    """The list. ``namespaces`` are those that it is complete for; none means all."""
+def document(cluster_id: str, namespaces: tuple[str, ...], datasets: list[Dataset], now: float) -> Mapping[str, Any]:
+    """The list, written ``now``. ``namespaces`` are those that it is complete for; none means all."""
     return {
         "formatVersion": FORMAT_VERSION,
         "cluster": cluster_id,
+        WRITTEN_AT: datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         **({"namespaces": sorted(namespaces)} if namespaces else {}),
         "datasets": [
             {

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import orjson
 import pytest
 
+from lookupdb.errors import UsageError
 from lookupdb.store import living as living_list
 from lookupdb_operator.api import Refused
 from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.living import Living, document, protected
+from lookupdb_operator.living import REFRESH_SECONDS, Living, document, protected
 from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Build, Generation, Rollout, Status, Table
 
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()
 GENERATION = Generation("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
 STATUS = Status(
     generation="g9",
@@ -61,10 +64,11 @@ def test_everything_that_serves_or_is_being_built_is_protected() -> None:
 
 
 def test_the_document() -> None:
-    told = document("cluster-uid", (), [dataset("airports", keepGenerations=5), dataset("rivers")])
+    told = document("cluster-uid", (), [dataset("airports", keepGenerations=5), dataset("rivers")], NOON)
     assert told == {
         "formatVersion": 1,
         "cluster": "cluster-uid",
+        "writtenAt": "2030-01-01T12:00:00Z",
         "datasets": [
             {
                 "namespace": "shop",
@@ -76,22 +80,26 @@ def test_the_document() -> None:
             for name, keep in (("airports", 5), ("rivers", 3))
         ],
     }
-    assert document("c", ("b", "a"), [])["namespaces"] == ["a", "b"], "the rest must not be taken for dead"
+    assert document("c", ("b", "a"), [], NOON)["namespaces"] == ["a", "b"], "the rest must not be taken for dead"
 
 
 def test_the_sweep_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "living.json"
-    file.write_bytes(orjson.dumps(document("cluster-uid", (), [dataset("airports", keepGenerations=5)])))
+    file.write_bytes(orjson.dumps(document("cluster-uid", (), [dataset("airports", keepGenerations=5)], NOON)))
     (found,) = living_list.read(file, "cluster-uid").values()
     assert (found.address.namespace, found.address.name, found.keep) == ("shop", "airports", 5)
     assert found.protect == protected(STATUS)
     assert living_list.namespaces_of(file) is None
-    file.write_bytes(orjson.dumps(document("cluster-uid", ("shop",), [])))
+    living_list.check_age(file, NOON + REFRESH_SECONDS, 3600)
+    with pytest.raises(UsageError, match=r"2\.0 hours ago"):
+        living_list.check_age(file, NOON + 7200, 3600)
+    file.write_bytes(orjson.dumps(document("cluster-uid", ("shop",), [], NOON)))
     assert living_list.namespaces_of(file) == frozenset({"shop"})
 
 
-async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_starts() -> None:
+async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operator_that_starts() -> None:
     cluster, cache = FakeCluster(), FakeCache(dataset("airports"))
+    now = NOON
 
     def living() -> Living:
         return Living(
@@ -101,6 +109,7 @@ async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_st
             name="living",
             cluster_id="cluster-uid",
             namespaces=(),
+            now=lambda: now,
         )
 
     first = living()
@@ -112,6 +121,14 @@ async def test_it_is_written_when_it_changes_and_not_by_another_operator_that_st
     await first.write()
     assert cluster.writes == 2
     assert orjson.loads((cluster.held or {})["data"]["living.json"])["datasets"] == []
+    now += REFRESH_SECONDS - 1
+    await first.write()
+    assert cluster.writes == 2
+    now += 1
+    await living().write()
+    await first.write()
+    assert cluster.writes == 4, "each knows what it has written itself"
+    assert orjson.loads((cluster.held or {})["data"]["living.json"])["writtenAt"] == "2030-01-01T12:10:00Z"
 
 
 async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,9 @@ class Place:
             }
             for one in datasets
         ]
-        self.list.write_text(json.dumps({"formatVersion": 1, "cluster": "c1", "datasets": entries, **changes}))
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        members = {"formatVersion": 1, "cluster": "c1", "writtenAt": now, "datasets": entries, **changes}
+        self.list.write_text(json.dumps(members))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +121,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def run(place: Place, *more: str, cluster: str = "c1") -> Result:
-    words = ["--store", place.url, "--cluster-id", cluster, "--living", str(place.list), "--grace", "24h", *more]
+    words = ["--store", place.url, "--cluster-id", cluster, "--living", str(place.list), "--grace", "24h"]
+    words += ["--max-age", "1000h", *more]  # the tests' clock is days ahead
     return CliRunner().invoke(verb.command, words, standalone_mode=False)
 
 
@@ -311,6 +316,27 @@ class TestRefused:
         assert isinstance(error, UsageError)
         assert "is not the living list of cluster c1" in error.message
         assert said in error.message
+        assert people.note(MARK) is None
+
+    @pytest.mark.parametrize(
+        ("written", "said"),
+        [
+            (
+                "2020-01-01T00:00:00Z",
+                r"was written at 2020-01-01T00:00:00\+00:00, \d+\.\d hours ago: expected at most 1 h",
+            ),
+            ("2120-01-01T00:00:00Z", "in the future: expected at most 1 hours ago"),
+            (None, "does not say when it was written"),
+            ("yesterday", "does not say when it was written"),
+        ],
+    )
+    def test_a_living_list_that_is_old(self, tmp_path: Path, written: str | None, said: str) -> None:
+        place = Place(tmp_path, str(tmp_path / "store"), None)
+        people = place.publish(place.dataset("people"), "g1")
+        place.living(writtenAt=written)
+        error = run(place, "--max-age", "1h").exception
+        assert isinstance(error, UsageError)
+        assert re.search(said, error.message)
         assert people.note(MARK) is None
 
     def test_a_living_list_that_is_not_there_or_cut_short(self, tmp_path: Path) -> None:

@@ -58,9 +58,17 @@ class Duration(click.ParamType[float]):
     default="24h",
     help="How long a dataset must not have been living, and an unfinished generation not have changed.",
 )
+@option(
+    "--max-age",
+    type=Duration(),
+    default="1h",
+    help="How old the list may be: its operator writes it anew every ten minutes.",
+)
 @option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 @log_format
-def command(store_url: str, cluster_id: str | None, living_list: Path, grace: float, dry_run: bool) -> None:
+def command(
+    store_url: str, cluster_id: str | None, living_list: Path, grace: float, max_age: float, dry_run: bool
+) -> None:
     """Remove from a store what belongs to no living dataset of a cluster.
 
     \b
@@ -73,13 +81,16 @@ def command(store_url: str, cluster_id: str | None, living_list: Path, grace: fl
     the mark has stood for the grace period. A generation whose builder is alive stays, and so does whatever is not
     known.
 
-    The list has the members formatVersion (1), cluster, and datasets: [{namespace, name, uid, keep, protect}]; with
-    namespaces: [...], only what is in those is swept. Of another cluster or another format it is refused. Standard
-    output gets a line for each thing removed, and then the sums as one line of JSON.
+    The list has the members formatVersion (1), cluster, writtenAt (ISO 8601), and datasets: [{namespace, name, uid,
+    keep, protect}]; with namespaces: [...], only what is in those is swept. One of another cluster or format, or older
+    than --max-age, is refused. Standard output gets a line for each thing removed, and then the sums as one line of
+    JSON.
     """
     cluster_id = cluster_id or living.cluster_of(living_list)
     place = store.open(store_url, cluster_id)
-    sweep = Sweep(living.read(living_list, cluster_id), grace=grace, now=time.time(), dry=dry_run)
+    now = time.time()
+    living.check_age(living_list, now, max_age)
+    sweep = Sweep(living.read(living_list, cluster_id), grace=grace, now=now, dry=dry_run)
     spanned = living.namespaces_of(living_list)
     found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
     for sentence in sweep.run(place.at(address) for address in found):

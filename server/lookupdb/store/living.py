@@ -3,6 +3,7 @@ and of the very cluster that is swept: what it does not name is removed."""
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,25 @@ class Living:
     """So many of the newest generations."""
     protect: frozenset[str]
     """And these: what serves, what is rolled out. What is newer than all of them stays too; none: everything stays."""
+
+
+def check_age(path: Path, now: float, most_seconds: float) -> None:
+    """Raises UsageError when the list in the file at ``path`` is older than that at ``now``, or does not tell its age:
+    a dataset that came since would be taken for dead, and what has come to serve since for old."""
+    try:
+        written = datetime.datetime.fromisoformat(_typed(orjson.loads(_text(path))["writtenAt"], str, "writtenAt"))
+        age = now - written.timestamp()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} does not say when it was written: {type(error).__name__}: {error}",
+            hint="its operator writes writtenAt, and the list anew, every ten minutes: look whether it runs",
+        ) from error
+    if not -most_seconds <= age <= most_seconds:
+        when = "in the future" if age < 0 else f"{age / 3600:.1f} hours ago"
+        raise UsageError(
+            f"{path} was written at {written.isoformat()}, {when}: expected at most {most_seconds / 3600:g} hours ago",
+            hint="its operator writes it anew every ten minutes: look whether it runs, or give --max-age",
+        )
 
 
 def cluster_of(path: Path) -> str:
