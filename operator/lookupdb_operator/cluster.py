@@ -6,7 +6,7 @@ Methods raise what ``api`` raises: NotFound, Conflict, Refused, Unreachable.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -161,10 +161,10 @@ class Cluster:
             "POST", kinds.EVENT.path(dataset.namespace), what=_what(kinds.EVENT, f"about {dataset.name}"), body=body
         )
 
-    async def warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, Warned]:
-        """The latest Warning event about each of ``uids``, where there is one, of the namespace's events."""
+    async def warnings(self, namespace: str) -> Mapping[str, Warned]:
+        """By uid the latest Warning event about each object of the namespace, of as many events as are read."""
         latest: dict[str, tuple[str, Warned]] = {}
-        wanted, query = frozenset(uids), {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
+        query = {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
         for _ in range(_PAGES_OF_EVENTS):
             page = await self._api.request(
                 "GET", kinds.EVENT.path(namespace), what=f"the events of {namespace}", query=query
@@ -172,8 +172,9 @@ class Cluster:
             for event in page.get("items") or ():
                 uid = (event.get("involvedObject") or {}).get("uid")
                 when = _last_seen(event)
-                if uid in wanted and (uid not in latest or when >= latest[uid][0]):
-                    latest[uid] = (when, Warned(event.get("reason") or "", event.get("message") or ""))
+                if uid and (uid not in latest or when >= latest[uid][0]):
+                    message = _shortened(event.get("message") or "", _EVENT_MESSAGE_AT_MOST)
+                    latest[uid] = (when, Warned(event.get("reason") or "", message))
             more = (page.get("metadata") or {}).get("continue")
             if not more:
                 break

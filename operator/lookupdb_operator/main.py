@@ -30,6 +30,7 @@ from lookupdb_operator.plan.turns import DEFAULT_LIMIT, TurnQueues
 from lookupdb_operator.queue import Queue, Workers
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.resync import Resync, wait_for_api
+from lookupdb_operator.router_polls import RouterPolls
 from lookupdb_operator.store_access import Store
 from lookupdb_operator.turn_taking import Decide, TurnTaking
 
@@ -98,6 +99,7 @@ class _Operator:
         self._workers: Workers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None
         self._port: Port | None = None
+        self._polls = RouterPolls(self._cluster, self._queue.add)
         self._reflecting: asyncio.Task[None] | None = None
         self.informers = Informers(
             self._cache, self._queue, api, options.namespaces, progressed=self._metrics.progressed
@@ -121,7 +123,7 @@ class _Operator:
         await wait_for_api(self._listing)
         reconciler = Reconciler(
             cache=self._cache,
-            observer=Observer(self._cache, self._cluster),
+            observer=Observer(self._cache, self._cluster, self._polls),
             cluster=self._cluster,
             config=config,
             store=lambda: self._store.access,
@@ -181,6 +183,7 @@ class _Operator:
                 await task
         if self._workers:
             await self._workers.stop()
+        await self._polls.close()
         if self._port:
             await self._port.close()
 

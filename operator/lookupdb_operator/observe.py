@@ -12,28 +12,34 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lookupdb_operator import names, parse
+from lookupdb_operator import parse
 from lookupdb_operator.api import ApiError
 from lookupdb_operator.cache import CachedObject, Key, ObjectCache
 from lookupdb_operator.cluster import Cluster, Warned
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.model import BuildJob, Observed, Pod, RouterReport, ShardSet
+from lookupdb_operator.model import BuildJob, Observed, Pod, ShardSet
+from lookupdb_operator.router_polls import RouterPolls
 
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 5.0
 """How long something may not get on before events are read for why."""
-_ROUTERS_ASKED_AT_ONCE: Final = 32
+_WARNINGS_KEPT_SECONDS: Final = 5.0
 
 
 class Observer:
     """Completes what is cached with what has to be asked."""
 
     def __init__(
-        self, cache: ObjectCache, cluster: Cluster, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        cache: ObjectCache,
+        cluster: Cluster,
+        polls: RouterPolls,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cache = cache
-        self._cluster = cluster
+        self._warnings = NamespaceWarnings(cluster, clock)
+        self._polls = polls
         self._clock = clock
 
     async def observe(
@@ -44,36 +50,47 @@ class Observer:
         refusals: Mapping[tuple[str, str], str] | None = None,
         store: StoreAccess | None = None,
     ) -> Observed | None:
-        """The dataset ``key`` as it is now; None when there is no such dataset."""
+        """The dataset ``key`` as it is now; None when there is no such dataset. With ``ask_routers``, raises
+        ReportsPending while routers have yet to answer."""
         observed = self._cache.observed(key)
         if observed is None:
+            self._polls.forget(key)
             return None
+        routers = self._polls.reports(observed) if ask_routers else {}
         stuck = _stuck(self._cache.owned_objects(key), self._clock())
         if stuck:
-            observed = _explained(observed, await self._warnings(key[0], stuck))
+            observed = _explained(observed, await self._warnings.latest(key[0]))
         return replace(
             observed,
-            routers=await self._ask(observed) if ask_routers else {},
+            routers=routers,
             refusals=refusals or {},
             store=store or StoreAccess(),
         )
 
-    async def _warnings(self, namespace: str, uids: frozenset[str]) -> Mapping[str, Warned]:
+
+class NamespaceWarnings:
+    """The latest Warning events of a namespace, read for all of its datasets together: where one does not get on, most
+    do not, and each look would read the same events again."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._read: dict[str, tuple[datetime, asyncio.Task[Mapping[str, Warned]]]] = {}
+        """Namespace → when its events were asked for, and the answer."""
+
+    async def latest(self, namespace: str) -> Mapping[str, Warned]:
+        """By uid of what they are about; at most some seconds old."""
+        now = self._clock()
+        for name, (asked, _) in list(self._read.items()):
+            if (now - asked).total_seconds() >= _WARNINGS_KEPT_SECONDS:
+                del self._read[name]
+        if namespace not in self._read:
+            self._read[namespace] = now, asyncio.create_task(self._cluster.warnings(namespace))
         try:
-            return await self._cluster.warnings(namespace, uids)
+            return await asyncio.shield(self._read[namespace][1])
         except ApiError as error:
             log.warning("events cannot be read", extra={"namespace": namespace, "reason": str(error)})
             return {}
-
-    async def _ask(self, observed: Observed) -> dict[str, RouterReport]:
-        turns = asyncio.Semaphore(_ROUTERS_ASKED_AT_ONCE)
-
-        async def ask(pod: Pod) -> tuple[str, RouterReport]:
-            async with turns:
-                return pod.uid, await self._cluster.ask_router(pod.ip, observed.dataset.uid)
-
-        routers = [pod for pod in observed.pods if pod.component == names.ROUTER and pod.phase == "Running" and pod.ip]
-        return dict(await asyncio.gather(*(ask(pod) for pod in routers if not pod.deleting)))
 
 
 def _stuck(objects: Iterable[CachedObject], now: datetime) -> frozenset[str]:

@@ -23,7 +23,8 @@ from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.queue import RequeueRequested
-from lookupdb_operator.reports import transitions
+from lookupdb_operator.reports import EventBudget, ProgressWrites, transitions
+from lookupdb_operator.router_polls import ReportsPending
 from lookupdb_operator.status import Status
 from lookupdb_operator.turn_taking import Decide, TurnTaking
 
@@ -70,6 +71,8 @@ class Reconciler:
         self._asks: set[Key] = set()
         self._asked: dict[Key, float] = {}
         self._deleted: OrderedDict[str, float] = OrderedDict()
+        self._progress = ProgressWrites(clock)
+        self._events = EventBudget(clock)
 
     async def look(self, key: Key) -> float | None:
         """Bring dataset ``key`` a step nearer to what its spec asks for. Seconds until the next look, if any is due.
@@ -103,31 +106,44 @@ class Reconciler:
 
     async def _look(self, key: Key) -> float | None:
         refusals = self._refusals.get(key, {})
-        observed = await self._observer.observe(
-            key, ask_routers=self._is_to_ask(key), refusals=refusals, store=self._store()
-        )
+        asks = self._is_to_ask(key)
+        try:
+            observed = await self._observer.observe(key, ask_routers=asks, refusals=refusals, store=self._store())
+        except ReportsPending:
+            return None  # the poll's end queues the dataset again
         if observed is None:
             self._forget(key)
             return None
+        if asks:
+            self._asked[key] = self._clock()
         plan = self._turns.plan(observed, self._decide, self._now())
         if plan.idle:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle)
         self._remember(observed.dataset, plan)
+        return await self._act(observed, plan, refusals)
+
+    async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
+        """Write, apply and delete what ``plan`` says; ``refusals`` are those of the look before. Seconds until the
+        next look."""
+        dataset = observed.dataset
+        if postponed := self._progress.postponed(dataset, plan):
+            return postponed
         # Written also when it stays the same, if anything is about to be done: the API server then says whether this
         # look was at the dataset as it is, before an older one's wishes come back.
-        acts = plan.apply or plan.delete or plan.status != observed.dataset.status
-        if acts and not await self._claim(observed.dataset, plan.status):
+        acts = plan.apply or plan.delete or plan.status != dataset.status
+        if acts and not await self._claim(dataset, plan.status):
             return None
         refused = await self._apply(observed, plan.apply)
-        refused |= await self._delete(observed.dataset, plan.delete)
-        self._refusals[key] = refused
-        if refused:
-            raise RequeueRequested(
-                "refused: " + "; ".join(refused.values()),
-                at_most=min(plan.again or REFUSED_AGAIN_AFTER, REFUSED_AGAIN_AFTER),
-            )
-        # What was refused and is no longer shows in a condition, which the next look takes back.
-        return 0.0 if refusals else plan.again
+        refused |= await self._delete(dataset, plan.delete)
+        if not refused:
+            self._refusals.pop(dataset.key, None)
+            # What was refused and is no longer shows in a condition, which the next look takes back.
+            return 0.0 if refusals else plan.again
+        self._refusals[dataset.key] = refused
+        raise RequeueRequested(
+            "refused: " + "; ".join(refused.values()),
+            at_most=min(plan.again or REFUSED_AGAIN_AFTER, REFUSED_AGAIN_AFTER),
+        )
 
     async def _claim(self, dataset: Dataset, status: Status) -> bool:
         """Write ``status``, and with it what it claims; False when the dataset is gone."""
@@ -139,11 +155,7 @@ class Reconciler:
 
     def _is_to_ask(self, key: Key) -> bool:
         """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
-        now = self._clock()
-        asks = key in self._asks or now - self._asked.get(key, float("-inf")) >= _ASKED_EVERY
-        if asks:
-            self._asked[key] = now
-        return asks
+        return key in self._asks or self._clock() - self._asked.get(key, float("-inf")) >= _ASKED_EVERY
 
     def _remember(self, dataset: Dataset, plan: Plan) -> None:
         if plan.ask_routers:
@@ -159,6 +171,8 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._asks.discard(key)
         self._asked.pop(key, None)
+        self._progress.forget(key)
+        self._events.forget(key)
         self._metrics.forget(*key)
         self._turns.forget(key, self._now())
 
@@ -169,9 +183,12 @@ class Reconciler:
         except NotFound:
             return False
         self._cache.put(kinds.DATASET.name, written)
+        self._progress.written(dataset.key)
         for report in transitions(dataset.status, status):
             level = logging.WARNING if report.type == "Warning" else logging.INFO
             log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
+            if not self._events.allows(dataset.key):
+                continue
             try:
                 await self._cluster.post_event(dataset, report.type, report.reason, report.message)
             except ApiError as error:  # people miss a line; the dataset must not

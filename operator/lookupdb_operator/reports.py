@@ -1,14 +1,23 @@
-"""What people are told when a dataset's conditions change: Kubernetes Events, from data to data."""
+"""What people are told when a dataset's conditions change: Kubernetes Events, from data to data; and how often."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from lookupdb_operator import status
+from lookupdb_operator.model import Dataset, Plan
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Condition, Status
+
+Key = tuple[str, str]
+
+_PROGRESS_EVERY: Final = 5.0
+"""Seconds between two writes of a status in which only progress has changed."""
+_EVENTS_AT_ONCE: Final = 25
+_EVENT_EVERY: Final = 30.0
+"""Seconds until a dataset that has had all of its events may have another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +65,59 @@ def _begins(after: Condition, new: Status) -> bool:
 
 def _went_down(before: Condition | None, after: Condition) -> bool:
     return after.type == status.READY and after.status != "True" and before is not None and before.status == "True"
+
+
+class ProgressWrites:
+    """When a status in which only progress has changed was last written: the servers of a rollout get ready one by
+    one, and a write for each would be one for each shard."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._written: dict[Key, float] = {}
+
+    def postponed(self, dataset: Dataset, plan: Plan) -> float:
+        """Seconds for which nothing needs to be written or done; 0 when ``plan`` is to be carried out now."""
+        if plan.apply or plan.delete or plan.status == dataset.status:
+            return 0.0
+        if _without_progress(plan.status) != _without_progress(dataset.status):
+            return 0.0
+        wait = self._written.get(dataset.key, float("-inf")) + _PROGRESS_EVERY - self._clock()
+        return max(0.0, wait if plan.again is None else min(wait, plan.again))
+
+    def written(self, key: Key) -> None:
+        """A status of the dataset was written."""
+        self._written[key] = self._clock()
+
+    def forget(self, key: Key) -> None:
+        """The dataset is gone."""
+        self._written.pop(key, None)
+
+
+class EventBudget:
+    """How many events each dataset may have: some at once, and then one every half minute. What goes to and fro for
+    ever must not fill the cluster's store of events."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._spent: dict[Key, tuple[float, float]] = {}
+        """Events that count, at a moment."""
+
+    def allows(self, key: Key) -> bool:
+        """Whether there may be another event, which then counts."""
+        now = self._clock()
+        spent, moment = self._spent.get(key, (0.0, now))
+        spent = max(0.0, spent - (now - moment) / _EVENT_EVERY)
+        if spent + 1 > _EVENTS_AT_ONCE:
+            return False
+        self._spent[key] = spent + 1, now
+        return True
+
+    def forget(self, key: Key) -> None:
+        """The dataset is gone."""
+        self._spent.pop(key, None)
+
+
+def _without_progress(now: Status) -> Status:
+    """``now`` without what changes from server to server: counts for people, and the words of conditions."""
+    conditions = tuple(replace(condition, message="") for condition in now.conditions)
+    return replace(now, shards="", conditions=conditions)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -14,8 +15,9 @@ from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster, Warned
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.model import Observed, Predecessor, RouterReport
-from lookupdb_operator.observe import Observer
+from lookupdb_operator.observe import NamespaceWarnings, Observer
 from lookupdb_operator.plan import reasons
+from lookupdb_operator.router_polls import ReportsPending, RouterPolls
 
 KEY = ("maps", "airports")
 BORN = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -224,12 +226,12 @@ class Asked:
 
     def __init__(self, warnings: Mapping[str, Warned] | None = None) -> None:
         self.warned = warnings
-        self.about: list[set[str]] = []
+        self.asked = 0
         self.ips: list[str] = []
 
-    async def warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, Warned]:
+    async def warnings(self, namespace: str) -> Mapping[str, Warned]:
         assert namespace == "maps"
-        self.about.append(set(uids))
+        self.asked += 1
         if self.warned is None:
             raise Unreachable("events", "no answer")
         return self.warned
@@ -241,9 +243,19 @@ class Asked:
 
 
 async def observe(cache: ObjectCache, asked: Asked, *, seconds: float = 60, ask_routers: bool = False) -> Observed:
-    observer = Observer(cache, cast(Cluster, asked), lambda: BORN + timedelta(seconds=seconds))
-    store = StoreAccess(digest="d")
-    observed = await observer.observe(KEY, ask_routers=ask_routers, refusals={("Job", "x"): "no"}, store=store)
+    polled = asyncio.Event()
+    polls = RouterPolls(asked, lambda key: polled.set())
+    observer = Observer(cache, cast(Cluster, asked), polls, lambda: BORN + timedelta(seconds=seconds))
+
+    async def look() -> Observed | None:
+        store = StoreAccess(digest="d")
+        return await observer.observe(KEY, ask_routers=ask_routers, refusals={("Job", "x"): "no"}, store=store)
+
+    try:
+        observed = await look()
+    except ReportsPending:
+        await asyncio.wait_for(polled.wait(), 20)
+        observed = await look()
     assert observed is not None
     assert observed.refusals == {("Job", "x"): "no"}
     assert observed.store.digest == "d"
@@ -258,7 +270,7 @@ async def test_a_job_without_a_pod_is_explained_by_events() -> None:
     cache = cached(("LookupDataset", dataset()), ("Job", job()))
     asked = Asked({"job-1": QUOTA})
     observed = await observe(cache, asked)
-    assert asked.about == [{"job-1"}]
+    assert asked.asked == 1
     assert observed.jobs[0].failure is not None
     assert observed.jobs[0].failure.reason == reasons.QUOTA_EXCEEDED
 
@@ -268,7 +280,7 @@ async def test_servers_that_are_not_made_are_explained_by_events() -> None:
     cache = cached(("LookupDataset", dataset()), ("StatefulSet", shard_set()), ("Pod", made))
     asked = Asked({"set-1": QUOTA})
     observed = await observe(cache, asked)
-    assert asked.about == [{"set-1"}]
+    assert asked.asked == 1
     assert observed.sets[0].trouble is not None
     assert observed.sets[0].trouble.reason == reasons.QUOTA_EXCEEDED
 
@@ -277,7 +289,7 @@ async def test_a_pod_that_waits_in_silence_is_explained_by_events() -> None:
     waiting = pod("airports-g1-build-x", "pod-1", ("Job", "job-1"), names.BUILDER, status={"phase": "Pending"})
     asked = Asked({"pod-1": MOUNT})
     observed = await observe(cached(("LookupDataset", dataset()), ("Job", job()), ("Pod", waiting)), asked)
-    assert asked.about == [{"pod-1"}]
+    assert asked.asked == 1
     assert observed.pods[0].trouble is not None
     assert observed.pods[0].trouble.reason == reasons.VOLUME_MISSING
 
@@ -286,7 +298,7 @@ async def test_a_pod_that_waits_in_silence_is_explained_by_events() -> None:
 async def test_what_is_young_is_not_asked_about(seconds: float) -> None:
     asked = Asked({})
     await observe(cached(("LookupDataset", dataset()), ("Job", job())), asked, seconds=seconds)
-    assert asked.about == []
+    assert asked.asked == 0
 
 
 async def test_what_gets_on_is_not_asked_about() -> None:
@@ -300,7 +312,7 @@ async def test_what_gets_on_is_not_asked_about() -> None:
     )
     asked = Asked()
     await observe(cache, asked, ask_routers=True)
-    assert (asked.about, asked.ips) == ([], [])
+    assert (asked.asked, asked.ips) == (0, [])
 
 
 async def test_events_that_cannot_be_read_stop_nothing() -> None:
@@ -327,4 +339,17 @@ async def test_routers_are_asked_when_they_are_to_be() -> None:
 
 
 async def test_a_dataset_that_is_not_there_is_not_observed() -> None:
-    assert await Observer(ObjectCache(), cast(Cluster, Asked())).observe(KEY) is None
+    asked = Asked()
+    polls = RouterPolls(asked, lambda key: None)
+    assert await Observer(ObjectCache(), cast(Cluster, asked), polls).observe(KEY, ask_routers=True) is None
+
+
+async def test_the_events_of_a_namespace_are_read_once_for_all_that_wait() -> None:
+    now = [BORN]
+    asked = Asked({"job-1": QUOTA})
+    warnings = NamespaceWarnings(cast(Cluster, asked), lambda: now[0])
+    assert await asyncio.gather(*(warnings.latest("maps") for _ in range(50))) == [{"job-1": QUOTA}] * 50
+    assert asked.asked == 1
+    now[0] += timedelta(seconds=5)
+    await warnings.latest("maps")
+    assert asked.asked == 2

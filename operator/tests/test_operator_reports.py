@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lookupdb_operator.reports import transitions
+from lookupdb_operator.model import Dataset, Plan, Ref
+from lookupdb_operator.reports import EventBudget, ProgressWrites, transitions
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, Status, Truth
 
 
@@ -92,3 +95,40 @@ SERVING = status_of(
 )
 def test_transitions(old: Status, new: Status, expected: list[tuple[str, str]]) -> None:
     assert [(report.type, report.reason) for report in transitions(old, new)] == expected
+
+
+def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> None:
+    now = [100.0]
+    writes = ProgressWrites(lambda: now[0])
+    before = Status(shards="1/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "1 of 16."),))
+    after = Status(shards="2/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "2 of 16."),))
+    dataset = Dataset("shop", "airports", "u", "7", 1, {}, None, status=before)
+    assert writes.postponed(dataset, Plan(after)) == 0, "nothing was written lately"
+    writes.written(dataset.key)
+    assert writes.postponed(dataset, Plan(after)) == 5
+    now[0] += 2
+    assert writes.postponed(dataset, Plan(after)) == 3
+    assert writes.postponed(dataset, Plan(after, again=0.5)) == 0.5, "what is due sooner is looked at sooner"
+    assert writes.postponed(dataset, Plan(before)) == 0, "there is nothing to write"
+    assert writes.postponed(dataset, Plan(after, delete=(Ref("Job", "j", "u"),))) == 0
+    confirmed = Condition(ROLLED_OUT, "True", "UpToDate", "It is.")
+    assert writes.postponed(dataset, Plan(Status(shards="2/16", conditions=(confirmed,)))) == 0
+    assert writes.postponed(dataset, Plan(replace(after, last_rollout=2))) == 0
+    now[0] += 3
+    assert writes.postponed(dataset, Plan(after)) == 0
+    writes.written(dataset.key)
+    writes.forget(dataset.key)
+    assert writes.postponed(dataset, Plan(after)) == 0
+
+
+def test_what_goes_to_and_fro_for_ever_is_told_of_now_and_then() -> None:
+    now = [0.0]
+    budget = EventBudget(lambda: now[0])
+    key, other = ("shop", "airports"), ("shop", "rivers")
+    assert [budget.allows(key) for _ in range(30)] == [True] * 25 + [False] * 5
+    assert budget.allows(other)
+    told = 0
+    for _ in range(3600):
+        now[0] += 1
+        told += budget.allows(key)
+    assert told == 120

@@ -1,0 +1,96 @@
+"""Asks routers from which routing table they answer, apart from looks: a router that does not answer takes seconds, and
+must not take a worker of the queue from other datasets meanwhile.
+
+A look that needs to know ends where it is (``ReportsPending``); when all have answered or been given up, the dataset is
+looked at again, and that look has their reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from lookupdb_operator import names
+from lookupdb_operator.cache import Key
+from lookupdb_operator.model import Observed, Pod, RouterReport
+
+log = logging.getLogger(__name__)
+
+_ASKED_AT_ONCE: Final = 128
+_ASKED_AT_ONCE_OF_A_DATASET: Final = 16
+"""So that one with many routers that do not answer leaves room for others."""
+
+
+class ReportsPending(Exception):
+    """Raised instead of what is observed: routers are being asked, and the dataset is looked at again afterwards."""
+
+
+class Asks(Protocol):
+    """Who asks a router."""
+
+    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
+        """What the router at ``ip`` answers from; a report with a problem when it does not answer."""
+
+
+class RouterPolls:
+    """Polls under way, and reports that no look has had yet; of each dataset at most one of either."""
+
+    def __init__(self, cluster: Asks, wake: Callable[[Key], None]) -> None:
+        """``wake`` is called with the dataset whose reports are there."""
+        self._cluster = cluster
+        self._wake = wake
+        self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+        self._polls: dict[Key, asyncio.Task[None]] = {}
+        self._reports: dict[Key, Mapping[str, RouterReport]] = {}
+
+    def reports(self, observed: Observed) -> Mapping[str, RouterReport]:
+        """By the pod's uid what each router of ``observed`` has answered since this was last asked for. Raises
+        ReportsPending when they have yet to be asked."""
+        key = observed.dataset.key
+        routers = _running(observed)
+        if key in self._reports:
+            return self._reports.pop(key)
+        if not routers:
+            return {}
+        if key not in self._polls:
+            self._polls[key] = asyncio.create_task(self._poll(key, observed.dataset.uid, routers))
+        raise ReportsPending
+
+    def forget(self, key: Key) -> None:
+        """The dataset is gone."""
+        self._reports.pop(key, None)
+        if poll := self._polls.pop(key, None):
+            poll.cancel()
+
+    async def close(self) -> None:
+        """End all polls."""
+        polls = tuple(self._polls.values())
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+
+    async def _poll(self, key: Key, dataset_uid: str, routers: tuple[Pod, ...]) -> None:
+        turns = asyncio.Semaphore(_ASKED_AT_ONCE_OF_A_DATASET)
+
+        async def ask(pod: Pod) -> tuple[str, RouterReport]:
+            async with turns, self._turns:
+                return pod.uid, await self._cluster.ask_router(pod.ip, dataset_uid)
+
+        reports: Mapping[str, RouterReport] = {}
+        try:
+            reports = dict(await asyncio.gather(*(ask(pod) for pod in routers)))
+        except Exception:  # whatever it is, the dataset is looked at again
+            log.exception("%s/%s: routers cannot be asked", *key)
+        self._polls.pop(key, None)
+        self._reports[key] = reports
+        self._wake(key)
+
+
+def _running(observed: Observed) -> tuple[Pod, ...]:
+    return tuple(
+        pod
+        for pod in observed.pods
+        if pod.component == names.ROUTER and pod.phase == "Running" and pod.ip and not pod.deleting
+    )

@@ -1,0 +1,99 @@
+"""Routers are asked apart from looks: one that does not answer delays nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from operator_support.running import until
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Dataset, Observed, Pod, RouterReport
+from lookupdb_operator.queue import Queue, Workers
+from lookupdb_operator.router_polls import ReportsPending, RouterPolls
+
+Key = tuple[str, str]
+
+
+class Routers:
+    """Those whose address begins with "dead" do not answer before they are told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.alive = asyncio.Event()
+
+    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
+        self.asked.append(ip)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if ip.startswith("dead"):
+                await self.alive.wait()
+        finally:
+            self.at_once -= 1
+        return RouterReport(7)
+
+
+def observed(name: str, *ips: str) -> Observed:
+    pods = tuple(Pod(f"{name}-{ip}", f"uid-{name}-{ip}", names.ROUTER, ip=ip, phase="Running") for ip in ips)
+    return Observed(Dataset("shop", name, f"uid-{name}", "1", 1, {}, None), pods=pods)
+
+
+async def test_a_look_has_the_reports_that_came_after_it_was_first_asked_and_each_look_new_ones() -> None:
+    routers, woken = Routers(), asyncio.Queue[Key]()
+    polls = RouterPolls(routers, woken.put_nowait)
+    airports = observed("airports", "a", "b")
+    for round_ in (1, 2):
+        with pytest.raises(ReportsPending):
+            polls.reports(airports)
+        with pytest.raises(ReportsPending):
+            polls.reports(airports)
+        assert await asyncio.wait_for(woken.get(), 20) == airports.dataset.key
+        assert polls.reports(airports) == {pod.uid: RouterReport(7) for pod in airports.pods}
+        assert len(routers.asked) == 2 * round_, "one poll at a time"
+
+
+async def test_where_there_is_no_router_nobody_is_asked() -> None:
+    assert RouterPolls(Routers(), lambda key: None).reports(observed("airports")) == {}
+
+
+async def test_one_dataset_whose_routers_do_not_answer_delays_no_other() -> None:
+    routers, queue = Routers(), Queue[Key]()
+    polls = RouterPolls(routers, queue.add)
+    datasets = [observed("dead", *(f"dead-{index}" for index in range(500)))]
+    datasets += [observed(f"live-{index}", f"ip-{index}") for index in range(50)]
+    by_key = {dataset.dataset.key: dataset for dataset in datasets}
+    done: set[Key] = set()
+
+    async def look(key: Key) -> None:
+        try:
+            polls.reports(by_key[key])
+        except ReportsPending:
+            return
+        done.add(key)
+
+    workers = Workers(queue, look, 1)
+    workers.start()
+    for key in by_key:
+        queue.add(key)
+    try:
+        await until(lambda: len(done) == 50, "the others", lambda: len(done))
+        assert ("shop", "dead") not in done
+        assert routers.most_at_once < 100, "of one dataset, so many at once"
+        routers.alive.set()
+        await until(lambda: len(done) == 51, "the last one")
+    finally:
+        await workers.stop()
+        await polls.close()
+
+
+async def test_what_is_gone_is_not_asked_any_more() -> None:
+    routers = Routers()
+    polls = RouterPolls(routers, lambda key: pytest.fail("woken"))
+    with pytest.raises(ReportsPending):
+        polls.reports(observed("airports", "dead"))
+    await asyncio.sleep(0)
+    polls.forget(("shop", "airports"))
+    routers.alive.set()
+    await until(lambda: not routers.at_once, "the end of it")
