@@ -36,6 +36,9 @@ format: $(VENV)/.test ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench-operator: $(VENV)/.test ## measure what the operator costs, by number of datasets, and write it to docs/benchmarks.md (20 minutes)
+	$(BIN)/python -m benchmarks.operator_load --write
+
 bench: $(VENV)/.bench ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
@@ -71,4 +74,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test check chart crd format bench image e2e lock clean
+.PHONY: help demo test check chart crd format bench bench-operator image e2e lock clean

@@ -14,41 +14,22 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from benchmarks.machine import BenchError
+from benchmarks.operator_load import report
+from benchmarks.operator_load.report import Phase, Size
 from benchmarks.processes import Server, free_port
 
 _ROOT: Final = Path(__file__).parents[2]
-_FOLDER: Final = _ROOT / ".bench" / "operator"
-_QUIET_SECONDS: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A cluster."""
-
-    datasets: int
-    shards: int
-    replicas: int
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """What one phase took the operator."""
-
-    name: str
-    wall_seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-    """The most that was resident since the operator started."""
-    counts: dict[str, int]
-    received_bytes: int
-    """Of lists and watches."""
+_REPORT: Final = _ROOT / "docs" / "benchmarks.md"
+_RESYNC_SECONDS: Final = 20.0
+_RESYNCS: Final = 3
+AT_ONCE: Final = 50
+"""Builds, and rollouts, at a time: a simulated cluster has room for them, and the default would only take longer."""
 
 
 class Cluster:
@@ -65,6 +46,12 @@ class Cluster:
         self._server = Server(words, folder / "simulator.log", core=None)
         self._server.wait_for_port(self._port, 120)
         self._operator: Server | None = None
+
+    @property
+    def operator(self) -> Server:
+        """The one that runs."""
+        assert self._operator, "no operator was started"
+        return self._operator
 
     def ask(self, verb: str, method: str = "GET") -> dict[str, Any]:
         """What the simulator answers."""
@@ -87,6 +74,7 @@ class Cluster:
         options = ["--image", "lookupdb:1", "--store", "s3://lookupdb", "--store-env", "AWS_REGION=eu"]
         options += ["--namespace", "lookupdb", "--living-list", "living", "--host", "127.0.0.1"]
         options += ["--port", str(free_port()), "--resync-seconds", str(resync_seconds)]
+        options += ["--max-concurrent-builds", str(AT_ONCE), "--max-concurrent-rollouts", str(AT_ONCE)]
         words = [sys.executable, "-m", "benchmarks.operator_load.launch", str(self._admin_port), *options]
         environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
         self._operator = Server(words, self._folder / "operator.log", core=None, environment=environment)
@@ -94,13 +82,12 @@ class Cluster:
 
     def wait(self, condition: Callable[[dict[str, Any]], bool], what: str, seconds: float) -> None:
         """Until ``condition`` of the simulator's state holds."""
-        assert self._operator
 
         def holds() -> bool:
             time.sleep(0.5)  # what is asked takes the simulator a while
             return condition(self.ask("state"))
 
-        self._operator.wait_for(holds, what, seconds)
+        self.operator.wait_for(holds, what, seconds)
 
     def stop_operator(self) -> None:
         """End it."""
@@ -115,60 +102,57 @@ class Cluster:
 
 
 @contextmanager
-def _phase(name: str, cluster: Cluster, operator: Server, phases: list[Phase]) -> Iterator[None]:
+def _phase(
+    name: str, cluster: Cluster, operator: Server, phases: dict[str, Phase], resyncs: float = 0
+) -> Iterator[None]:
     began, cpu = time.monotonic(), operator.cpu_seconds()
     yield
-    state = cluster.ask("state")
-    phase = Phase(
-        name,
-        time.monotonic() - began,
-        operator.cpu_seconds() - cpu,
-        _peak(operator.pid),
-        state["counts"],
-        state["bytes"],
-    )
-    phases.append(phase)
+    wall, spent, state = time.monotonic() - began, operator.cpu_seconds() - cpu, cluster.ask("state")
+    phases[name] = Phase(wall, spent, _peak(operator.pid), sum(state["objects"].values()), resyncs)
     print(
-        f"{cluster.size.datasets:4} datasets: {name:8} {phase.wall_seconds:6.1f} s, {phase.cpu_seconds:6.2f} CPU s, "
-        f"{phase.peak_bytes / 2**20:4.0f} MiB, {phase.received_bytes / 2**20:.0f} MiB received, {phase.counts}",
+        f"{cluster.size.datasets:4} datasets: {name:8} {wall:6.1f} s, {spent:6.2f} CPU s, "
+        f"{_peak(operator.pid) / 2**20:4.0f} MiB, {state['bytes'] / 2**20:.0f} MiB received, {state['counts']}",
         flush=True,
     )
 
 
-def measure(size: Size, folder: Path, phases: list[str], patience: float) -> list[Phase]:
-    """What each of ``phases`` costs an operator of a cluster of ``size``."""
-    done: list[Phase] = []
+def measure(size: Size, folder: Path, wanted: list[str], patience: float) -> dict[str, Phase]:
+    """What a start costs an operator of a cluster of ``size``, and each of the phases ``wanted``."""
+    done: dict[str, Phase] = {}
     with ExitStack() as stack:
         cluster = Cluster(size, folder)
         stack.callback(cluster.close)
         if not cluster.is_settled:
-            operator = cluster.start_operator()
-            with _phase("install", cluster, operator, done):
+            with _phase("install", cluster, cluster.start_operator(), done):
                 cluster.wait(_all_serve(size, "g1"), "every dataset served", patience)
             cluster.stop_operator()
             cluster.ask("keep", "POST")
-        cluster.ask("forget", "POST")
-        operator = cluster.start_operator()
-        with _phase("start", cluster, operator, done):
-            cluster.wait(lambda state: state["asked"] == size.datasets, "every dataset was looked at", patience)
-            _wait_for_rest(operator)
-        if "rest" in phases:
-            with _phase("rest", cluster, operator, done):
-                time.sleep(60)
-        if "refresh" in phases:
+        with _phase("start", cluster, _started(cluster), done):
+            _wait_for_looks(cluster, patience)
+        if "refresh" in wanted:
             cluster.ask("forget", "POST")
-            with _phase("refresh", cluster, operator, done):
+            with _phase("refresh", cluster, cluster.operator, done):
                 cluster.ask("refresh?value=now", "POST")
                 cluster.wait(_all_serve(size, "g2"), "every dataset served what is new", patience)
-        if "resync" in phases:
+        if "resync" in wanted:
             cluster.stop_operator()
-            operator = cluster.start_operator(resync_seconds=20)
-            cluster.ask("forget", "POST")
-            cluster.wait(lambda state: state["asked"] == size.datasets, "every dataset was looked at", patience)
-            _wait_for_rest(operator)
-            with _phase("resyncs", cluster, operator, done):
-                time.sleep(60)
+            operator = _started(cluster, resync_seconds=_RESYNC_SECONDS)
+            _wait_for_looks(cluster, patience)
+            with _phase("resyncs", cluster, operator, done, resyncs=_RESYNCS):
+                time.sleep(_RESYNC_SECONDS * _RESYNCS)
     return done
+
+
+def _started(cluster: Cluster, resync_seconds: float = 300.0) -> Server:
+    cluster.ask("forget", "POST")
+    return cluster.start_operator(resync_seconds)
+
+
+def _wait_for_looks(cluster: Cluster, patience: float) -> None:
+    """Return when every dataset was looked at, at which its routers are asked, and nothing more is done."""
+    datasets = cluster.size.datasets
+    cluster.wait(lambda state: state["asked"] == datasets, "every dataset was looked at", patience)
+    _wait_for_rest(cluster.operator)
 
 
 def _all_serve(size: Size, generation: str) -> Callable[[dict[str, Any]], bool]:
@@ -197,20 +181,26 @@ def main() -> int:
     parser.add_argument("--datasets", type=int, nargs="+", default=[50, 200, 500])
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--phases", nargs="+", default=["rest", "refresh", "resync"])
+    parser.add_argument("--phases", nargs="+", default=["refresh", "resync"], help="beside installation and start")
     parser.add_argument("--patience", type=float, default=1800.0, help="seconds for each phase")
     parser.add_argument("--worlds", type=Path, help="a folder in which settled clusters are kept between runs")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/benchmarks.md")
     arguments = parser.parse_args()
+    sizes = [Size(datasets, arguments.shards, arguments.replicas) for datasets in arguments.datasets]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.worlds or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            for datasets in arguments.datasets:
-                size = Size(datasets, arguments.shards, arguments.replicas)
-                measure(size, folder, arguments.phases, arguments.patience)
+            measured = {size: measure(size, folder, arguments.phases, arguments.patience) for size in sizes}
         except BenchError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
+    words = [word for word in sys.argv[1:] if word != "--write"]
+    command = "make bench-operator" if not words else f"python -m benchmarks.operator_load {' '.join(words)}"
+    written = report.section(measured, command)
+    print(written)
+    if arguments.write:
+        _REPORT.write_text(report.merged(_REPORT.read_text(), written))
     return 0
 
 

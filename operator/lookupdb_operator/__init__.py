@@ -1,7 +1,7 @@
 """The control plane of lookupdb: the only code that knows Kubernetes.
 
-main        kopf as informer: watches ──▶ queue ──▶ reconcile
-reconcile   observe (indices → Observed) ──▶ plan (pure) ──▶ apply (cluster)
+main        informers (kopf, reflectors) ──▶ cache, queue ──▶ reconcile
+reconcile   observe (cache → Observed) ──▶ plan (pure) ──▶ apply (cluster)
 
 plan/       every decision, from data to data
 manifests/  every object that is written, from data to data

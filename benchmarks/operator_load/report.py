@@ -1,0 +1,117 @@
+"""The section of docs/benchmarks.md that says what the operator costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from benchmarks import machine
+
+_TITLE: Final = "### The operator\n"
+_RESYNCS_AN_HOUR: Final = 12
+_HEAD: Final = (
+    *("datasets", "objects", "first installation", "start"),
+    *("start, a dataset", "refresh of all", "hour at rest", "memory"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A cluster."""
+
+    datasets: int
+    shards: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one phase took the operator."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    """The most that was resident since the operator started."""
+    objects: int
+    """That the API server had at its end."""
+    resyncs: float = 0.0
+
+
+_TEXT: Final = """\
+On {date} at commit {commit}, by `{command}`: {cpu}, {cores} cores, {memory}, {system}, Python {python}; load average
+{load} when it began. The operator is the real one; API server, controllers, kubelets and routers are simulated over
+HTTP in another process ([benchmarks/README.md](../benchmarks/README.md)). Every dataset has {shards} shards of
+{replicas} servers. In the columns are CPU seconds.
+
+{table}
+
+A start ends when every dataset was looked at and nothing is left to do; nothing is written in it. A refresh is of all
+datasets: build, rollout, cutover and the end of the old rollout, fifty at a time. An hour at rest is computed:
+{resyncs} resyncs, whose CPU time was measured at short intervals. Memory is the most that was ever resident in any.
+"""
+
+
+def section(measured: Mapping[Size, Mapping[str, Phase]], command: str) -> str:
+    """All of it, from the heading on."""
+    about, size = machine.describe(), next(iter(measured))
+    text = _TEXT.format(
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        commit=about["Commit"],
+        command=command,
+        cpu=about["CPU"],
+        cores=about["Cores"],
+        memory=about["Memory"],
+        system=about["System"],
+        python=machine.versions()["Python"],
+        load=about["Load average at the start"],
+        shards=size.shards,
+        replicas=size.replicas,
+        table="\n".join(_table(measured)),
+        resyncs=_RESYNCS_AN_HOUR,
+    )
+    return f"{_TITLE}\n{text}"
+
+
+def merged(report: str, written: str) -> str:
+    """``report`` with its section replaced by ``written``, or with that at its end."""
+    start = report.find(_TITLE)
+    if start < 0:
+        return f"{report.rstrip()}\n\n{written}"
+    end = report.find("\n### ", start + 1)
+    return report[:start] + written + (report[end:] if end >= 0 else "")
+
+
+def _table(measured: Mapping[Size, Mapping[str, Phase]]) -> Sequence[str]:
+    head = (
+        "datasets",
+        "objects",
+        "first installation",
+        "start",
+        "a dataset",
+        "refresh of all",
+        "an hour at rest",
+        "most memory",
+    )
+    rows = [head, ("---",) * len(head), *(_row(size, phases) for size, phases in measured.items())]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _row(size: Size, phases: Mapping[str, Phase]) -> tuple[str, ...]:
+    def cpu(name: str) -> str:
+        return f"{phases[name].cpu_seconds:.1f}" if name in phases else ""
+
+    start = phases["start"]
+    resync = phases.get("resyncs")
+    rest = f"{resync.cpu_seconds / resync.resyncs * _RESYNCS_AN_HOUR:.0f}" if resync and resync.resyncs else ""
+    return (
+        str(size.datasets),
+        f"{start.objects:,}",
+        cpu("install"),
+        f"{cpu('start')} in {start.wall_seconds:.0f} s",
+        f"{start.cpu_seconds / size.datasets * 1000:.0f} ms",
+        cpu("refresh"),
+        rest,
+        f"{max(phase.peak_bytes for phase in phases.values()) / 2**20:.0f} MiB",
+    )
