@@ -101,6 +101,6 @@ def _silent(observed: Observed, apply: Iterable[Manifest]) -> float | None:
         any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may not be let in
         or any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
         or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
-        or any(one.replicas and (one.rollout, one.shard) not in pods for one in observed.sets)
+        or any(servers.replicas and (servers.rollout, servers.shard) not in pods for servers in observed.sets)
     )
     return SILENT_AGAIN_AFTER if stuck else None

@@ -9,16 +9,16 @@ from lookupdb_operator import kinds, names
 from lookupdb_operator.model import Observed, Predecessor, Trouble
 from lookupdb_operator.plan import reasons
 
-_NAMED: Final = 3
+_MAX_OBJECTS: Final = 3
 
 
 def orphaned(observed: Observed) -> Trouble | None:
     """What stays until somebody deletes it, with the command that does."""
-    orphans = [one for one in observed.predecessors if one.orphaned]
+    orphans = [predecessor for predecessor in observed.predecessors if predecessor.orphaned]
     if not orphans:
         return None
-    plurals = ",".join(sorted({kinds.named(one.kind).plural for one in orphans}))
-    labels = [f"{names.DATASET_UID}={uid}" for uid in sorted({one.uid for one in orphans})]
+    plurals = ",".join(sorted({kinds.named(orphan.kind).plural for orphan in orphans}))
+    labels = [f"{names.DATASET_UID}={uid}" for uid in sorted({orphan.uid for orphan in orphans})]
     commands = " and ".join(f"kubectl delete -n {observed.dataset.namespace} {plurals} -l {label}" for label in labels)
     return Trouble(
         reasons.PREDECESSOR_ORPHANED,
@@ -33,6 +33,6 @@ def collected(observed: Observed) -> str:
 
 
 def _listed(left: Iterable[Predecessor]) -> str:
-    named = [f"{one.kind} {one.name}" for one in left]
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return ", ".join(named[:_NAMED]) + more
+    objects = [f"{predecessor.kind} {predecessor.name}" for predecessor in left]
+    more = f" and {len(objects) - _MAX_OBJECTS} more" if len(objects) > _MAX_OBJECTS else ""
+    return ", ".join(objects[:_MAX_OBJECTS]) + more

@@ -53,7 +53,7 @@ def newest_table(observed: Observed) -> int:
 
 def written_table(observed: Observed) -> int:
     """The version of the routing table that is written: 0 for none."""
-    return max((one.table_version for one in observed.others), default=0)
+    return max((existing.table_version for existing in observed.others), default=0)
 
 
 def _may_answer(pod: Pod, report: RouterReport | None) -> bool:

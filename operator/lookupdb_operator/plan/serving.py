@@ -24,7 +24,7 @@ def with_serving_status(status: Status, observed: Observed) -> Status:
     return replace(
         status,
         shards=f"{served}/{shards}",
-        replicas=max((one.replicas for one in observed.sets if one.rollout == rollout.rollout), default=0),
+        replicas=max((servers.replicas for servers in observed.sets if servers.rollout == rollout.rollout), default=0),
         selector=",".join(f"{label}={value}" for label, value in chosen.items()),
     )
 
@@ -40,8 +40,8 @@ def in_effect(status: Status) -> tuple[Rollout, ...]:
     if table is None:
         return ()
     if table.confirmed_at:
-        return tuple(one for one in status.rollouts if one.rollout == table.rollout)
-    return tuple(one for one in status.rollouts if one.referenced_replicas)
+        return tuple(rollout for rollout in status.rollouts if rollout.rollout == table.rollout)
+    return tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas)
 
 
 def lacking(status: Status, rollout: Rollout, servers: int, observed: Observed) -> dict[int, int]:
