@@ -48,6 +48,7 @@ BAD = {
     "answers what is not RESP": saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
     "answers too few values": saying(b"*1\r\n$1\r\nx\r\n"),
     "answers too many values": saying(b"*3\r\n$1\r\nx\r\n$1\r\nx\r\n$1\r\nx\r\n"),
+    "announces more values than memory holds": saying(b"*4000000000\r\n$1\r\nx\r\n"),
     "answers a number": saying(b":1\r\n"),
     "answers with errors for values": saying(b"*2\r\n-ERR\r\n-ERR\r\n"),
     "answers twice": saying(b"*2\r\n$2\r\nv0\r\n$2\r\nv1\r\n*2\r\n$1\r\nx\r\n$1\r\nx\r\n"),

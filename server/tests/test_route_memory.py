@@ -78,7 +78,7 @@ def connect(router: Router, *, receive_buffer: int | None = None) -> Client:
     raw = socket.socket()
     if receive_buffer:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    raw.settimeout(20)
+    raw.settimeout(90)
     raw.connect(("127.0.0.1", router.port))
     return Client(raw)
 
@@ -121,7 +121,7 @@ def too_large_batches(router: Router, stack: ExitStack) -> None:
 def bodies_without_end(router: Router, stack: ExitStack) -> None:
     """Bodies of the largest size whose last byte does not come."""
     head = request("/v1/lookup", f"Content-Length: {BODY_BYTES}", method="POST")
-    for _ in range(400):
+    for _ in range(600):
         send_what_is_taken(stack.enter_context(connect(router)), head + b" " * (BODY_BYTES - 1))
 
 

@@ -19,6 +19,7 @@ KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """Seconds, seconds and probes: an idle connection to a node that vanished is known as broken after about 11 s."""
 
 
+_ARRAY: Final = ord("*")
 PROOF_BYTES: Final = 64 * 1024
 """Of all that an endpoint says before it is asked for values."""
 
@@ -83,6 +84,8 @@ class Connection(asyncio.Protocol):
                 self._read_elements(data)
                 return
             reader = self._reader
+            if data[0] == _ARRAY and not self._chunks:
+                self._check_length(data)
             reader.feed(data)
             reply = reader.gets()
             if reply is _NOTHING:
@@ -97,6 +100,12 @@ class Connection(asyncio.Protocol):
                 self.close("answered more than it was asked")
         except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
             self.close(f"answered what is not RESP: {error}")
+
+    def _check_length(self, data: bytes) -> None:
+        """hiredis allocates what the head of a list announces: see first that it is what was asked for."""
+        head = b"*%d\r\n" % (self.sink.expected_keys() if self.sink else 0)
+        if not head.startswith(data[: len(head)]):
+            raise NotResp(f"expected a list that begins with {head!r}, found {data[:20]!r}")
 
     def _keep(self, data: bytes) -> None:
         """A reply has come in part: hiredis holds that, and its bytes are kept, should it turn out to be large."""
