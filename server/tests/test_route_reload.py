@@ -201,6 +201,17 @@ async def test_a_half_written_table_keeps_the_old_one(router: Router, entries: d
     assert router.status["error"] is None
 
 
+async def test_an_emptied_table_keeps_the_old_one(router: Router, entries: dict[str, dict[str, Any]]) -> None:
+    """As when somebody takes its key out of the ConfigMap: the kubelet takes the file away."""
+    await started(router, entries["g1"])
+    async with Load(router.core):
+        router.path.unlink()
+        await soon(lambda: router.status["error"], "that it is gone is told")
+        assert (router.status["tableVersion"], router.core.cutover.complete) == (1, True)
+        router.write(table_file(entries["g1"], version=1))
+        await soon(lambda: router.status["error"] is None, "it is back")
+
+
 async def test_a_table_whose_shard_is_dead_keeps_the_old_one_and_says_why(
     router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
