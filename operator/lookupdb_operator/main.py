@@ -121,6 +121,7 @@ class _Operator:
             await _persistently(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
         await _persistently(self._store.refresh)
         await wait_for_api(self._listing)
+        self._metrics.identify(config.identity)
         reconciler = Reconciler(
             cache=self._cache,
             observer=Observer(self._cache, self._cluster, self._polls),

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from lookupdb_operator.model import Unattended
 from lookupdb_operator.status import Status
 
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -29,6 +30,12 @@ class Metrics:
         self._datasets = _Datasets()
         self._registry.register(self._datasets)
         ProcessCollector(registry=self._registry)
+        self._identity = Gauge(
+            "lookupdb_operator_info",
+            "1 for the identity of this operator: NAMESPACE/RELEASE.",
+            ["operator"],
+            registry=self._registry,
+        )
         self.reconciles = Counter(
             "lookupdb_operator_reconciles_total",
             "Datasets looked at, by outcome.",
@@ -87,11 +94,21 @@ class Metrics:
 
     def dataset(self, namespace: str, name: str, status: Status) -> None:
         """The state of a dataset, as last written or seen."""
+        self._datasets.unattended.pop((namespace, name), None)
         self._datasets.held[namespace, name] = status
 
+    def unattended(self, namespace: str, name: str, why: Unattended) -> None:
+        """Nothing is done about a dataset."""
+        self._datasets.unattended[namespace, name] = why
+
+    def identify(self, identity: str) -> None:
+        """Which operator this is."""
+        self._identity.labels(identity).set(1)
+
     def forget(self, namespace: str, name: str) -> None:
-        """The dataset is gone."""
+        """The dataset is gone, or not acted on."""
         self._datasets.held.pop((namespace, name), None)
+        self._datasets.unattended.pop((namespace, name), None)
 
     def text(self) -> bytes:
         """The Prometheus text format."""
@@ -103,6 +120,7 @@ class _Datasets(Collector):
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], Status] = {}
+        self.unattended: dict[tuple[str, str], Unattended] = {}
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -129,4 +147,11 @@ class _Datasets(Collector):
             for condition in status.conditions:
                 for truth in _TRUTHS:
                     conditions.add_metric([*key, condition.type, truth], float(condition.status == truth))
-        yield from (info, records, conditions)
+        unattended = GaugeMetricFamily(
+            "lookupdb_operator_dataset_unattended",
+            "1 for a dataset that this operator does nothing about, though it asks for something.",
+            labels=["namespace", "dataset", "reason", "operator"],
+        )
+        for key, why in sorted(self.unattended.items()):
+            unattended.add_metric([*key, why.reason, why.operator], 1)
+        yield from (info, records, conditions, unattended)

@@ -194,6 +194,17 @@ class Predecessor:
 
 
 @dataclass(frozen=True, slots=True)
+class Unattended:
+    """Why this operator does nothing about a dataset that asks for something, and what to do when nobody else does."""
+
+    reason: str
+    """One of ``plan.reasons``."""
+    message: str
+    operator: str = ""
+    """The identity of the one that should; empty when no other one could."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """Whether a dataset may build, or roll out, now: ``plan.turns`` says so, which knows all datasets."""
 

@@ -19,11 +19,12 @@ from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref
+from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref, Unattended
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
+from lookupdb_operator.plan.standstill import diagnose_unattended
 from lookupdb_operator.queue import RequeueRequested
-from lookupdb_operator.reports import EventBudget, ProgressWrites, transitions
+from lookupdb_operator.reports import EventBudget, ProgressWrites, Report, transitions
 from lookupdb_operator.router_polls import ReportsPending
 from lookupdb_operator.status import Status
 from lookupdb_operator.turn_taking import Decide, TurnTaking
@@ -68,6 +69,8 @@ class Reconciler:
         self._now = now
         self._clock = clock
         self._refusals: dict[Key, Refusals] = {}
+        self._unattended: dict[Key, tuple[str, Unattended]] = {}
+        """Of each dataset that nothing is done about, its uid and why, as people were told."""
         self._asks: set[Key] = set()
         self._asked: dict[Key, float] = {}
         self._deleted: OrderedDict[str, float] = OrderedDict()
@@ -120,6 +123,7 @@ class Reconciler:
         if plan.idle:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle)
         self._remember(observed.dataset, plan)
+        await self._tell_unattended(observed.dataset)
         return await self._act(observed, plan, refusals)
 
     async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
@@ -149,8 +153,8 @@ class Reconciler:
         """Write ``status``, and with it what it claims; False when the dataset is gone."""
         try:
             return await self._write_status(dataset, status)
-        except (Conflict, Refused):  # and not Unreachable, after which it may have been written
-            self._turns.withdraw(dataset, self._now())
+        except (Conflict, Refused) as error:  # and not Unreachable, after which it may have been written
+            self._turns.withdraw(dataset, self._now(), postpone=isinstance(error, Refused))
             raise
 
     def _is_to_ask(self, key: Key) -> bool:
@@ -173,6 +177,7 @@ class Reconciler:
         self._asked.pop(key, None)
         self._progress.forget(key)
         self._events.forget(key)
+        self._unattended.pop(key, None)
         self._metrics.forget(*key)
         self._turns.forget(key, self._now())
 
@@ -185,15 +190,32 @@ class Reconciler:
         self._cache.put(kinds.DATASET.name, written)
         self._progress.written(dataset.key)
         for report in transitions(dataset.status, status):
-            level = logging.WARNING if report.type == "Warning" else logging.INFO
-            log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
-            if not self._events.allows(dataset.key):
-                continue
-            try:
-                await self._cluster.post_event(dataset, report.type, report.reason, report.message)
-            except ApiError as error:  # people miss a line; the dataset must not
-                log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
+            await self._post(dataset, report)
         return True
+
+    async def _tell_unattended(self, dataset: Dataset) -> None:
+        """Tell people, once, that nothing is done about ``dataset``: two operators that live, of which only one acts on
+        it, do not tell of each other again and again."""
+        unattended = None if dataset.deleting else diagnose_unattended(dataset, self._config)
+        before = self._unattended.get(dataset.key)
+        if unattended is None:
+            self._unattended.pop(dataset.key, None)
+            return
+        self._metrics.unattended(dataset.namespace, dataset.name, unattended)
+        sighting = dataset.uid, unattended
+        if sighting != before:
+            self._unattended[dataset.key] = sighting
+            await self._post(dataset, Report("Warning", unattended.reason, unattended.message))
+
+    async def _post(self, dataset: Dataset, report: Report) -> None:
+        level = logging.WARNING if report.type == "Warning" else logging.INFO
+        log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
+        if not self._events.allows(dataset.key):
+            return
+        try:
+            await self._cluster.post_event(dataset, report.type, report.reason, report.message)
+        except ApiError as error:  # people miss a line; the dataset must not
+            log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
 
     async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
         """Apply one after the other. A refusal of one, by kind and name, does not keep the others from being."""

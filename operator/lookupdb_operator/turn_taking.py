@@ -43,11 +43,12 @@ class TurnTaking:
         self._wake_granted(dataset.key, now)
         return planned
 
-    def withdraw(self, dataset: Dataset, now: datetime) -> None:
-        """What was planned for ``dataset`` could not be written: it has claimed nothing, and others come before it for
-        a while."""
+    def withdraw(self, dataset: Dataset, now: datetime, *, postpone: bool) -> None:
+        """What was planned for ``dataset`` was not written: it has claimed nothing. With ``postpone``, because it could
+        not be, others come before it for a while."""
         self._note(dataset, dataset.status, now)
-        self._queues.postpone(dataset.key, now)
+        if postpone:
+            self._queues.postpone(dataset.key, now)
         self._wake_granted(dataset.key, now)
 
     def forget(self, key: Key, now: datetime) -> None:

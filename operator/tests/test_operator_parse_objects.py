@@ -8,6 +8,7 @@ import pytest
 
 from lookupdb_operator import names, parse
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet
+from lookupdb_operator.parse import trouble
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Condition, Status
 
@@ -194,3 +195,40 @@ def test_a_deployment_that_may_not_make_pods() -> None:
 def test_a_header_without_the_usual_members() -> None:
     head = parse.header({"metadata": {"name": "a", "uid": "u", "labels": None, "ownerReferences": None}})
     assert (head.namespace, head.dataset, head.owner_uid, head.created.year) == ("", "", "", 1970)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "remedy"),
+    [
+        pytest.param(
+            "Job",
+            'Error creating: pods "x-abcde" is forbidden: failed quota: q: must specify limits.cpu for: build',
+            "set spec.build.resources.limits.cpu",
+            id="a limit that a quota wants of a builder",
+        ),
+        pytest.param(
+            "StatefulSet",
+            'create Pod x-0 in StatefulSet x failed error: pods "x-0" is forbidden: failed quota: q: must specify '
+            "limits.cpu for: fetch,serve; requests.ephemeral-storage for: fetch,serve",
+            "set spec.serving.resources.limits.cpu and spec.serving.resources.requests.ephemeral-storage",
+            id="two amounts of a server",
+        ),
+        pytest.param(
+            "Deployment",
+            'pods "x-1" is forbidden: failed quota: q: must specify cpu,memory',
+            "set spec.router.resources.requests.cpu and spec.router.resources.requests.memory",
+            id="what older API servers say of a router",
+        ),
+        pytest.param(
+            "Job",
+            'Error creating: pods "x" is forbidden: exceeded quota: q, requested: limits.cpu=1, used: limits.cpu=4',
+            "raise the namespace's quota or lower spec.build.resources",
+            id="a quota that is used up",
+        ),
+    ],
+)
+def test_a_quota_is_answered_by_the_field_to_set(kind: str, message: str, remedy: str) -> None:
+    found = trouble.warned(kind, "x", "FailedCreate", message)
+    assert found is not None
+    assert found.reason == "QuotaExceeded"
+    assert found.message.endswith(f"; {remedy}")

@@ -411,7 +411,7 @@ def test_what_only_events_can_explain(status: Json, expected: bool) -> None:
             'create Pod x-0 in StatefulSet x failed error: pods "x-0" is forbidden: failed quota: q: must specify '
             "requests.cpu for: serve",
             reasons.QUOTA_EXCEEDED,
-            "may not make its pods: failed quota: q: must specify",
+            "must specify requests.cpu for: serve; set",
             id="quota of a StatefulSet",
         ),
         pytest.param(

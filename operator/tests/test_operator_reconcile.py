@@ -37,6 +37,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.messages: list[str] = []
         self.failures: dict[str, ApiError] = {}
 
     def _do(self, what: str) -> None:
@@ -56,6 +57,7 @@ class FakeCluster:
         self._do(f"delete {ref.kind} {ref.uid}")
 
     async def post_event(self, dataset: Dataset, kind: str, reason: str, message: str) -> None:
+        self.messages.append(message)
         self._do(f"event {kind} {reason}")
 
 
@@ -325,3 +327,55 @@ def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
     alive[0] = True
     health.fail("no watch has told of 1 of kind Pod")
     assert health.problem() == "no watch has told of 1 of kind Pod"
+
+
+def _see(bench: Bench, operator: str = "old/release", **members: Any) -> None:
+    """A dataset about which nothing is planned."""
+    bench.observer.observed = Observed(replace(DATASET, status=Status(operator=operator), **members))
+    bench.plan = Plan(status=bench.observer.observed.dataset.status)
+
+
+class TestADatasetThatNothingIsDoneAbout:
+    async def test_has_an_event_once_with_the_command_that_takes_it_over(self, bench: Bench) -> None:
+        _see(bench)
+        await bench.look()
+        assert bench.cluster.done == ["event Warning OtherOperator"]
+        assert (
+            "kubectl annotate lds airports -n shop lookupdb.dev/operator=own/release --overwrite"
+            in bench.cluster.messages[0]
+        )
+        await bench.look()
+        assert bench.cluster.done == [], "two operators that live do not tell of each other for ever"
+
+    async def test_has_another_event_when_it_changes_hands(self, bench: Bench) -> None:
+        for operator in ("old/release", "older/release"):
+            _see(bench, operator)
+            await bench.look()
+            assert bench.cluster.done == ["event Warning OtherOperator"]
+        _see(bench, "own/release")
+        await bench.look()
+        _see(bench)
+        await bench.look()
+        assert bench.cluster.done == ["event Warning OtherOperator"]
+
+    async def test_and_whose_status_cannot_be_read_has_the_command_that_makes_it_anew(self, bench: Bench) -> None:
+        _see(bench, "", status_problem="expected int, found 'x'" * 99)
+        await bench.look()
+        assert bench.cluster.done == ["event Warning StatusUnreadable"]
+        assert "kubectl patch lds airports -n shop --subresource=status" in bench.cluster.messages[0]
+        assert len(bench.cluster.messages[0].encode()) < 1024, "the API server cuts longer ones"
+
+    async def test_is_counted_until_it_is_acted_on_or_gone(self, bench: Bench) -> None:
+        _see(bench)
+        await bench.look()
+        labels = {"namespace": "shop", "dataset": "airports", "reason": "OtherOperator", "operator": "old/release"}
+        name = "lookupdb_operator_dataset_unattended"
+        assert bench.metrics._registry.get_sample_value(name, labels) == 1
+        bench.observer.observed = None
+        await bench.look()
+        assert bench.metrics._registry.get_sample_value(name, labels) is None
+
+    async def test_because_it_is_being_deleted_has_no_event(self, bench: Bench) -> None:
+        _see(bench, deleting=True)
+        await bench.look()
+        assert bench.cluster.done == []

@@ -93,7 +93,7 @@ def test_a_claim_that_could_not_be_written_is_none() -> None:
     bench = Bench()
     bench.look(dataset("a"))
     bench.look(dataset("b"))
-    bench.taking.withdraw(dataset("a"), NOW)
+    bench.taking.withdraw(dataset("a"), NOW, postpone=True)
     assert bench.woken == [("shop", "b")]
     assert bench.look(dataset("b", WAITING)) == BUILDING
 

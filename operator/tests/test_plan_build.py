@@ -75,6 +75,16 @@ class TestRefresh:
         assert planned.status.build is not None
         assert planned.status.build.unless_fingerprint == ""
 
+    @pytest.mark.parametrize("reason", ["CorruptFile", "GenerationMissing"])
+    def test_is_asked_for_when_servers_cannot_have_from_the_store_what_was_built(self, reason: str) -> None:
+        world = serving()
+        pod = next(pod for pod in world.pods.values() if pod.component == "shard")
+        pod.ready, pod.trouble = False, trouble(reason, "the store holds no g1")
+        planned = world.look()
+        assert says(planned)["Built"] == f"False {reason}"
+        assert "the store holds no g1" in condition(planned, "Built").message
+        assert "lookupdb.dev/refresh" in condition(planned, "Built").message
+
     def test_a_new_annotation_builds_again_from_the_same_spec(self) -> None:
         world = serving()
         world.annotate("monday")

@@ -253,3 +253,31 @@ class TestHints:
 
     def test_a_message_without_advice_gets_the_general_one(self) -> None:
         assert sentence(reasons.DEADLINE_EXCEEDED, "too slow") == "too slow. Raise spec.build.deadlineSeconds."
+
+
+class TestTheStore:
+    """That servers wait for is named, without what its address may hold of a secret."""
+
+    def waiting(self, reason: str = "StoreUnavailable", message: str = "pod x cannot fetch its shard") -> str:
+        world = rebuilt(serving())
+        world.store = replace(
+            world.store, environment={"AWS_ENDPOINT_URL": "http://me:secret@store.lookupdb.svc:7070/?k=1"}
+        )
+        next(pod for pod in world.pods.values() if pod.labels.get(names.ROLLOUT) == "r2").trouble = trouble(
+            reason, message
+        )
+        planned = world.reconcile()
+        assert "secret" not in condition(planned, "Degraded").message
+        assert says(planned)["Degraded"] == f"True {reason}"
+        return condition(planned, "RolledOut").message
+
+    @pytest.mark.parametrize("reason", ["StoreUnavailable", "StoreDenied", "FetchFailed"])
+    def test_is_named_by_url_and_host(self, reason: str) -> None:
+        assert "the store is s3://lookupdb at store.lookupdb.svc:7070" in self.waiting(reason)
+
+    def test_is_not_named_twice(self) -> None:
+        told = self.waiting(message="s3://lookupdb does not answer (store.lookupdb.svc:7070: refused)")
+        assert told.count("s3://lookupdb") == 1
+
+    def test_is_not_named_for_what_is_not_about_it(self) -> None:
+        assert "the store is" not in self.waiting("Unschedulable")

@@ -20,6 +20,13 @@ _NOT_MADE: Final = re.compile(
     r"(pods \"[^\"]*\" is forbidden: |Pod \"[^\"]*\" is invalid: )?"
 )
 _QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
+_AMOUNT: Final = re.compile(r"(?:(?:limits|requests)\.)?(?:cpu|memory|ephemeral-storage|hugepages-\w+)\b")
+_RESOURCES: Final = {
+    "Job": "spec.build.resources",
+    "StatefulSet": "spec.serving.resources",
+    "Deployment": "spec.router.resources",
+}
+"""By the kind that makes the pods, the field that says what they need."""
 _MISSING: Final = re.compile(r"(?P<kind>secret|configmap|persistentvolumeclaim) \"(?P<name>[^\"]+)\" not found", re.I)
 _MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
 _NO_HELP: Final = re.compile(
@@ -40,7 +47,7 @@ def warned(kind: str, name: str, reason: str, message: str) -> Trouble | None:
     when the object's own status tells it better."""
     match reason:
         case "FailedCreate":
-            return _not_made(f"{kind} {name}", message)
+            return _not_made(kind, name, message)
         case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume":
             return None if _PASSING.search(message) else mounting(name, message)
         case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
@@ -108,16 +115,25 @@ def brief(message: str) -> str:
     return line.removesuffix(".")
 
 
-def _not_made(what: str, message: str) -> Trouble:
-    told = brief(_NOT_MADE.sub("", message))
+def _not_made(kind: str, name: str, message: str) -> Trouble:
+    what, told = f"{kind} {name}", brief(_NOT_MADE.sub("", message))
     if _QUOTA.search(told):
-        return Trouble(
-            reasons.QUOTA_EXCEEDED,
-            f"{what} may not make its pods: {told}; raise the namespace's quota or lower the dataset's resources",
-        )
+        text = f"{what} may not make its pods: {told}; {_quota_remedy(kind, told)}"
+        return Trouble(reasons.QUOTA_EXCEEDED, text)
     return Trouble(
         reasons.APPLY_REFUSED, f"{what} may not make its pods: {told}; see what the namespace's policies allow"
     )
+
+
+def _quota_remedy(kind: str, message: str) -> str:
+    """What to do about a quota, or a limit range, that does not let pods of ``kind`` in."""
+    field = _RESOURCES.get(kind, "resources")
+    unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
+    if unspecified:
+        # A quota calls requests.cpu cpu, too.
+        members = (name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified)
+        return "set " + " and ".join(f"{field}.{member}" for member in members)
+    return f"raise the namespace's quota or lower {field}"
 
 
 def _missing(message: str) -> Iterator[tuple[str, bool]]:

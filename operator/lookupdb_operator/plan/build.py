@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from lookupdb_operator import names
+from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import clock, failures, generations, outcomes, reasons, store, tickets
 from lookupdb_operator.plan.rollouts import target_rollout
 from lookupdb_operator.plan.situation import Desired, Situation
@@ -43,10 +44,14 @@ def waits_for_rollout(status: Status, situation: Situation) -> bool:
     return waiting is not None and target is not None and target.generation != waiting.generation
 
 
-def _is_damaged(generation: Generation, situation: Situation) -> bool:
-    """Whether servers cannot have it from the store any more: then it is built again, though the source is the same."""
-    reports = (pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation)
-    return any(trouble is not None and trouble.reason in reasons.OF_DAMAGE for trouble in reports)
+def diagnose_damage(generation: Generation, status: Status, situation: Situation) -> Trouble | None:
+    """Why servers cannot have ``generation`` from the store any more: a refresh builds it again then, though the source
+    is the same."""
+    reports = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
+    ticket = status.rollout_ticket
+    if ticket is not None and ticket.given_up:  # it gave its turn up, and its pods are gone
+        reports.append(Trouble(ticket.reason, ticket.message))
+    return next((trouble for trouble in reports if trouble is not None and trouble.reason in reasons.OF_DAMAGE), None)
 
 
 def _without_unneeded_build(status: Status, situation: Situation) -> Status:
@@ -92,7 +97,7 @@ def retry_in(retry_at: str, now: datetime) -> float:
 def _claimed(status: Status, situation: Situation) -> Status:
     number, desired = status.last_generation + 1, situation.desired
     known = generations.newest_matching_generation(status, desired)
-    comparable = known is not None and not _is_damaged(known, situation)
+    comparable = known is not None and diagnose_damage(known, status, situation) is None
     build = Build(
         generation=names.generation_name(number),
         content=desired.content_hash,

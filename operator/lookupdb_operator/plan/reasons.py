@@ -64,6 +64,12 @@ APPLY_REFUSED: Final = "ApplyRefused"
 STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
 """The operator has no credentials of the store to hand on."""
 
+# Events alone: of a dataset that is not acted on, no condition is written
+OTHER_OPERATOR: Final = "OtherOperator"
+"""It belongs to an operator of another name."""
+STATUS_UNREADABLE: Final = "StatusUnreadable"
+"""Its status is not what an operator of this version writes."""
+
 # Told by the builder itself
 BAD_SOURCE: Final = "BadSource"
 """The source is missing, cannot be read, or holds a row that cannot be stored."""

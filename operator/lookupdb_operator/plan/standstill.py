@@ -8,14 +8,18 @@ have the very names that those of its successor will have, and hold the old data
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
+from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Dataset, Observed, Plan
-from lookupdb_operator.plan import conditions, lost_nodes, predecessors, reasons
+from lookupdb_operator.model import Dataset, Observed, Plan, Unattended
+from lookupdb_operator.plan import conditions, failures, lost_nodes, predecessors, reasons
 from lookupdb_operator.plan.conditions import degraded, ready
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
 from lookupdb_operator.plan.serving import with_serving_status
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Status
+
+_MAX_PROBLEM_CHARACTERS: Final = 300
 
 
 def why_idle(dataset: Dataset, config: Config) -> str:
@@ -25,14 +29,34 @@ def why_idle(dataset: Dataset, config: Config) -> str:
     The user's annotation decides; without one, who came first. Taking over another one's dataset is done by
     annotating it.
     """
-    owner = dataset.assigned or dataset.status.operator
     if dataset.deleting:
         return "it is being deleted: Kubernetes collects what belongs to it"
-    if dataset.status_problem:
-        return f"its status cannot be read, so that no number can be claimed safely: {dataset.status_problem}"
+    unattended = diagnose_unattended(dataset, config)
+    return "" if unattended is None else unattended.message
+
+
+def diagnose_unattended(dataset: Dataset, config: Config) -> Unattended | None:
+    """Why nothing is done about ``dataset`` though nobody deletes it, and the command that ends it."""
+    where = f"{dataset.name} -n {dataset.namespace}"
+    owner = dataset.assigned or dataset.status.operator
     if owner not in ("", config.identity):
-        return f"it belongs to the operator {owner}; this one is {config.identity}"
-    return ""
+        annotation = f"{names.OPERATOR}={config.identity} --overwrite"
+        return Unattended(
+            reasons.OTHER_OPERATOR,
+            f"It belongs to the operator {owner}; this one, {config.identity}, does nothing about it. If that one is"
+            f" gone for good, take the dataset over: kubectl annotate lds {where} {annotation}; or all datasets of the"
+            f" cluster: kubectl annotate lds --all --all-namespaces {annotation}",
+            owner,
+        )
+    if dataset.status_problem:
+        return Unattended(
+            reasons.STATUS_UNREADABLE,
+            f"Nothing is done: {failures.shortened(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; what serves goes"
+            " on serving. Install the operator's version that wrote it, or have the status made anew, and the data"
+            f" built again: kubectl patch lds {where} --subresource=status --type=json"
+            """ -p '[{"op": "remove", "path": "/status"}]'""",
+        )
+    return None
 
 
 def plan_invalid(status: Status, observed: Observed, now: datetime) -> Plan:

@@ -30,6 +30,10 @@ def judge_built(status: Status, situation: Situation) -> Verdict:
     generation = deployable_generation(status, situation.desired)
     if generation is None or build.is_needed(status, situation.desired):
         return Verdict("False", reasons.BUILDING, "A build is about to begin.")
+    damage = build.diagnose_damage(generation, status, situation)
+    if damage is not None:
+        message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
+        return Verdict("False", damage.reason, sentence(damage.reason, message))
     message = f"{generation.generation} holds {generation.records} records in {generation.shards} shards."
     return Verdict("True", reasons.GENERATION_BUILT, message)
 

@@ -7,6 +7,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import cutover, readiness, reasons, routers, serving
+from lookupdb_operator.plan.conditions.store import name_store
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
 from lookupdb_operator.plan.conditions.waiting import describe_wait, diagnose_ticket, is_waiting
 from lookupdb_operator.plan.rollouts import describe_rollout, obstacle, target_rollout
@@ -44,7 +45,7 @@ def diagnose_candidate(status: Status, situation: Situation) -> Trouble | None:
         return diagnose_ticket(status.rollout_ticket)
     if table is not None and not _is_starting(target, table, situation):
         return None
-    trouble = obstacle(target, observed)
+    trouble = name_store(obstacle(target, observed), situation)
     if target.referenced_replicas or not readiness.has_exceeded_deadline(target, status, situation):
         return trouble
     return _diagnose_overdue(target, trouble, status, situation)
