@@ -16,9 +16,10 @@ from typing import Final
 
 from lookupdb import disk
 from lookupdb.build.inflate import inflate
-from lookupdb.build.location import Remote, describe_local, remote_errors
+from lookupdb.build.location import describe_local, remote_errors
 from lookupdb.build.progress import Progress
 from lookupdb.build.source import Format, SourceObject, is_identified
+from lookupdb.build.streamed import Streamed
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.manifest import SourceFile
 
@@ -82,7 +83,8 @@ def _in_place(item: SourceObject) -> LocalFile:
 
 def _copy(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
     described, checksum = item.described, None if is_identified(item.described) else hashlib.sha256()
-    chunks = _counted(_chunks(item), described, progress)
+    received = _Received(progress)
+    chunks = received.count(_chunks(item))
     if checksum:
         chunks = _summed(chunks, checksum)
     if item.compression != "none":
@@ -90,6 +92,9 @@ def _copy(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
     with room_in(target.parent), target.open("wb") as out:
         for chunk in chunks:
             out.write(chunk)
+    if isinstance(item.place, Streamed):
+        described = replace(described, bytes=received.bytes)
+    received.check(described)
     if isinstance(item.place, Path):
         _check_unchanged(item.described, item.place)
     if checksum:
@@ -99,7 +104,7 @@ def _copy(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
 
 def _chunks(item: SourceObject) -> Iterator[bytes]:
     name = item.described.url
-    if isinstance(item.place, Remote):
+    if not isinstance(item.place, Path):
         with remote_errors(name):
             yield from item.place.open(item.described)
         return
@@ -114,17 +119,26 @@ def _summed(chunks: Iterable[bytes], checksum: hashlib._Hash) -> Iterator[bytes]
         yield chunk
 
 
-def _counted(chunks: Iterator[bytes], described: SourceFile, progress: Progress) -> Iterator[bytes]:
-    total = 0
-    for chunk in chunks:
-        total += len(chunk)
-        yield chunk
-        progress.advance(len(chunk))
-    if total != described.bytes:
-        raise BadSource(
-            f"{described.url} changed while it was read: expected {described.bytes} bytes, got {total}",
-            hint="build again once it is complete",
-        )
+class _Received:
+    """Counts what is received of a file."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self.bytes = progress, 0
+
+    def count(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """``chunks``, as they are."""
+        for chunk in chunks:
+            self.bytes += len(chunk)
+            yield chunk
+            self._progress.advance(len(chunk))
+
+    def check(self, described: SourceFile) -> None:
+        """Raises BadSource when it was not as much as ``described``."""
+        if self.bytes != described.bytes:
+            raise BadSource(
+                f"{described.url} changed while it was read: expected {described.bytes} bytes, got {self.bytes}",
+                hint="build again once it is complete",
+            )
 
 
 def _check_unchanged(described: SourceFile, path: Path) -> None:

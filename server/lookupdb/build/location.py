@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
+from lookupdb.build.streamed import Streamed
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 from lookupdb.network import describe_failure, is_unreachable, without_secrets
@@ -34,6 +35,10 @@ _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _WILD: Final = re.compile(r"[*?\[]")
+
+
+UNKNOWN_BYTES: Final = 0
+"""The size of what is ``Streamed``, until it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Found:
     """One file or object, and where to read it."""
 
     described: SourceFile
-    place: Path | Remote
+    place: Path | Remote | Streamed
 
 
 def find(url: str, *, base: Path | None, volume: Path | None) -> list[Found]:
@@ -197,7 +202,12 @@ def _find_http(url: str) -> list[Found]:
         # The whole url is the store, the empty path is in it: a query, as signed urls have, stays as it is. And GET,
         # because a url signed for GET answers 403 to HEAD.
         store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]
-        meta = obstore.get(store, "").meta
+        try:
+            meta = obstore.get(store, "").meta
+        except BaseError as error:
+            if "Content-Length" not in str(error):
+                raise
+            return [Found(SourceFile(without_secrets(url), UNKNOWN_BYTES, None, None), Streamed(url))]
         return [Found(_describe(without_secrets(url), meta), Remote(store, ""))]
 
 

@@ -11,6 +11,7 @@ from typing import Final, Literal, Protocol
 import orjson
 
 from lookupdb.build.location import Found, Remote, find, identified
+from lookupdb.build.streamed import Streamed
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec
@@ -38,7 +39,7 @@ class SourceObject:
     compression: Compression
     delimiter: str
     """Between the fields, if it is CSV."""
-    place: Path | Remote
+    place: Path | Remote | Streamed
 
 
 def resolve(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> tuple[SourceObject, ...]:

@@ -1,0 +1,72 @@
+"""A file behind an http(s) URL whose server does not say how long it is: it comes in chunks, to an end of its own.
+
+The object store's client, which reads all other URLs, refuses such answers.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from lookupdb.build.inflate import inflate
+from lookupdb.errors import BadSource
+from lookupdb.manifest import SourceFile
+
+_CHUNK: Final = 1 << 20
+_STALL_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """Where it is."""
+
+    url: str
+
+    def open(self, described: SourceFile) -> Iterator[bytes]:
+        """Its bytes, to the end. Raises BadSource when no end is marked, OSError when the server cannot be read."""
+        with _open(self.url) as response:
+            if response.headers.get("Transfer-Encoding", "").lower() != "chunked" and response.length is None:
+                raise BadSource(
+                    f"{described.url}: its server tells neither its length nor where it ends",
+                    hint="a file that is cut short could not be told from a whole one: send Content-Length, or chunks",
+                )
+            coding = response.headers.get("Content-Encoding", "identity").lower()
+            if coding not in ("identity", "gzip"):
+                raise BadSource(f"{described.url} is sent in the Content-Encoding {coding}, expected identity or gzip")
+            chunks = _chunks(response)
+            yield from chunks if coding == "identity" else inflate(chunks, "gzip", described.url)
+
+
+def _chunks(response: Any) -> Iterator[bytes]:
+    try:
+        while chunk := response.read(_CHUNK):
+            yield chunk
+    except HTTPException as error:
+        raise OSError(f"it is cut short ({type(error).__name__})") from error
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to plain http."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith("https://") and req.full_url.startswith("https://"):
+            raise OSError("it is redirected to plain http")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(url: str) -> Any:
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host, fragment="")))  # noqa: S310 - http(s) only
+    request.add_header("Accept-Encoding", "identity")
+    if at:
+        credentials = b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {credentials}")
+    return urllib.request.build_opener(_SafeRedirects).open(request, timeout=_STALL_SECONDS)

@@ -1,0 +1,92 @@
+"""A source whose server does not say how long it is, as one that makes it on the fly does."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.sources import dataset, read
+
+from lookupdb.build.fetch import fetch
+from lookupdb.build.progress import Silent
+from lookupdb.build.source import fingerprint, resolve
+from lookupdb.errors import BadSource, NotEnoughRoom
+
+CSV = b"k,v\n" + b"".join(b"%d,value\n" % number for number in range(50_000))
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        path = self.path.partition("?")[0]
+        if path == "/until-closed.csv":
+            self.end_headers()
+            self.wfile.write(CSV)
+            self.close_connection = True
+            return
+        if path == "/on-the-fly.csv":
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        body = gzip.compress(CSV) if path in ("/f.csv.gz", "/on-the-fly.csv") else CSV
+        for start in range(0, len(body), 10_000):
+            piece = body[start : start + 10_000]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            if path == "/cut.csv" and start:
+                self.close_connection = True
+                return
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("path", ["f.csv", "f.csv.gz", "on-the-fly.csv", "f.csv?sig=a%2Fb"])
+def test_it_is_read_to_its_end(tmp_path: Path, web: str, path: str) -> None:
+    found = read(dataset(None, f"{web}/{path}"), tmp_path)
+    assert found.rows == len(found.records) == 50_000
+
+
+def test_its_content_identifies_it(tmp_path: Path, web: str) -> None:
+    objects = resolve(dataset(None, f"{web}/f.csv"), volume=None)
+    assert fingerprint(objects) is None
+    (file,) = fetch(objects, tmp_path, Silent())
+    assert file.described.bytes == len(CSV)
+    assert fingerprint([file]) is not None
+
+
+def test_one_that_is_cut_short_is_refused(tmp_path: Path, web: str) -> None:
+    with pytest.raises(BadSource, match="cut short"):
+        read(dataset(None, f"{web}/cut.csv"), tmp_path)
+
+
+def test_one_whose_end_is_not_marked_is_refused(tmp_path: Path, web: str) -> None:
+    with pytest.raises(BadSource, match="tells neither its length nor where it ends"):
+        read(dataset(None, f"{web}/until-closed.csv"), tmp_path)
+
+
+def test_a_full_scratch_folder_is_named(tmp_path: Path, web: str) -> None:
+    import resource
+
+    objects = resolve(dataset(None, f"{web}/f.csv"), volume=None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(NotEnoughRoom, match=f"no room left in the scratch folder {tmp_path}"):
+            fetch(objects, tmp_path, Silent())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
