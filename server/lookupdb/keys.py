@@ -26,6 +26,9 @@ _STEPS: dict[str, Callable[[str], str]] = {
 
 NORMALIZATIONS = tuple(_STEPS)
 
+_TABLE_STEPS = frozenset(["lowercase", "casefold", "nfc"])
+"""The steps whose outcome the character tables decide."""
+
 
 class InvalidKey(ValueError):
     """A key that no shard can hold: empty, longer than ``MAX_KEY_BYTES``, or not text."""
@@ -48,6 +51,11 @@ def normalizer(steps: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return apply
+
+
+def normalizes_alike(steps: Sequence[str], unicode_version: str) -> bool:
+    """Whether this process normalises every key by ``steps`` as one with the tables of ``unicode_version`` does."""
+    return unicode_version == UNICODE_VERSION or _TABLE_STEPS.isdisjoint(steps)
 
 
 def key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:

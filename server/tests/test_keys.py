@@ -75,3 +75,18 @@ def test_the_hash_is_xxh3_64_as_published() -> None:
 def test_many_keys_find_the_same_shards_as_one() -> None:
     encoded = [b"%d" % number for number in range(100)]
     assert keys.shards_of(encoded, 7) == [keys.shard_of(key, 7) for key in encoded]
+
+
+@pytest.mark.parametrize(
+    ("steps", "version", "alike"),
+    [
+        ([], "1.0.0", True),
+        (["strip"], "1.0.0", True),
+        (["strip", "lowercase"], keys.UNICODE_VERSION, True),
+        (["strip", "lowercase"], "1.0.0", False),
+        (["casefold"], "1.0.0", False),
+        (["nfc"], "1.0.0", False),
+    ],
+)
+def test_other_character_tables_matter_to_steps_that_use_them(steps: list[str], version: str, alike: bool) -> None:
+    assert keys.normalizes_alike(steps, version) == alike

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lookupdb.build import gates
 from lookupdb.errors import CorruptFile, GenerationMissing
+from lookupdb.keys import normalizes_alike
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec, Gates
 from lookupdb.store import Dataset
@@ -30,10 +31,15 @@ def readable(dataset: Dataset) -> Iterator[Manifest]:
 def holds(dataset: Dataset, spec: DatasetSpec, fingerprint: str) -> bool:
     """Whether a generation of this very spec and of the source with this ``fingerprint`` is there. Raises StoreError.
 
-    That somebody has built it once is not enough: the store may have been lost since, or be another one.
+    That somebody has built it once is not enough: the store may have been lost since, or be another one. Nor is one
+    whose keys were normalised by other character tables than this process has: it must be built anew.
     """
-    wanted = (spec.content_hash(), fingerprint)
-    return any((manifest.content, manifest.fingerprint) == wanted for manifest in readable(dataset))
+    looked_for = (spec.content_hash(), fingerprint)
+    return any(
+        (manifest.content, manifest.fingerprint) == looked_for
+        and normalizes_alike(manifest.normalize, manifest.unicode)
+        for manifest in readable(dataset)
+    )
 
 
 def active_manifest(dataset: Dataset, generation: str | None, wanted: Gates) -> Manifest | None:

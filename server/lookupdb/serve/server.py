@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import shardfile
+from lookupdb.keys import UNICODE_VERSION, normalizes_alike
+from lookupdb.manifest import Manifest
 from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.process import Fleet
@@ -46,6 +48,7 @@ class Settings:
 
 def service(served: Served, settings: Settings) -> Service:
     """The service to ``run``. Raises UsageError when a port cannot be listened on."""
+    _compare_tables(served.manifest)
     settings = replace(settings, limits=_affordable(settings.limits))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
     counters = Counters(counted.NAMES, settings.workers)
@@ -67,6 +70,21 @@ def service(served: Served, settings: Settings) -> Service:
         collectors=lambda supervisor: metrics.collectors(served, counters, supervisor),
         status=lambda: _status(served, verification, settings.limits.max_connections),
     )
+
+
+def _compare_tables(manifest: Manifest) -> None:
+    """Warn when keys were normalised by other character tables than this lookupdb, and likely its router, has."""
+    if not normalizes_alike(manifest.normalize, manifest.unicode):
+        log.warning(
+            "keys were normalised by another version of Unicode: those that hold characters of the newer one only may "
+            "not be found; build the dataset again, which a refresh does",
+            extra={
+                "generation": manifest.generation,
+                "normalize": ",".join(manifest.normalize),
+                "builtWith": manifest.unicode,
+                "servedWith": UNICODE_VERSION,
+            },
+        )
 
 
 def _affordable(limits: Limits) -> Limits:
@@ -130,6 +148,7 @@ async def _verify(verification: Verification) -> None:
 def _status(served: Served, verification: Verification, max_connections: int) -> Mapping[str, Any]:
     return {
         "serves": asdict(identity(served)),
+        "unicode": {"built": served.manifest.unicode, "here": UNICODE_VERSION},
         "maxConnections": max_connections,
         "file": {"path": str(served.path), "bytes": served.entry.bytes, "sha256": served.entry.sha256},
         "verified": {
