@@ -139,6 +139,7 @@ class TestFolder:
             served = locate(folder, 0)
             assert served.manifest.generation == generation
             verify(served.path, served.entry)
+        assert names(folder) == [FILE_NAME, served.entry.file], "of the first nothing is left"
 
     def test_no_manifest_stands_while_the_file_is_not_whole(self, local: DirectoryDataset, tmp_path: Path) -> None:
         folder = tmp_path / "data"
@@ -225,6 +226,19 @@ class TestStore:
         with pytest.raises(CorruptFile, match="sha256"):
             Fetch(place, tmp_path / "data", rate=GIB).run("g1", 0)
         assert names(tmp_path / "data") == []
+
+    def test_that_has_lost_the_shard_is_asked_once_and_says_what_is_damaged(
+        self, dataset: tuple[str, Dataset], tmp_path: Path
+    ) -> None:
+        _, place = dataset
+        lost, other = place.manifest("g1").shards
+        if isinstance(place, ObjectDataset):
+            place.bucket.delete([f"{ADDRESS.path}/g1/{lost.file}"])
+        else:
+            (Path(place.url) / "g1" / lost.file).unlink()
+        with pytest.raises(CorruptFile, match=f"{lost.file} of g1 is missing in "):
+            Fetch(place, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
+        assert Fetch(place, tmp_path / "data", rate=GIB).run("g1", 1).file == other.file, "what is there can be served"
 
     def test_reads_a_shard_from_the_middle(self, dataset: tuple[str, Dataset]) -> None:
         _, place = dataset

@@ -116,6 +116,24 @@ class TestGenerations:
             dataset.manifest("g7")
         assert "it has: g1" in str(caught.value)
 
+    def test_one_that_has_lost_a_shard_is_not_whole_and_not_built_over(self, dataset: Dataset, scratch: Path) -> None:
+        made = publish(dataset, "g1", CONTENT, scratch)
+        publish(dataset, "g2", CONTENT, scratch)
+        lose(dataset, "g1", made.shards[1].file)
+        assert (dataset.generations(), dataset.damaged(), dataset.published()) == (("g2",), ("g1",), ("g1", "g2"))
+        assert dataset.manifest("g1") == made
+        with pytest.raises(CorruptFile, match=r"g1 of default/things .* is damaged: shard-00001\S+ is missing"):
+            dataset.claim("g1", scratch)
+        assert dataset.published() == ("g1", "g2")
+
+    def test_pruning_counts_whole_ones_only(self, dataset: Dataset, scratch: Path) -> None:
+        for number in range(1, 6):
+            (shard,) = publish(dataset, f"g{number}", {"a": b"1"}, scratch, shards=1).shards
+            if number in (2, 4):
+                lose(dataset, f"g{number}", shard.file)
+        assert dataset.prune(2) == ("g1", "g2")
+        assert (dataset.generations(), dataset.damaged()) == (("g3", "g5"), ("g4",))
+
     def test_removal_and_pruning_keep_what_is_protected(self, dataset: Dataset, scratch: Path) -> None:
         for number in range(1, 6):
             publish(dataset, f"g{number}", {"a": b"1"}, scratch, shards=1)
@@ -135,6 +153,14 @@ class TestGenerations:
                 claim.publish(evil)
         with pytest.raises(CorruptFile, match=r"names the file '../../../etc/passwd'"):
             dataset.manifest("g2")
+
+
+def lose(dataset: Dataset, generation: str, file: str) -> None:
+    """The store has lost ``file``."""
+    if isinstance(dataset, ObjectDataset):
+        dataset.bucket.delete([f"{dataset.address.path}/{generation}/{file}"])
+    else:
+        (Path(dataset.url) / generation / file).unlink()
 
 
 class TestDirectory:

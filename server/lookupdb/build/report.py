@@ -78,7 +78,7 @@ def interrupted(spec: DatasetSpec | None, exit_code: int, seconds: float) -> Res
         peak_memory_bytes=peak_resident(),
         exit_code=exit_code,
         reason="Interrupted",
-        message="the build was interrupted; nothing was published, and it can be run again",
+        message="the build was interrupted and can be run again: what it may have published is adopted",
     )
 
 

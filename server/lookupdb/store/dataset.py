@@ -150,6 +150,14 @@ class Dataset(ABC):
             hint="a generation never changes: leave --generation away to build the next one",
         )
 
+    def _loss(self, generation: str, shard: ShardFile) -> CorruptFile:
+        """What a shard that is not there means. Raises GenerationMissing when all of its generation is gone."""
+        self.manifest(generation)
+        return CorruptFile(
+            f"{shard.file} of {generation} is missing in {self.url}, its manifest names it",
+            hint="the generation is damaged: build another",
+        )
+
     def _damage(self, generation: str) -> str:
         """What keeps a published generation from being whole; nothing when it is."""
         try:

@@ -109,6 +109,8 @@ class DirectoryDataset(Dataset):
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
         """Of the file itself."""
         path = self.folder / checked_generation(generation) / shard.file
+        if not path.exists():
+            raise self._loss(generation, shard)
         with store_errors(f"cannot read {path}"), path.open("rb", buffering=0) as file:
             file.seek(start)
             while chunk := file.read(_CHUNK):

@@ -109,11 +109,7 @@ class ObjectDataset(Dataset):
             except FileNotFoundError:
                 stream = None
         if stream is None:
-            self.manifest(generation)  # GenerationMissing, when all of it is gone
-            raise CorruptFile(
-                f"{shard.file} of {generation} is missing in {self.url}, its manifest names it",
-                hint="the generation is damaged: build another",
-            )
+            raise self._loss(generation, shard)
         while True:
             with self.bucket.errors("read"):
                 chunk = next(stream, None)
