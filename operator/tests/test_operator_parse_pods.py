@@ -373,7 +373,7 @@ def test_a_failed_builders_result_is_what_went_wrong() -> None:
     ],
 )
 def test_what_is_no_result(message: str | None) -> None:
-    assert parse.result(message) is None
+    assert parse.parse_build_result(message) is None
 
 
 def test_a_builder_without_a_result() -> None:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from lookupdb_operator.parse.build_result import parse_build_result
 from lookupdb_operator.parse.dataset import dataset
 from lookupdb_operator.parse.header import Header, header
-from lookupdb_operator.parse.pods import pod, result, waiting
+from lookupdb_operator.parse.pods import pod, waiting
 from lookupdb_operator.parse.trouble import warned
 from lookupdb_operator.parse.workloads import existing, job, shard_set
 
-__all__ = ["Header", "dataset", "existing", "header", "job", "pod", "result", "shard_set", "waiting", "warned"]
+__all__ = [
+    "Header",
+    "dataset",
+    "existing",
+    "header",
+    "job",
+    "parse_build_result",
+    "pod",
+    "shard_set",
+    "waiting",
+    "warned",
+]

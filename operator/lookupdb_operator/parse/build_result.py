@@ -1,0 +1,48 @@
+"""What a builder told when it ended: the JSON line of its termination message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import orjson
+
+from lookupdb_operator.model import BuildResult
+
+_OUTCOMES: Final = ("built", "adopted", "unchanged", "failed")
+
+
+def parse_build_result(message: str | None) -> BuildResult | None:
+    """A builder's termination message; None when it is not one."""
+    members = message_members(message)
+    outcome = members.get("outcome")
+    if outcome not in _OUTCOMES:
+        return None
+    counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
+    texts = [members.get(member) or "" for member in ("generation", "fingerprint", "builtAt", "reason", "message")]
+    if not all(isinstance(count, int) for count in counts) or not all(isinstance(text, str) for text in texts):
+        return None
+    records, file_bytes, largest, exit_code = counts
+    generation, fingerprint, built_at, reason, sentence = texts
+    return BuildResult(
+        outcome=cast(Literal["built", "adopted", "unchanged", "failed"], outcome),
+        generation=generation,
+        fingerprint=fingerprint,
+        records=records,
+        file_bytes=file_bytes,
+        largest_shard_bytes=largest,
+        built_at=built_at,
+        exit_code=exit_code,
+        reason=reason,
+        message=sentence,
+    )
+
+
+def message_members(message: str | None) -> Mapping[str, Any]:
+    """The JSON object that the last line of a termination message is; empty for anything else."""
+    lines = (message or "").strip().splitlines()
+    try:
+        members = orjson.loads(lines[-1]) if lines else {}
+    except ValueError:
+        return {}
+    return members if isinstance(members, dict) else {}
