@@ -79,6 +79,14 @@ def test_small_sources_and_few_cores_mean_whole_files(tmp_path: Path) -> None:
     assert slices.plan(files, 1, PARALLEL) == slices.plan(files, 2, ALONE) == [Slice(0)]
 
 
+def test_a_small_source_of_several_files_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{number}.jsonl" for number in range(4)]
+    for name in names:
+        (tmp_path / name).write_text('{"k": "' + name + '"}')
+    monkeypatch.setattr("lookupdb.build.records.Crew", None)
+    assert read(dataset(tmp_path, names), tmp_path / "scratch", MEMORY).rows == 4
+
+
 def test_more_files_than_a_crew_can_be_given_are_read_alone(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(b'{"k": "a"}\n')
     spec = dataset(tmp_path, "f.jsonl")

@@ -68,7 +68,8 @@ class SortedRecords:
         self._memory_limit = memory_limit
         self._sampled = spec.value.compression == "zstd"
         self._budget = Budget.of(memory_limit, shards=spec.shards, sampled=self._sampled)
-        members = min(threads, self._budget.members)
+        small = sum(file.bytes for file in files) < parallel_from  # however many files it has
+        members = 1 if small else min(threads, self._budget.members)
         self._pieces = slices.plan(files, members, parallel_from, spec.source.csv)
         if len(self._pieces) > MOST_SLICES:
             members, self._pieces = 1, slices.whole(files)
