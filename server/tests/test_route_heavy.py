@@ -132,6 +132,17 @@ async def test_a_large_answer_that_nobody_waits_for_any_more_is_skipped_and_its_
     assert (shard.proofs, core.count("endpoints_broken")) == (proofs, 0)
 
 
+async def test_values_that_came_for_a_request_that_was_given_up_are_counted_until_their_reply_ends(
+    stack: AsyncExitStack,
+) -> None:
+    core, [shard] = await serve(stack, slowly(8_000_000), deadline=400)
+    heavy = core.find_many(LARGE[:20])  # one part, because no value was seen yet
+    assert isinstance(await heavy, Problem)
+    assert core.budget.used > 1_000_000
+    await soon(lambda: core.budget.used == 0, "the reply has ended")
+    assert len(shard.asked) == 1
+
+
 async def test_a_batch_of_requests_takes_turns_with_another(stack: AsyncExitStack) -> None:
     core, [shard] = await serve(stack, answer, deadline=60_000)
     await warm_up(core)

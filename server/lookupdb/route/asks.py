@@ -124,7 +124,18 @@ class One(Ask):
 class Gather:
     """The answers to one list of keys, until all its parts have come in. Counts its values in ``budget``."""
 
-    __slots__ = ("_budget", "_parts", "_waiter", "bytes", "generation", "pending", "problem", "unavailable", "values")
+    __slots__ = (
+        "_budget",
+        "_held",
+        "_parts",
+        "_waiter",
+        "bytes",
+        "generation",
+        "pending",
+        "problem",
+        "unavailable",
+        "values",
+    )
 
     def __init__(self, count: int, waiter: BatchWaiter, generation: Generation, budget: Budget) -> None:
         self.values: list[bytes | None] = [None] * count
@@ -140,6 +151,7 @@ class Gather:
         self.problem: Problem | None = None
         """The first one."""
         self._budget = budget
+        self._held = 0
         self._parts: list[Part] = []
 
     def await_parts(self, parts: list[Part]) -> None:
@@ -150,12 +162,16 @@ class Gather:
     def count_bytes(self, size: int) -> bool:
         """``size`` bytes of values more; False when they are too many: then the waiter was told."""
         self.bytes += size
-        self._budget.take(size)
         if self.bytes <= self._budget.answer_bytes:
             return True
         self.abandon()
         self._release_waiter().too_large(self._budget.answer_bytes)
         return False
+
+    def hold(self, size: int) -> None:
+        """``size`` bytes of values are kept here from now on."""
+        self._held += size
+        self._budget.take(size)
 
     def part_done(self) -> None:
         """Tell the waiter when this was the last one."""
@@ -166,8 +182,9 @@ class Gather:
     def finish(self) -> None:
         """Tell the waiter."""
         values: Values = self.values
+        self.values = []  # parts that wait in queues, done as they are, must not keep them
         if self.problem:
-            if len(self.unavailable) == len(self.values):
+            if len(self.unavailable) == len(values):
                 self.refuse(self.problem)
                 return
             marked = list(values)
@@ -198,8 +215,8 @@ class Gather:
         return waiter
 
     def _give_back(self) -> None:
-        self._budget.give(self.bytes)
-        self.bytes = 0
+        self._budget.give(self._held)
+        self._held = 0
         self._parts = []
 
 
@@ -225,8 +242,10 @@ class Part(Ask):
     def take(self, values: list[bytes | None], at: int) -> None:
         """Put the values where they belong."""
         mine = values[at : at + self.count]
-        if not self._count(sum(map(len, filter(None, mine)))):
+        size = sum(map(len, filter(None, mine)))
+        if not self._count(size):
             return
+        self.gather.hold(size)
         self.done = True
         places = self.gather.values
         for position, value in zip(self.positions, mine, strict=True):
@@ -249,6 +268,7 @@ class Part(Ask):
         self.positions = list(compress(self.positions, damaged))
         self.count = len(self.keys)
         if self._count(sizes):
+            self.gather.hold(sizes)
             self.bytes = 0  # of those keys that are left
             self.failed(problem)
 

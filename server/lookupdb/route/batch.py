@@ -39,9 +39,8 @@ class Batch:
         arrived = self._arrived[ask] = self._arrived.get(ask, 0) + size
         if ask.done or not ask.may_receive(arrived, budget):
             return False
-        if ask.is_single:
-            self._counted += size
-            budget.take(size)
+        self._counted += size  # until the whole reply is there, also if nobody waits for it any longer by then
+        budget.take(size)
         return True
 
     def release(self, budget: Budget) -> None:
