@@ -12,8 +12,10 @@ from e2e.support import store
 from e2e.support.fault import DATASET, Fault
 from e2e.support.story import Story
 
-AWAY: Final = Fault("StoreUnavailable", r"cannot [^:]+ s3://lookupdb: .* http://\S+:7070/", {})
-DENIED: Final = Fault("StoreDenied", r"cannot [^:]+ s3://lookupdb: access denied", {})
+AWAY: Final = Fault("StoreUnavailable", r"cannot \w+ s3://lookupdb at http://\S+:7070: \S+ refuses connections", {})
+DENIED: Final = Fault(
+    "StoreDenied", r"cannot \w+ s3://lookupdb at http://\S+:7070: access denied: SignatureDoesNotMatch", {}
+)
 """Each says what could not be done, with what address: remedies speak of the store too."""
 
 

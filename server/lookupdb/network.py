@@ -32,6 +32,8 @@ _UNREACHABLE: Final = (
 """What the libraries say when a server is not there, and what that means."""
 _IDENTITY_SERVICES: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata")
 """Where clouds give a machine its credentials, asked when it has no others."""
+_REFUSAL: Final = re.compile(r"<Code>([^<]{1,80})</Code>(?:\s*<Message>([^<]{1,400})</Message>)?")
+"""What an object store says of a request it refuses; the rest of its answer may hold access keys and signatures."""
 _STATUS: Final = re.compile(r"status(?: code)?: 50[0234]")
 
 
@@ -53,6 +55,8 @@ def describe_failure(error: BaseException) -> str:
     for pattern, sentence in _UNREACHABLE:
         if pattern.search(text):
             return sentence.format(host=host)
+    if refusal := _REFUSAL.search(text):
+        return ": ".join(filter(None, refusal.groups()))
     return _URL.sub(lambda url: without_secrets(url[0]), text.split("Debug source:")[0]).strip()
 
 

@@ -142,3 +142,12 @@ def test_a_machine_without_credentials_is_not_taken_for_an_absent_store() -> Non
 
 def test_an_url_is_shown_without_what_may_be_secret() -> None:
     assert without_secrets("https://user:word@host:1/path?key=1#part") == "https://host:1/path"
+
+
+def test_a_refusal_is_told_by_its_code_and_sentence_without_keys_and_signatures() -> None:
+    error = OSError(
+        "Generic S3 error: Error performing GET http://store:7070/lookups in 7ms - Server returned a status code: "
+        '403 Forbidden: <?xml version="1.0"?>\n<Error><Code>SignatureDoesNotMatch</Code><Message>The signature does '
+        "not match.</Message><AWSAccessKeyId>AKIAPLANTED</AWSAccessKeyId><StringToSign>AWS4-HMAC-PLANTED</StringToSign>"
+    )
+    assert describe_failure(error) == "SignatureDoesNotMatch: The signature does not match."
