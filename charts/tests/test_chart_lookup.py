@@ -71,18 +71,51 @@ def test_an_answer_that_is_not_the_value(script: ModuleType, router: str, key: s
 
 def test_no_such_dataset(script: ModuleType) -> None:
     said = script.main("airports", "default", "KJFK", "127.0.0.1:1")
-    assert said.startswith("No dataset airports in the namespace default answers")
-    assert "kubectl apply -f examples/airports.yaml" in said
+    assert said.startswith("No dataset airports in default answers")
+    assert "kubectl apply -n default -f examples/airports.yaml" in said
+    assert "--set test.namespace=" in said
+
+
+def test_the_first_namespace_counts_in_which_somebody_answers(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
+        asked.append(namespace)
+        if namespace == "default":
+            raise OSError("no such host")
+        return None
+
+    monkeypatch.setattr(script, "ask", ask)
+    assert script.main("airports", "default,lookupdb,more", "KJFK") is None
+    assert asked == ["default", "lookupdb"]
+
+
+@pytest.mark.parametrize(
+    ("values", "namespaces"),
+    [
+        ({}, f"default,{NAMESPACE}"),
+        ({"test": {"namespace": "shop"}}, "shop"),
+        ({"watchNamespaces": ["one", "two"]}, "one,two"),
+        ({"watchNamespaces": ["one"], "test": {"namespace": "shop"}}, "shop"),
+    ],
+    ids=["where the notes and the README put it", "named", "watched", "named of those watched"],
+)
+def test_the_pod_looks_where_the_notes_say(values: Values, namespaces: str) -> None:
+    (container,) = dict(render(values).pods())["lookupdb-test-lookup"]["spec"]["containers"]
+    assert container["args"][2] == namespaces
+    assert f"kubectl apply -n {namespaces.split(',')[0]} -f -" in notes(values)
 
 
 def test_the_pod_runs_that_script() -> None:
     (container,) = dict(render({"test": {"dataset": "people"}}).pods())["lookupdb-test-lookup"]["spec"]["containers"]
     text, *arguments = container["args"]
     assert text == (CHART / "files" / "lookup.py").read_text(encoding="utf-8")
-    assert arguments == ["people", NAMESPACE, "KJFK"]
+    assert arguments == ["people", f"default,{NAMESPACE}", "KJFK"]
     done = subprocess.run(["python3", "-c", text, "x", "y", "z"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("No dataset x in the namespace y")
+    assert done.stderr.startswith("No dataset x in y")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +123,7 @@ def test_the_pod_runs_that_script() -> None:
     [
         (
             {},
-            ["airports-router.somewhere.svc", "delete crd", "pvc/lookupdb-store"],
+            ["airports-router.default.svc", "delete crd", "pvc/lookupdb-store"],
             ["kubectl apply --server-side", "Prometheus"],
         ),
         ({"crds": {"enabled": False}}, ["kubectl apply --server-side -f crds/"], ["delete crd"]),

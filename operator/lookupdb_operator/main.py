@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _SYSTEM: Final = "kube-system"
 """The namespace whose uid identifies a cluster: every cluster has it, and never loses it."""
-_START_AGAIN: Final = 5.0
+_START_AGAIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

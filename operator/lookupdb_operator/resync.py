@@ -33,7 +33,7 @@ _PATIENCE: Final = 120.0
 _WATCH_LAG: Final = 5.0
 """Seconds in which a watch tells of what is listed."""
 _LIVING_EVERY: Final = 10.0
-_AGAIN: Final = 5.0
+_AGAIN: Final = 1.0
 """Seconds until what the API server did not do is tried again, at the start."""
 
 

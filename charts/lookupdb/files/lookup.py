@@ -8,24 +8,35 @@ import urllib.request
 TIMEOUT_SECONDS = 10
 
 
-def main(dataset: str, namespace: str, key: str, host: str = "") -> str | None:
-    """Why the lookup failed, as a sentence; None when it did not."""
-    host = host or f"{dataset}-router.{namespace}.svc"
-    url = f"http://{host}/v1/lookup/{urllib.parse.quote(key, safe='')}"
+def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
+    """Why the lookup failed, as a sentence; None when it did not. Of several ``namespaces``, with commas between them,
+    the first counts in which somebody answers."""
+    silent = []
+    for namespace in namespaces.split(","):
+        url = f"http://{host or f'{dataset}-router.{namespace}.svc'}/v1/lookup/{urllib.parse.quote(key, safe='')}"
+        try:
+            return ask(url, dataset, namespace, key)
+        except OSError as error:
+            silent.append(f"{url} ({error})")
+    first = namespaces.split(",")[0]
+    return (
+        f"No dataset {dataset} in {namespaces.replace(',', ' or ')} answers: {', '.join(silent)}. Create one, e.g. "
+        f"with kubectl apply -n {first} -f examples/airports.yaml, wait until it is Ready (kubectl get lds -A), "
+        "or name the one that you have: helm upgrade --reuse-values --set "
+        "test.namespace=…,test.dataset=…,test.key=…"
+    )
+
+
+def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
+    """Why what answers at ``url`` does not have ``key``; None when it has. Raises OSError when nobody answers."""
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310 - http
             print(url, response.headers.get("Lookupdb-Generation"), response.read().decode(errors="replace"))
             return None
     except urllib.error.HTTPError as error:
         if error.code == 404:
             return f"The dataset {dataset} in the namespace {namespace} serves, but has no key {key!r}: set test.key."
         return f"{url} answered {error.code}: {error.read().decode(errors='replace')}"
-    except OSError as error:
-        return (
-            f"No dataset {dataset} in the namespace {namespace} answers at {url} ({error}). Create one, e.g. with "
-            "kubectl apply -f examples/airports.yaml, wait until it is Ready (kubectl get lds), or name another with "
-            "test.dataset, test.namespace and test.key."
-        )
 
 
 if __name__ == "__main__":
