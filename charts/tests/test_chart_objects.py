@@ -255,9 +255,15 @@ def test_every_alert_is_documented_and_names_a_metric_that_exists() -> None:
     documented = (CHART.parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
     known = Metrics().text().decode() + documented
     for name, alert in alerts({}).items():
-        (metric,) = re.findall(r"lookupdb_\w+", alert["expr"])
-        assert metric in known, name
+        metrics = re.findall(r"lookupdb_\w+", alert["expr"])
+        assert metrics, name
+        assert [metric for metric in metrics if metric not in known] == [], name
         assert f"| `{name}` | {alert['labels']['severity']} |" in documented
+
+
+def test_a_dataset_counts_as_unattended_when_its_operator_has_no_metrics() -> None:
+    expression = alerts({})["LookupDatasetUnattended"]["expr"]
+    assert expression == "lookupdb_operator_dataset_unattended == 1 unless on (operator) lookupdb_operator_info"
 
 
 def test_an_operator_that_is_gone_is_told_of() -> None:
