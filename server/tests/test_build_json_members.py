@@ -47,6 +47,14 @@ def test_any_json_is_a_value(tmp_path: Path, value: str) -> None:
     assert found.rows == 2
 
 
+@pytest.mark.parametrize("number", ["1.5", "-0.25", "1e5", "1E-5", "2.5e+17", "0", "12345"])
+def test_a_number_may_stand_across_the_end_of_what_is_read_at_once(tmp_path: Path, number: str) -> None:
+    for before in range(len(number) + 2):
+        padding = " " * ((256 << 10) - len('{"a":') - before)
+        assert read_members(tmp_path, f'{padding}{{"a":{number},"b":1}}').values == {"a": number, "b": "1"}
+        assert read_members(tmp_path, f'{padding}{{"a":{number}}}').values == {"a": number}
+
+
 def test_names_are_keys_as_any_other(tmp_path: Path) -> None:
     found = read_members(
         tmp_path, '{" A\\u00e9 ": 1, "": 2, "\\ud800": 3, "b\\"": 4}', normalize=("strip", "lowercase")

@@ -17,6 +17,8 @@ from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 
 _WINDOW: Final = 1 << 18
+_NUMBER_TAIL: Final = len("e+")
+"""So much of a number that goes on behind the window is taken for what follows a shorter one: ``1`` of ``1.5``."""
 _SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _INSIDE_TEXT: Final = re.compile(r'["\\]')
@@ -89,8 +91,10 @@ class _Document:
             except ValueError as error:
                 self._widen(where, error)
                 continue
-            if end == len(self._window) and self._more(_WINDOW):
-                continue  # a number at the window's end may go on
+            if len(self._window) - end <= _NUMBER_TAIL:
+                end -= self._at  # to read on drops what is behind us
+                if self._more(_WINDOW):
+                    continue
             begin, self._at = self._at, end
             return too_deep() if self._is_too_deep(begin, end) else element
 
