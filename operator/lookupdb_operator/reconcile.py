@@ -210,7 +210,7 @@ class Reconciler:
     async def _post(self, dataset: Dataset, report: Report) -> None:
         level = logging.WARNING if report.type == "Warning" else logging.INFO
         log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
-        if not self._events.allows(dataset.key):
+        if not self._events.allows(dataset.key, report.reason):
             return
         try:
             await self._cluster.post_event(dataset, report.type, report.reason, report.message)

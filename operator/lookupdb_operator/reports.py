@@ -15,9 +15,9 @@ Key = tuple[str, str]
 
 _PROGRESS_EVERY: Final = 5.0
 """Seconds between two writes of a status in which only progress has changed."""
-_EVENTS_AT_ONCE: Final = 25
+_EVENTS_AT_ONCE: Final = 10
 _EVENT_EVERY: Final = 30.0
-"""Seconds until a dataset that has had all of its events may have another one."""
+"""Seconds until a dataset that has had all of its events of one reason may have another one of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +94,23 @@ class ProgressWrites:
 
 
 class EventBudget:
-    """How many events each dataset may have: some at once, and then one every half minute. What goes to and fro for
-    ever must not fill the cluster's store of events."""
+    """How many events of one reason each dataset may have: some at once, and then one every half minute. What goes to
+    and fro for ever must not fill the cluster's store of events, and must not keep another fault from being told."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._spent: dict[Key, tuple[float, float]] = {}
-        """Events that count, at a moment."""
+        self._spent: dict[Key, dict[str, tuple[float, float]]] = {}
+        """By reason, of which there are some fifty: events that count, at a moment."""
 
-    def allows(self, key: Key) -> bool:
-        """Whether there may be another event, which then counts."""
+    def allows(self, key: Key, reason: str) -> bool:
+        """Whether there may be another event of ``reason``, which then counts."""
         now = self._clock()
-        spent, moment = self._spent.get(key, (0.0, now))
+        reasons_spent = self._spent.setdefault(key, {})
+        spent, moment = reasons_spent.get(reason, (0.0, now))
         spent = max(0.0, spent - (now - moment) / _EVENT_EVERY)
         if spent + 1 > _EVENTS_AT_ONCE:
             return False
-        self._spent[key] = spent + 1, now
+        reasons_spent[reason] = spent + 1, now
         return True
 
     def forget(self, key: Key) -> None:

@@ -125,10 +125,11 @@ def test_what_goes_to_and_fro_for_ever_is_told_of_now_and_then() -> None:
     now = [0.0]
     budget = EventBudget(lambda: now[0])
     key, other = ("shop", "airports"), ("shop", "rivers")
-    assert [budget.allows(key) for _ in range(30)] == [True] * 25 + [False] * 5
-    assert budget.allows(other)
-    told = 0
+    assert [budget.allows(key, "NoRouterReady") for _ in range(15)] == [True] * 10 + [False] * 5
+    assert budget.allows(other, "NoRouterReady")
+    assert budget.allows(key, "BadSource"), "one fault that comes and goes keeps no other from being told"
+    posted = 0
     for _ in range(3600):
         now[0] += 1
-        told += budget.allows(key)
-    assert told == 120
+        posted += budget.allows(key, "NoRouterReady")
+    assert posted == 120
