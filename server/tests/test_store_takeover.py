@@ -13,7 +13,7 @@ import obstore
 import pytest
 from support.faults import Fault, Request
 from support.generations import in_batches, manifest, publish, records, write
-from support.sites import Site, site, site_servers
+from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
 
 from lookupdb.errors import LookupdbError, StoreError
@@ -204,3 +204,29 @@ def test_what_a_manifest_that_comes_after_its_removal_describes_is_not_whole(sit
     dataset.remove("g1")
     obstore.put(site.direct.store, f"{dataset.address.path}/g1/{FILE_NAME}", content)
     assert (dataset.generations(), dataset.damaged()) == ((), ("g1",))
+
+
+@pytest.mark.parametrize("reads", [0, 1, 2])
+def test_a_decision_that_another_completed_is_kept_by_a_builder_that_cannot_read_what_stands(
+    site: Site, reads: int
+) -> None:
+    """The answer to the decision is lost, another builder completes it and takes the claim away, and reads fail."""
+    spec, content = site.next(), site.source("first")
+    decisions: list[int] = []
+
+    def is_decision(_number: int, request: Request) -> bool:
+        return not decisions and request.path.endswith(CLAIM) and rb"\"shards\"" in request.body
+
+    def complete(number: int, request: Request) -> None:
+        if is_decision(number, request):
+            decisions.append(number)
+            assert site.build(spec, site.direct) == "adopted"
+            site.proxy.fail(Fault.DROP, lambda count, _request: count == number + 1 + reads)
+
+    front = site.front()
+    site.proxy.set_hooks(after=complete)
+    site.proxy.fail(Fault.LOSE, is_decision)
+    attempt(lambda: site.build(spec, front))
+    assert decisions
+    site.proxy.reset()
+    site.check(spec, "g1", content)

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Final
@@ -38,7 +39,7 @@ class State(Enum):
     LOST = auto()
     """Another's or gone, for good: this attempt will never be published, and what it has put is nobody's."""
     UNKNOWN = auto()
-    """A decision was sent and no answer came: nothing may be deleted."""
+    """A decision was sent, and whether it took effect cannot be told yet: nothing may be deleted."""
     DECIDED = auto()
     """The manifest is in the claim: nothing that it names may be deleted, nor the claim before manifest.json stands."""
 
@@ -134,10 +135,11 @@ class Lease:
                 hint="run the build again: what the other one has published is kept",
             )
 
-    def decide(self, manifest: bytes) -> None:
+    def decide(self, manifest: bytes, is_published: Callable[[], bool]) -> None:
         """From here on ``manifest`` and no other is to be published; ends the heartbeat.
 
-        Raises StoreError, and ``state`` is what is known then.
+        ``is_published`` looks whether it stands: who meets a decision completes it and removes the claim, which then is
+        gone for a good reason. Raises StoreError, and ``state`` is what is known then.
         """
         self.end_heartbeat()
         self.check()
@@ -149,8 +151,9 @@ class Lease:
             return standing
 
         self.state = State.UNKNOWN
-        standing = ask_patiently(put, self._bucket.patience)
-        self.state = State.DECIDED if self._is_ours(standing) else State.LOST
+        is_decided = self._is_ours(ask_patiently(put, self._bucket.patience))
+        is_decided = is_decided or ask_patiently(is_published, self._bucket.patience)
+        self.state = State.DECIDED if is_decided else State.LOST
         self.check()
 
     def end_heartbeat(self) -> None:

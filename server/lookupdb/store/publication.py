@@ -67,8 +67,9 @@ class ObjectClaim(Claim):
             self._upload(self.folder / shard.file, entry)
         published = replace(manifest, shards=named)
         self._check_uploads(published)
-        self._decide(published.to_json())
-        complete(self._bucket, self._prefix, published.to_json())
+        text = published.to_json()
+        self._lease.decide(text, lambda: self._stands(text))
+        complete(self._bucket, self._prefix, text)
         self._is_published = True
         return published
 
@@ -100,15 +101,6 @@ class ObjectClaim(Claim):
                 f"the store has lost what was put under {self._bucket.url}/{self._prefix}: {missing[0]}",
                 hint="run the build again, and look who else writes there",
             )
-
-    def _decide(self, manifest: bytes) -> None:
-        try:
-            self._lease.decide(manifest)
-        except StoreError:
-            # Who meets a decision completes it and removes the claim: then it is gone for a good reason.
-            if self._lease.state is not State.LOST or not self._stands(manifest):
-                raise
-            self._lease.state = State.DECIDED
 
     def _stands(self, manifest: bytes) -> bool:
         return self._bucket.read(f"{self._prefix}/{FILE_NAME}").body == manifest
