@@ -12,6 +12,9 @@ from lookupdb.errors import CorruptFile
 
 T = TypeVar("T")
 
+_TYPES: Final[dict[Any, Any]] = {"int": int, "float": int | float, "str": str, "str | None": str | None}
+"""By annotation: of what JSON may have instead of it, any other ends in a traceback where it is used."""
+
 FORMAT_VERSION: Final = 1
 FILE_NAME: Final = "manifest.json"
 GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
@@ -118,7 +121,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes, where: str) -> Self:
-        """Raises CorruptFile, naming ``where``, for another format version or a member that is missing.
+        """Raises CorruptFile, naming ``where``, for another format version, or a member that is missing or of another
+        type.
 
         Members of a later minor revision are passed over.
         """
@@ -129,9 +133,11 @@ class Manifest:
                 raise ValueError(f"format version {version}; this lookupdb reads {FORMAT_VERSION}")
             generation_number(members["generation"])
             for name in ("key_columns", "normalize"):
-                members[name] = tuple(members[name])
+                members[name] = tuple(map(_text, members[name]))
             members["source"] = tuple(_known(SourceFile, entry) for entry in members["source"])
             members["shards"] = tuple(_known(ShardFile, entry) for entry in members["shards"])
+            if not members["shards"]:
+                raise ValueError("it names no shards")
             members["totals"] = _known(Totals, members["totals"])
             for name in ("rejected", "duplicates"):
                 rows = members[name]
@@ -142,5 +148,16 @@ class Manifest:
 
 
 def _known(kind: type[T], members: dict[str, Any]) -> T:
-    """A ``kind`` of those of ``members`` that it has."""
-    return kind(**{field.name: members[field.name] for field in fields(kind) if field.name in members})  # type: ignore[arg-type]
+    """A ``kind`` of those of ``members`` that it has. Raises TypeError for one of another type."""
+    known = [field for field in fields(kind) if field.name in members]  # type: ignore[arg-type]
+    for field in known:
+        if not isinstance(members[field.name], _TYPES.get(field.type, object)) or isinstance(members[field.name], bool):
+            found = f"{members[field.name]!r:.80}"
+            raise TypeError(f"{field.name} is {found}, expected {field.type}")
+    return kind(**{field.name: members[field.name] for field in known})
+
+
+def _text(member: Any) -> str:
+    if not isinstance(member, str):
+        raise TypeError(f"{member!r:.80} is not text")
+    return member

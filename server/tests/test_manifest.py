@@ -40,6 +40,35 @@ def test_a_member_that_is_missing_is_named(members: dict[str, Any], name: str) -
         Manifest.from_json(orjson.dumps(members), "m.json")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("shards", 0, "file"),
+        ("shards", 0, "bytes"),
+        ("totals", "records"),
+        ("rejected", "samples", 0, "row"),
+        ("source", 0, "etag"),
+        ("normalize", 0),
+        ("seconds",),
+    ],
+)
+@pytest.mark.parametrize("value", [True, [], {"a": 1}])
+def test_a_member_of_another_type_is_no_manifests(members: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
+    members["normalize"] = ["nfc"]
+    place: Any = members
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(CorruptFile, match=r"m\.json is not a manifest: .*(expected|is not text)"):
+        Manifest.from_json(orjson.dumps(members), "m.json")
+
+
+def test_a_generation_without_shards_is_none(members: dict[str, Any]) -> None:
+    members["shards"] = []
+    with pytest.raises(CorruptFile, match="it names no shards"):
+        Manifest.from_json(orjson.dumps(members), "m.json")
+
+
 def test_another_format_version_is_refused(members: dict[str, Any]) -> None:
     members["formatVersion"] = 2
     with pytest.raises(CorruptFile, match="format version 2"):
