@@ -38,9 +38,13 @@ class TurnTaking:
         dataset = observed.dataset
         self._note(dataset, dataset.status, now)
         turns = self._queues.turns_of(dataset.key, dataset.status, now)
-        planned = decide(replace(observed, turns=turns), self._config, now)
+        try:
+            planned = decide(replace(observed, turns=turns), self._config, now)
+        except Exception:
+            self.forget(dataset.key, now)  # nothing comes of its turn: others have it until the next look
+            raise
         self._note(dataset, planned.status, now)
-        self._wake_granted(dataset.key, now)
+        self._wake_granted(now)
         return planned
 
     def withdraw(self, dataset: Dataset, now: datetime, *, postpone: bool) -> None:
@@ -49,12 +53,12 @@ class TurnTaking:
         self._note(dataset, dataset.status, now)
         if postpone:
             self._queues.postpone(dataset.key, now)
-        self._wake_granted(dataset.key, now)
+        self._wake_granted(now, but=dataset.key)
 
     def forget(self, key: Key, now: datetime) -> None:
         """The dataset ``key`` is gone."""
         self._queues.forget(key)
-        self._wake_granted(key, now)
+        self._wake_granted(now)
 
     def _load(self, now: datetime) -> None:
         if not self._is_loaded:
@@ -69,8 +73,8 @@ class TurnTaking:
         else:
             self._queues.note(dataset.key, status, now)
 
-    def _wake_granted(self, key: Key, now: datetime) -> None:
+    def _wake_granted(self, now: datetime, but: Key | None = None) -> None:
         granted = self._queues.granted(now)
-        for other in granted - self._granted - {key}:
-            self._wake(other)
+        for key in granted - self._granted - {but}:
+            self._wake(key)
         self._granted = granted

@@ -81,6 +81,26 @@ def test_who_waits_is_looked_at_once_when_its_turn_has_come() -> None:
     assert bench.look(dataset("b", WAITING)) == BUILDING
 
 
+def test_who_gives_its_turn_back_and_could_have_the_next_one_is_looked_at_again() -> None:
+    """As a build that has ended and is to begin anew, or a wait that a corrected spec makes shorter."""
+    bench = Bench()
+    plan = bench.taking.plan(Observed(dataset("a", BUILDING)), lambda *_: Plan(WAITING), NOW)
+    assert bench.woken == [("shop", "a")]
+    assert bench.look(dataset("a", plan.status)) == BUILDING
+
+
+@pytest.mark.parametrize("status", [BUILDING, WAITING])
+def test_one_that_cannot_be_planned_keeps_nobody_from_a_turn(status: Status) -> None:
+    def fail(observed: Observed, config: Config, now: datetime) -> Plan:
+        raise AssertionError("a defect")
+
+    bench = Bench(known=(dataset("a", status), dataset("b", WAITING)))
+    with pytest.raises(AssertionError, match="a defect"):
+        bench.taking.plan(Observed(dataset("a", status)), fail, NOW)
+    assert bench.woken == [("shop", "b")]
+    assert bench.look(dataset("b", WAITING)) == BUILDING
+
+
 def test_who_waits_is_looked_at_when_a_holder_is_gone() -> None:
     bench = Bench()
     bench.look(dataset("a"))

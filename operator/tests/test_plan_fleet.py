@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from operator_support.fleet import SERVERS, Fleet
+from operator_support.fleet import LACK_OF_ROOM, SERVERS, Fleet
 from operator_support.plan_given import broken
+
+from lookupdb_operator.model import Trouble
 
 
 def serving(count: int, spare: int, rollouts: int = 4, seed: int = 0) -> Fleet:
@@ -61,6 +63,41 @@ def test_what_can_never_be_placed_does_not_keep_the_others_from_their_turn() -> 
     assert not any(world.is_settled() for world in fleet.worlds[:3])
     told = [world.status.condition("Degraded") for world in fleet.worlds[:3]]
     assert "Unschedulable" in {condition.reason for condition in told if condition}
+
+
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_what_the_api_server_refuses_for_ever_does_not_keep_the_others_from_their_turn(kind: str) -> None:
+    fleet = Fleet(7, room=1000)
+    for world in fleet.worlds[:4]:
+        world.refuses = lambda manifest: "denied by policy" if manifest["kind"] == kind else ""
+    fleet.settle(2500, step=5, only=fleet.worlds[4:])
+    assert not any(world.is_settled() for world in fleet.worlds[:4])
+
+
+def test_namespaces_that_do_not_reach_the_store_do_not_keep_the_others_from_their_turn() -> None:
+    fleet = serving(5, spare=100)
+    fleet.cut_off(fleet.worlds[:4], Trouble("StoreUnavailable", "no route to host"))
+    for world in fleet.worlds[:4]:
+        world.edit(serving={"workers": 2})
+    fleet.step()
+    fleet.worlds[4].edit(serving={"workers": 2})
+    fleet.settle(1500, step=5, only=fleet.worlds[4:])
+    fleet.cut_off([], LACK_OF_ROOM)
+    fleet.settle(1500, step=5)
+
+
+def test_after_an_upgrade_one_that_can_never_be_placed_is_tried_again_and_all_others_converge() -> None:
+    fleet = serving(8, spare=2 * SERVERS)
+    fleet.upgrade("lookupdb:2")
+    fleet.cut_off(fleet.worlds[3:4], LACK_OF_ROOM)
+    others = fleet.worlds[:3] + fleet.worlds[4:]
+    fleet.settle(1500, step=5, only=others)
+    bad = fleet.worlds[3]
+    attempts = bad.status.last_rollout
+    assert attempts > 2, "its turn was given up, and came again"
+    assert bad.status.condition("Ready").status == "True", "what served serves"  # type: ignore[union-attr]
+    fleet.cut_off([], LACK_OF_ROOM)
+    fleet.settle(600, step=5)
 
 
 def test_builds_that_fail_for_ever_do_not_keep_the_others_from_theirs() -> None:

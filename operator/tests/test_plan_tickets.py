@@ -10,7 +10,7 @@ from operator_support.plan_given import applied, broken, condition, deleted, reb
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import turns
+from lookupdb_operator.plan import clock, turns
 from lookupdb_operator.status import Status
 
 NOT_NOW = Turn(is_granted=False, ahead=7)
@@ -213,8 +213,53 @@ class TestAStall:
             pod.trouble = None
         assert world.reconcile().status.rollouts[-1].stall is None
 
-    def test_is_no_stores_that_keeps_everybody_from_getting_on(self) -> None:
-        assert stuck("StoreUnavailable").status.rollouts[-1].stall is None
+    def test_of_a_store_that_does_not_answer_is_looked_at_when_it_is_long(self) -> None:
+        world = stuck("StoreUnavailable")
+        stall, again = world.status.rollouts[-1].stall, world.look().again
+        assert stall is not None
+        assert stall.reason == "StoreUnavailable"
+        assert again is not None
+        assert turns.patience(stall) == turns.STORE_PATIENCE > turns.PATIENCE
+
+    def test_of_a_store_makes_nobody_wait_longer_each_time(self) -> None:
+        world = stuck("StoreUnavailable")
+        for _ in range(3):
+            world.turns = Turns(rollout=YIELD)
+            world.reconcile()
+            ticket = world.status.rollout_ticket
+            assert ticket is not None
+            assert (ticket.given_up, ticket.since) == (1, clock.later(world.now, turns.FIRST_BACKOFF))
+            world.turns = Turns()
+            world.step(62)
+            world.reconcile()
+            world.step(1)
+            for pod in world.pods.values():
+                if pod.labels.get("lookupdb.dev/rollout") == world.status.rollouts[-1].rollout:
+                    pod.trouble = trouble("StoreUnavailable")
+
+    def test_is_a_job_that_cannot_be_written(self) -> None:
+        world = World(refuses=lambda manifest: "denied by policy" if manifest["kind"] == "Job" else "")
+        world.reconcile()
+        planned = world.reconcile()
+        build = planned.status.build
+        assert build is not None
+        assert build.stall is not None
+        assert build.stall.reason == "ApplyRefused"
+        assert says(planned)["Built"] == "False ApplyRefused"
+        assert condition(planned, "Degraded").message.count("denied by policy") == 1
+        world.turns = Turns(build=YIELD)
+        assert world.reconcile().status.build is None
+
+    def test_is_a_statefulset_that_cannot_be_written(self) -> None:
+        world = World(refuses=lambda manifest: "denied by policy" if manifest["kind"] == "StatefulSet" else "")
+        world.settle(until=lambda: world.status.last_rollout == 1)
+        planned = world.reconcile()
+        stall = planned.status.rollouts[0].stall
+        assert stall is not None
+        assert stall.reason == "ApplyRefused"
+        assert says(planned)["RolledOut"] == "False ApplyRefused"
+        world.turns = Turns(rollout=YIELD)
+        assert world.reconcile().status.rollouts == ()
 
     def test_and_a_ticket_do_not_lie_ahead_when_the_clock_is_set_back(self) -> None:
         world = stuck()

@@ -12,7 +12,7 @@ from operator_support.plan_world import BEGIN
 from lookupdb_operator.model import Turn
 from lookupdb_operator.plan import clock, turns
 from lookupdb_operator.plan.turns import Key, TurnQueues
-from lookupdb_operator.status import Build, Rollout, Stall, Status, Ticket
+from lookupdb_operator.status import Build, Failure, Rollout, Stall, Status, Ticket
 
 A, B, C, D, E = (("shop", name) for name in "abcde")
 
@@ -147,6 +147,22 @@ class TestATurnThatDoesNotGetOn:
         assert granted(made, 59) == frozenset()
         assert not turn(made, A, waiting(60), 59).is_granted
         assert granted(made, 62) == {A}
+
+    def test_is_kept_longer_while_the_store_does_not_answer(self) -> None:
+        made = queues(limit=1, a=building(stalled=0, reason="StoreUnavailable"), b=waiting(0))
+        assert not turn(made, A, building(), turns.STORE_PATIENCE - 1).must_yield
+        assert turn(made, A, building(), turns.STORE_PATIENCE + 1).must_yield
+
+    def test_that_was_given_up_comes_again_before_nobody_who_has_waited_longer(self) -> None:
+        """Though it serves nothing yet: many of these would take every turn."""
+        broken = waiting(2, given_up=3, serves=False)
+        made = queues(limit=1, a=broken, b=waiting(1))
+        assert granted(made, 3) == {B}
+        assert turn(made, A, broken, 3) == Turn(False, 1)
+
+    def test_to_build_again_comes_before_nobody_who_has_waited_longer(self) -> None:
+        failed = replace(waiting(2, serves=False), failure=Failure("BadSource", "", "g1", "c", "", 9, moment(1)))
+        assert granted(queues(limit=1, a=failed, b=waiting(1)), 3) == {B}
 
     @pytest.mark.parametrize(("given_up", "seconds"), [(1, 60), (2, 120), (6, 1800), (1_000_000, 1800)])
     def test_comes_later_each_time(self, given_up: int, seconds: float) -> None:

@@ -70,7 +70,7 @@ def _turn(status: Status, now: datetime) -> float | None:
     waits = [clock.seconds_until(since, 0, now) for since in ends if since]
     holders = (status.build, turns.candidate(status))
     stalls = [holder.stall for holder in holders if holder is not None and holder.stall is not None]
-    waits += [clock.seconds_until(stall.since, turns.PATIENCE, now) or turns.YIELD_EVERY for stall in stalls]
+    waits += [clock.seconds_until(stall.since, turns.patience(stall), now) or turns.YIELD_EVERY for stall in stalls]
     return min((wait for wait in waits if wait > 0), default=None)
 
 

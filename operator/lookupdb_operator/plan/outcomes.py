@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal, cast
 
+from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import failures, generations, reasons
+from lookupdb_operator.plan import failures, generations, reasons, refusals
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Build, Generation, Status
 
@@ -54,6 +55,9 @@ def obstacle(build: Build, observed: Observed) -> Trouble | None:
     job = job_of(observed, build)
     if job is not None and job.failure is not None:
         return job.failure
+    if job is None:
+        name = names.build(observed.dataset.name, build.generation)
+        return next(refusals.list_refusals(observed, "Job", name), None)
     return next((pod.trouble for pod in pods_of(observed, build) if pod.trouble is not None), None)
 
 

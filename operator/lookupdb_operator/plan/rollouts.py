@@ -7,7 +7,7 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Dataset, Observed, Trouble
-from lookupdb_operator.plan import clock, reasons, tickets
+from lookupdb_operator.plan import clock, reasons, refusals, tickets
 from lookupdb_operator.plan.generations import deployable_generation
 from lookupdb_operator.plan.readiness import has_exceeded_deadline, is_stuck
 from lookupdb_operator.plan.situation import Situation
@@ -99,7 +99,9 @@ def obstacle(rollout: Rollout, observed: Observed) -> Trouble | None:
     """What keeps servers of ``rollout`` from getting ready."""
     sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == rollout.rollout)
     pods = (pod.trouble for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
-    return next((trouble for trouble in (*sets, *pods) if trouble is not None), None)
+    prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
+    refused = refusals.list_refusals(observed, "StatefulSet", prefix)
+    return next((trouble for trouble in (*sets, *pods, *refused) if trouble is not None), None)
 
 
 def diagnose_stall(candidate: Rollout, status: Status, situation: Situation) -> Trouble | None:

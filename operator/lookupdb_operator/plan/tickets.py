@@ -33,8 +33,10 @@ def take(ticket: Ticket | None) -> Ticket | None:
 
 
 def give_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: datetime) -> Ticket:
-    """The ticket of who gives up its turn with ``digest``, on account of ``trouble``."""
-    count = 1 + (ticket.given_up if ticket is not None and ticket.digest == digest else 0)
+    """The ticket of who gives up its turn with ``digest``, on account of ``trouble``. A store that does not answer
+    makes nobody wait longer each time: all would wait once it answers again."""
+    before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
+    count = max(1, before) if trouble.reason in reasons.OF_EVERYBODY else before + 1
     return Ticket(
         since=clock.later(now, turns.backoff(count)),
         given_up=count,
@@ -53,8 +55,7 @@ def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
 
 
 def noted_stall(stall: Stall | None, trouble: Trouble | None, now: datetime) -> Stall | None:
-    """What keeps somebody who has a turn from getting on. A store that does not answer keeps everybody from it: nobody
-    else could do more with the turn."""
-    if trouble is None or trouble.reason in reasons.OF_EVERYBODY:
+    """What keeps somebody who has a turn from getting on."""
+    if trouble is None:
         return None
     return Stall(trouble.reason, stall.since if stall is not None else clock.written(now))

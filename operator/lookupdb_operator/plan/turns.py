@@ -7,7 +7,8 @@ anything. Datasets that serve nothing yet come first, then whoever has waited lo
 
 A turn that does not get on (``Stall``) is given up when others wait for it, by one dataset at a time, the one that got
 its turn last: what it leaves room for may be the others that stand half placed. While somebody lacks room no further
-turn is granted. Its own next turn comes behind those that wait, later each time.
+turn is granted. Its own next turn comes behind those that wait, later each time. Who gave a turn up, or whose build
+failed, has no precedence any more: many that are broken, and serve nothing yet, would take every turn.
 
 Looking at one dataset costs a search among those that wait, never a pass over all.
 """
@@ -31,6 +32,9 @@ DEFAULT_LIMIT: Final = 4
 """Builds, and rollouts, at a time."""
 PATIENCE: Final = 180.0
 """Seconds in which what has its turn may not get on: a cluster that adds nodes has added one by then."""
+STORE_PATIENCE: Final = 600.0
+"""The same while the store does not answer: mostly it answers nobody then, and nobody could do more with the turn. But
+it may be that one namespace alone does not reach it."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two that give up: pods are placed meanwhile where the first one's were."""
 FIRST_BACKOFF: Final = 60.0
@@ -42,6 +46,11 @@ POSTPONED: Final = 60.0
 def backoff(given_up: int) -> float:
     """Seconds between the turn that was given up as the ``given_up``-th in a row and the next one."""
     return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(given_up - 1, 16)))
+
+
+def patience(stall: Stall) -> float:
+    """Seconds after which a turn with ``stall`` may have to be given up."""
+    return STORE_PATIENCE if stall.reason in reasons.OF_EVERYBODY else PATIENCE
 
 
 def candidate(status: Status) -> Rollout | None:
@@ -170,9 +179,8 @@ class TurnQueues:
 
     def note(self, key: Key, status: Status, now: datetime) -> None:
         """Note what the status of ``key`` holds and waits for."""
-        is_urgent = _is_urgent(status)
-        self._builds.put(key, status.build, status.build_ticket, is_urgent, now)
-        self._rollouts.put(key, candidate(status), status.rollout_ticket, is_urgent, now)
+        self._builds.put(key, status.build, status.build_ticket, _must_build_soon(status), now)
+        self._rollouts.put(key, candidate(status), status.rollout_ticket, _must_roll_out_soon(status), now)
 
     def forget(self, key: Key) -> None:
         """``key`` is gone, or not ours to act on."""
@@ -187,9 +195,9 @@ class TurnQueues:
 
     def turns_of(self, key: Key, status: Status, now: datetime) -> Turns:
         """What ``key``, whose status is noted, may do now."""
-        is_urgent = _is_urgent(status)
         return Turns(
-            build=self._builds.turn_of(key, is_urgent, now), rollout=self._rollouts.turn_of(key, is_urgent, now)
+            build=self._builds.turn_of(key, _must_build_soon(status), now),
+            rollout=self._rollouts.turn_of(key, _must_roll_out_soon(status), now),
         )
 
     def granted(self, now: datetime) -> frozenset[Key]:
@@ -197,9 +205,17 @@ class TurnQueues:
         return frozenset((*self._builds.granted(now), *self._rollouts.granted(now)))
 
 
-def _is_urgent(status: Status) -> bool:
-    return not status.generation
+def _must_build_soon(status: Status) -> bool:
+    return not status.generation and status.failure is None and not _gave_up(status.build_ticket)
+
+
+def _must_roll_out_soon(status: Status) -> bool:
+    return not status.generation and not _gave_up(status.rollout_ticket)
+
+
+def _gave_up(ticket: Ticket | None) -> bool:
+    return ticket is not None and ticket.given_up > 0
 
 
 def _is_long(stall: Stall, now: datetime) -> bool:
-    return clock.seconds_until(stall.since, PATIENCE, now) == 0
+    return clock.seconds_until(stall.since, patience(stall), now) == 0

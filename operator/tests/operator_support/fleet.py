@@ -37,6 +37,8 @@ class Fleet:
         self._random = random.Random(self.seed)
         self._placed: set[tuple[int, str]] = set()
         self._looked: dict[int, Config] = {}
+        self._cut_off: tuple[int, ...] = ()
+        self._trouble = LACK_OF_ROOM
         for index in range(self.count):
             world = World(takes=Takes(build=3, start=5), planner=self._planner(index))
             world.edit(rollout={"drainSeconds": 5}, shards=SERVERS, replicas=1)
@@ -67,13 +69,19 @@ class Fleet:
         candidates = [turns.candidate(world.status) for world in self.worlds]
         self.most_candidates = max(self.most_candidates, sum(candidate is not None for candidate in candidates))
 
-    def settle(self, seconds: int, step: int = 1) -> None:
-        """Let time pass until all that is asked for serves."""
+    def cut_off(self, worlds: list[World], trouble: Trouble) -> None:
+        """New servers of these datasets, and of no others, are in ``trouble`` from now on."""
+        self._cut_off = tuple(self.worlds.index(world) for world in worlds)
+        self._trouble = trouble
+
+    def settle(self, seconds: int, step: int = 1, only: list[World] | None = None) -> None:
+        """Let time pass until all that is asked for serves; of ``only`` these datasets."""
+        worlds = only or self.worlds
         for _ in range(0, seconds, step):
             self.step(step)
-            if all(self._is_at_rest(world) for world in self.worlds):
+            if all(self._is_at_rest(world) for world in worlds):
                 return
-        unsettled = next(world for world in self.worlds if not world.is_settled())
+        unsettled = next(world for world in worlds if not world.is_settled())
         raise AssertionError(f"not all is settled after {seconds} s:\n{unsettled.told()}")
 
     def _is_at_rest(self, world: World) -> bool:
@@ -98,7 +106,9 @@ class Fleet:
         self._random.shuffle(waiting)
         for place in waiting:
             pod = servers[place]
-            if len(self._placed) < self.room:
+            if place[0] in self._cut_off:
+                pod.trouble = self._trouble
+            elif len(self._placed) < self.room:
                 self._placed.add(place)
                 pod.trouble, pod.born = None, self.worlds[place[0]].now
             else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lookupdb_operator.model import Observed, Trouble
-from lookupdb_operator.plan import predecessors, reasons
+from lookupdb_operator.plan import predecessors, reasons, refusals
 from lookupdb_operator.plan.conditions.built import diagnose_build
 from lookupdb_operator.plan.conditions.ready import diagnose_serving
 from lookupdb_operator.plan.conditions.rolled_out import diagnose_candidate, diagnose_table
@@ -47,6 +47,4 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
     problem = observed.store.problem
     if problem is not None:
         yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
-    for (kind, name), why in observed.refusals.items():
-        reason = reasons.QUOTA_EXCEEDED if "exceeded quota" in why else reasons.APPLY_REFUSED
-        yield Trouble(reason, f"{kind} {name} cannot be written: {why}")
+    yield from refusals.list_refusals(observed)
