@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
 import statistics
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -20,11 +22,12 @@ from support.fleets import Shards, fleet, fleet_entry
 from support.http import Client, request
 from support.routers import Router, routing
 from support.routing import LIMITS, Answer, Core, entry, identity, table, table_file
-from support.scripted_shard import Script, ScriptedShard, answer
+from support.scripted_shard import Script, ScriptedShard, answer, hold
 from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb import shardfile
+from lookupdb.route.lane import Lane
 from lookupdb.route.lookups import UNAVAILABLE, Problem
 
 LARGE = [f"large{number}" for number in range(60)]
@@ -71,13 +74,14 @@ def slowly(bytes_a_second: int) -> Script:
     return script
 
 
-async def warm_up(core: Core) -> None:
+async def warm_up(core: Core) -> Lane:
     """Have the router see large values once, and its lane for them be there."""
     assert isinstance(await core.find_many(LARGE[:2]), list)
     lane = core.lookups.live.active.shards[0].endpoints[0]._large  # type: ignore[union-attr]
     await asyncio.sleep(0)
     core.find_many(LARGE[:2])
-    await soon(lambda: lane.is_ready, "the lane for large work is there")
+    await soon(lambda: lane.is_usable, "the lane for large work is there")
+    return lane
 
 
 async def test_parts_are_sized_by_the_values_that_came_lately(stack: AsyncExitStack) -> None:
@@ -118,6 +122,65 @@ async def test_answers_slower_than_the_deadline_cost_only_those_that_wait_for_th
     assert core.count("endpoints_broken") == 0
 
 
+async def never_large(shard: ScriptedShard, command: list[bytes]) -> bytes:
+    """Answer small lookups alone."""
+    if any(key.startswith(b"large") for key in command[1:]):
+        await asyncio.Event().wait()
+    return await answer(shard, command)
+
+
+class TestALaneForLargeWorkThatBreaks:
+    """What waits for it waits on: beside small work, small work would wait for it."""
+
+    async def test_costs_small_work_nothing_although_large_work_is_never_answered(self, stack: AsyncExitStack) -> None:
+        core, [shard] = await serve(stack, answer, deadline=300)
+        await warm_up(core)
+        assert isinstance(await core.find_many(LARGE[:20]), list)
+        shard.script = never_large
+        heavies = [core.find_many(LARGE[:20]) for _ in range(3)]
+        strangers = []
+        while core.count("endpoints_broken") < 3:
+            heavies = [core.find_many(LARGE[:20]) if heavy.future.done() else heavy for heavy in heavies]
+            strangers += [core.find(key) for key in list(SMALL)[:10]]
+            await asyncio.sleep(0.01)
+        told = [await stranger for stranger in strangers]
+        assert len(told) > 100
+        assert not [each for each in told if isinstance(each, Problem)]
+
+    async def test_is_made_again_for_what_was_asked_meanwhile(self, stack: AsyncExitStack) -> None:
+        core, [shard] = await serve(stack, answer, deadline=20_000)
+        lane = await warm_up(core)
+        for _ in range(5):
+            shard.asked.clear()
+            batch = core.find_many(LARGE[:20])
+            await soon(lambda: bool(shard.asked), "it has begun")
+            lane.link.break_connection("broken")
+            assert await core.find_many(LARGE[20:40]) == [b"x" * 1_000_000] * 20
+            assert await batch == [b"x" * 1_000_000] * 20
+        assert core.budget.used == 0
+
+    async def test_leaves_its_work_to_the_other_lane_if_it_cannot_be_made_again(self, stack: AsyncExitStack) -> None:
+        core, [shard] = await serve(stack, answer, deadline=20_000)
+        lane = await warm_up(core)
+        shard._server.close()  # connections that there are go on
+        lane.link.break_connection("broken")
+        assert await core.find_many(LARGE[:5]) == [b"x" * 1_000_000] * 5
+        assert await core.find_many(LARGE[:5]) == [b"x" * 1_000_000] * 5
+
+    async def test_does_not_keep_from_another_replica_what_waits_for_one_that_is_gone(
+        self, stack: AsyncExitStack
+    ) -> None:
+        core, shards = await serve(stack, answer, answer, deadline=20_000)
+        for _ in range(5):
+            await core.find_many(LARGE)
+        batches = [core.find_many(LARGE[:20]) for _ in range(4)]
+        await asyncio.sleep(0)
+        await shards[0].stop()
+        for batch in batches:
+            assert await batch == [b"x" * 1_000_000] * 20
+        assert core.budget.used == 0
+
+
 async def test_a_large_answer_that_nobody_waits_for_any_more_is_skipped_and_its_connection_kept(
     stack: AsyncExitStack,
 ) -> None:
@@ -135,7 +198,7 @@ async def test_a_large_answer_that_nobody_waits_for_any_more_is_skipped_and_its_
 async def test_values_that_came_for_a_request_that_was_given_up_are_counted_until_their_reply_ends(
     stack: AsyncExitStack,
 ) -> None:
-    core, [shard] = await serve(stack, slowly(8_000_000), deadline=400)
+    core, [shard] = await serve(stack, slowly(8_000_000), deadline=1500)
     heavy = core.find_many(LARGE[:20])  # one part, because no value was seen yet
     assert isinstance(await heavy, Problem)
     assert core.budget.used > 1_000_000
@@ -188,6 +251,25 @@ async def test_a_request_whose_client_has_gone_is_not_asked_for_any_further(stac
     assert len(shard.asked) < 40
     assert core.budget.used == 0
     assert not told.future.done()
+
+
+async def test_of_a_request_that_is_done_nothing_is_kept_while_others_are_waited_for(stack: AsyncExitStack) -> None:
+    core, _ = await serve(stack, hold, deadline=20_000)
+    core.find("stalled")  # what comes after it stays in queues until it is done
+    told = Answer()
+    gather = core.lookups.find_many([f"key{number}" for number in range(500)], told)
+    assert gather
+    parts = list(gather._parts)
+    assert sum(len(part.keys) for part in parts) == 500
+    gone = weakref.ref(told)
+    gc.disable()
+    try:
+        gather.abandon()
+        del told
+        assert gone() is None, "nothing waits for the garbage collector"
+    finally:
+        gc.enable()
+    assert not any(part.keys or part.positions for part in parts)
 
 
 async def test_when_the_budget_is_used_up_batches_are_refused_before_lookups(stack: AsyncExitStack) -> None:

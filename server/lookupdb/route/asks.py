@@ -164,8 +164,9 @@ class Gather:
         self.bytes += size
         if self.bytes <= self._budget.answer_bytes:
             return True
+        waiter = self._release_waiter()
         self.abandon()
-        self._release_waiter().too_large(self._budget.answer_bytes)
+        waiter.too_large(self._budget.answer_bytes)
         return False
 
     def hold(self, size: int) -> None:
@@ -197,15 +198,17 @@ class Gather:
 
     def refuse(self, problem: Problem) -> None:
         """Tell the waiter that nothing can be said about any of the keys, whatever has come."""
+        waiter = self._release_waiter()
         self.abandon()
-        self._release_waiter().unavailable(problem)
+        waiter.unavailable(problem)
 
     def abandon(self) -> None:
-        """Wait for nothing more, and hold nothing."""
+        """Wait for nothing more, tell nobody, and hold nothing."""
         for part in self._parts:
-            part.done = True
+            part.end()
         self._give_back()
         self.values = []
+        self._waiter = None
 
     def _release_waiter(self) -> BatchWaiter:
         """The waiter, which is told now. It knows this gather: nothing waits for the garbage collector."""
@@ -246,11 +249,18 @@ class Part(Ask):
         if not self._count(size):
             return
         self.gather.hold(size)
-        self.done = True
         places = self.gather.values
         for position, value in zip(self.positions, mine, strict=True):
             places[position] = value
+        self.end()
         self.gather.part_done()
+
+    def end(self) -> None:
+        """Nothing is waited for any longer. What is done stays in queues for a while, where its keys would be counted
+        nowhere."""
+        self.done = True
+        self.keys = []
+        self.positions = []
 
     def take_readable(self, values: list[Any], at: int, problem: Problem) -> None:
         """Keep what could be read, and go on asking for the rest alone. What another endpoint is asked for as well
@@ -285,7 +295,6 @@ class Part(Ask):
         """Note it for all keys. Where the router is short of memory the whole request makes room."""
         if self.done:
             return
-        self.done = True
         gather = self.gather
         if problem is OVERLOADED:
             self.shard.counters[_UNAVAILABLE] += len(gather.values)
@@ -294,4 +303,5 @@ class Part(Ask):
         self.shard.counters[_UNAVAILABLE] += self.count
         gather.unavailable += self.positions
         gather.problem = gather.problem or problem
+        self.end()
         gather.part_done()

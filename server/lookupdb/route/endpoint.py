@@ -49,7 +49,7 @@ class Endpoint:
             most = LARGE_ASK_BYTES / count
             if self._small.size.value_bytes <= most and large.size.value_bytes <= most:
                 return self._small
-        if large.is_ready:
+        if large.is_usable:
             return large
         if not large.link.is_started:
             large.link.start()
@@ -101,8 +101,8 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the connections; what is still asked of it fails."""
-        self._small.link.close()
-        self._large.link.close()
+        self._small.close()
+        self._large.close()
 
     def problem(self, reason: Any, why: str) -> Problem:
         """``why`` with this endpoint's name."""
@@ -111,3 +111,5 @@ class Endpoint:
     def _changed(self) -> None:
         for observer in tuple(self.observers):
             observer()
+        if self.state is not State.READY:
+            self._large.stop_waiting(self.why or "not ready")

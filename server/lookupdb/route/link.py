@@ -63,7 +63,7 @@ class LinkUser(Protocol):
         """The endpoint has proven itself on ``connection``."""
 
     def lost(self, why: str) -> None:
-        """That connection is gone."""
+        """That connection is gone, or another could not be made."""
 
     def state_changed(self) -> None:
         """The link has become ready or has ceased to be, or is not for another reason than before."""
@@ -138,18 +138,23 @@ class Link:
                     self._address, self._identity, settings.password, self._broken, settings.budget
                 )
         except TimeoutError:
-            self._fail(f"did not connect and prove itself within {CONNECT_SECONDS:g} s")
+            self._miss(f"did not connect and prove itself within {CONNECT_SECONDS:g} s")
         except NotProven as error:
             settings.counters[_PROOFS_FAILED] += 1
-            self._fail(str(error))
+            self._miss(str(error))
         except OSError as error:
-            self._fail(f"cannot be connected to: {error.strerror or error}")
+            self._miss(f"cannot be connected to: {error.strerror or error}")
         else:
             self._connection = connection
             self._user.opened(connection)
             self._set_state(State.READY, None)
             return self._loop.time()
         return None
+
+    def _miss(self, why: str) -> None:
+        """No connection could be made."""
+        self._fail(why)
+        self._user.lost(why)
 
     def _fail(self, why: str) -> None:
         self._set_state(State.BROKEN, why)
