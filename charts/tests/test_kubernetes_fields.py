@@ -35,6 +35,7 @@ def test_every_change_of_a_field_is_noticed(manifest: Json) -> None:
     body, fields = held(manifest), fields_of_manifest(manifest)
     paths = list(leaves(fields))
     assert len(paths) > 10
+    fingerprint = manifests.fingerprint(body)
     for path in paths:
         if path[-1] in IGNORED:
             continue
@@ -42,6 +43,7 @@ def test_every_change_of_a_field_is_noticed(manifest: Json) -> None:
         _take(taken, path)
         body["metadata"]["managedFields"] = managed(taken)
         assert manifests.held_fields(body) != stamp(manifest), path
+        assert manifests.fingerprint(body) != fingerprint, path
 
 
 IGNORED = (f"f:{names.DIGEST}", f"f:{names.FIELDS}", "f:replicas")

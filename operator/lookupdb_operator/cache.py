@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lookupdb_operator import kinds, names, parse
 from lookupdb_operator.model import BuildJob, Dataset, Existing, Observed, Pod, Predecessor, ShardSet
-from lookupdb_operator.parse import Header
+from lookupdb_operator.parse import Drift, Header
 
 Key = tuple[str, str]
 """Namespace and name of a dataset."""
@@ -34,6 +34,8 @@ class CachedObject:
     accepted: str = ""
     """What our fields hashed to in the API server's answer to our own write, when it was not what we wrote: somebody
     (a mutating webhook) changes them on the way. Written again, they would be changed again."""
+    drift: Drift | None = None
+    """How it differs from what we wrote, accepted or not; None for what is not compared."""
 
 
 @dataclass(slots=True)
@@ -177,11 +179,13 @@ def _parsed(kind: str, header: Header, body: Body, before: CachedObject | None) 
             return CachedObject(header, parse.dataset(body, known))
         case kinds.JOB.name:
             return CachedObject(header, parse.job(body))
-        case kinds.STATEFUL_SET.name:
-            return CachedObject(header, parse.shard_set(body))
         case kinds.POD.name:
             return CachedObject(header, parse.pod(body), parse.waiting(body))
-    return CachedObject(header, parse.existing(kind, body))
+    drift = parse.compare(body, None if before is None else before.drift)
+    is_stateful = kind == kinds.STATEFUL_SET.name
+    return CachedObject(
+        header, parse.shard_set(body, drift) if is_stateful else parse.existing(kind, body, drift), drift=drift
+    )
 
 
 def _is_later(version: str, deleted: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lookupdb_operator import names, parse
+from lookupdb_operator.manifests.metadata import stamped
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet
-from lookupdb_operator.parse import trouble
+from lookupdb_operator.parse import trouble, workloads
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Condition, Status
 
@@ -177,6 +179,60 @@ def test_others_are_their_digest() -> None:
     body = {"metadata": meta(annotations={names.DIGEST: "d"}, labels={names.ROLLOUT: "r1"}, deletionTimestamp="now")}
     body["metadata"].pop("managedFields")  # nobody says which fields are ours
     assert parse.existing("Service", body) == Existing(Ref("Service", "airports", "uid-1"), "d", "r1", deleting=True)
+
+
+def applied(**spec: Any) -> dict[str, Any]:
+    """A StatefulSet as the API server holds it after our apply; ``spec`` is what it asks for since."""
+    manifest = stamped(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": "airports", "labels": {names.DATASET: "airports"}},
+            "spec": {"serviceName": "airports", "replicas": 2},
+        }
+    )
+    fields = {"f:metadata": {"f:labels": {f"f:{names.DATASET}": {}}}, "f:spec": {"f:serviceName": {}, "f:replicas": {}}}
+    about = meta(labels={**manifest["metadata"]["labels"]}, annotations={**manifest["metadata"]["annotations"]})
+    about["managedFields"] = [{"manager": names.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}]
+    return {"metadata": about, "spec": {**manifest["spec"], **spec}, "status": {}}
+
+
+def test_fields_are_compared_again_only_after_a_change_of_what_is_not_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = parse.compare(applied())
+    assert before.changed == ""
+    after = applied()
+    after["metadata"] |= {"resourceVersion": "42"}
+    after["status"] = {"readyReplicas": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr(workloads, "held_fields", lambda body: pytest.fail("they are hashed again"))
+        assert parse.compare(after, before) == before
+        assert parse.compare({"metadata": meta()}, before).changed == "", "not ours"
+
+
+def take_label(body: dict[str, Any]) -> None:
+    body["metadata"]["labels"][names.DATASET] = "others"
+
+
+def take_owner(body: dict[str, Any]) -> None:
+    body["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "another", "uid": "u"}]
+    body["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:ownerReferences"] = {'k:{"uid":"u"}': {}}
+
+
+def take_field(body: dict[str, Any]) -> None:
+    del body["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:serviceName"]
+
+
+def take_spec(body: dict[str, Any]) -> None:
+    body["spec"]["serviceName"] = "another"
+
+
+@pytest.mark.parametrize("take", [take_label, take_owner, take_field, take_spec])
+def test_what_is_changed_without_a_new_generation_is_noticed(take: Callable[[dict[str, Any]], None]) -> None:
+    before, body = parse.compare(applied()), applied()
+    take(body)
+    after = parse.compare(body, before)
+    assert after.changed == parse.compare(body).changed != ""
+    assert parse.compare(applied(), after) == before, "and that it was changed back"
 
 
 def test_a_deployment_that_may_not_make_pods() -> None:

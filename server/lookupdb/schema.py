@@ -18,6 +18,7 @@ import yaml
 from lookupdb.errors import InvalidManifest
 
 if TYPE_CHECKING:
+    from cel import Program
     from jsonschema import ValidationError
 
 CRD_FILE: Final = "lookupdatasets.lookupdb.dev.yaml"
@@ -122,12 +123,21 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _holds(rule: str, value: Json) -> bool:
-    from cel import Context, evaluate  # here, because importing it takes longer than all else
+    from cel import Context  # here, because importing it takes longer than all else
 
     context = Context({"self": value})
     context.add_function("quantity", quantity)
     context.add_function("compareTo", lambda one, other: (one > other) - (one < other))
-    return bool(evaluate(rule, context))
+    return bool(_program(rule).execute(context))
+
+
+@cache
+def _program(rule: str) -> Program:
+    """``rule``, compiled: the CRD has a few, and an operator checks them for every dataset."""
+    from cel import compile as compiled
+
+    program: Program = compiled(rule)
+    return program
 
 
 _SUFFIXES: Final = {

@@ -213,8 +213,12 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
         resource = schema.complete(resource)
     except RecursionError as error:
         raise InvalidManifest("the manifest is nested too deeply, or holds itself") from error
-    metadata = resource["metadata"]
-    return _dataset(resource["spec"], metadata, base)
+    return parse_completed(resource, base)
+
+
+def parse_completed(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
+    """The same of what ``schema.complete`` returned, which is not checked again."""
+    return _dataset(resource["spec"], resource["metadata"], base)
 
 
 def _dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:

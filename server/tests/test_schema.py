@@ -241,3 +241,10 @@ def test_a_manifest_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path, te
     with pytest.raises(InvalidManifest) as caught:
         spec.read_manifest(tmp_path / "m.yaml")
     assert said in str(caught.value)
+
+
+def test_rules_are_compiled_once_for_all_datasets() -> None:
+    schema.complete(resource())
+    compiled = schema._program.cache_info().misses
+    schema.complete(resource())
+    assert schema._program.cache_info().misses == compiled > 0

@@ -7,7 +7,7 @@ All are whole, because server-side apply takes away what we leave out that we ha
 from __future__ import annotations
 
 from lookupdb_operator.manifests.build import build_digest, builder
-from lookupdb_operator.manifests.fields import held_fields
+from lookupdb_operator.manifests.fields import fingerprint, held_fields
 from lookupdb_operator.manifests.metadata import digest_of
 from lookupdb_operator.manifests.network_policy import network_policies
 from lookupdb_operator.manifests.router import router_replicas, routers, with_replicas
@@ -26,6 +26,7 @@ __all__ = [
     "builder",
     "digest_of",
     "field_manager",
+    "fingerprint",
     "held_fields",
     "network_policies",
     "router_replicas",

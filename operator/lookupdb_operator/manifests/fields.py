@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -21,6 +22,10 @@ _DIGITS: Final = 16
 _IDENTITY: Final = frozenset({"apiVersion", "kind", "status"})
 _COMPARED_METADATA: Final = ("labels", "annotations", "ownerReferences")
 _QUANTITIES: Final = frozenset({"requests", "limits"})
+_SIZE: Final = "sizeLimit"
+_NESTED: Final = (dict, list)
+"""What is looked into: JSON has no other. Asking whether something is a Mapping takes several times as long."""
+_FINGERPRINT_BYTES: Final = 16
 
 
 def applied_fields(manifest: Mapping[str, Any]) -> str:
@@ -32,11 +37,27 @@ def applied_fields(manifest: Mapping[str, Any]) -> str:
 def held_fields(body: Mapping[str, Any]) -> str | None:
     """The same of what the API server holds in ``body`` of the fields that are ours; None where it does not say which
     they are."""
-    managed = body["metadata"].get("managedFields")
-    if not managed:
+    if not body["metadata"].get("managedFields"):
         return None
-    fields = next((entry.get("fieldsV1") for entry in managed if _is_ours(entry)), None)
+    fields = _our_fields(body)
     return _hash(_document(_owned(body, fields) if fields else {}))
+
+
+def fingerprint(body: Mapping[str, Any]) -> bytes:
+    """What stays the same while ``held_fields`` does, for a tenth of its cost: ``body`` as it is written, without its
+    status and most of its metadata. ``metadata.generation`` does not do: labels change without it, and half of the
+    kinds have none."""
+    metadata = body["metadata"]
+    members = [(name, member) for name, member in body.items() if name not in ("metadata", "status")]
+    compared = [metadata.get(name) for name in _COMPARED_METADATA]
+    text = orjson.dumps((members, compared, bool(metadata.get("managedFields")), _our_fields(body)))
+    return hashlib.blake2b(text, digest_size=_FINGERPRINT_BYTES).digest()
+
+
+def _our_fields(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """FieldsV1 of what we have applied; None for nothing."""
+    managed = body["metadata"].get("managedFields") or ()
+    return next((entry.get("fieldsV1") for entry in managed if _is_ours(entry)), None)
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
@@ -59,32 +80,34 @@ def _document(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _owned(value: Any, fields: Mapping[str, Any]) -> Any:
     """The part of ``value`` that ``fields`` (FieldsV1) has: all of it where no member is listed."""
-    listed = [(name, below) for name, below in fields.items() if name != "."]
-    if not listed:
+    if not fields or fields.keys() == {"."}:
         return value
-    if isinstance(value, Mapping):
-        members = ((name[2:], below) for name, below in listed if name.startswith("f:"))
-        return {name: _owned(value[name], below) for name, below in members if name in value}
+    if isinstance(value, dict):
+        members = ((name[2:], below) for name, below in fields.items() if name.startswith("f:"))
+        return {name: _owned(value[name], below) if below else value[name] for name, below in members if name in value}
     if isinstance(value, list):
-        items = ((_item(value, name), below) for name, below in listed)
+        items = ((_item(value, name), below) for name, below in fields.items() if name != ".")
         return [_owned(item, below) for item, below in items if item is not None]
     return value
 
 
 def _item(items: list[Any], name: str) -> Any:
     """Of ``items`` the one that a member's name in FieldsV1 means, by key, value or index; None when it is gone."""
-    kind, _, text = name.partition(":")
-    wanted = orjson.loads(text)
+    kind, key = _member_key(name)
     if kind == "k":
-        keyed = (item for item in items if isinstance(item, Mapping))
-        return next((item for item in keyed if wanted.items() <= _scalars(item).items()), None)
+        keyed = (item for item in items if isinstance(item, dict))
+        return next((item for item in keyed if all(item.get(part) == value for part, value in key.items())), None)
     if kind == "v":
-        return wanted if wanted in items else None
-    return items[wanted] if kind == "i" and 0 <= wanted < len(items) else None
+        return key if key in items else None
+    return items[key] if kind == "i" and 0 <= key < len(items) else None
 
 
-def _scalars(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: member for name, member in item.items() if not isinstance(member, dict | list)}
+@lru_cache(maxsize=1024)
+def _member_key(name: str) -> tuple[str, Any]:
+    """How a member's name in FieldsV1 means an item, and the key, value or index: the shards of a fleet have the
+    same."""
+    kind, _, text = name.partition(":")
+    return kind, orjson.loads(text)
 
 
 def _hash(document: Mapping[str, Any]) -> str:
@@ -94,19 +117,23 @@ def _hash(document: Mapping[str, Any]) -> str:
 
 def _canonical(value: Any, name: str) -> Any:
     """``value``, the member ``name`` of something, in the one form that all that mean the same have."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         if name in _QUANTITIES:
             return {resource: _number(amount) for resource, amount in value.items()}
-        return {member: _canonical(below, member) for member, below in value.items()}
+        return {
+            member: _canonical(below, member) if isinstance(below, _NESTED) or member == _SIZE else below
+            for member, below in value.items()
+        }
     if isinstance(value, list):
-        items = [_canonical(item, "") for item in value]
-        if all(isinstance(item, Mapping) for item in items):
+        items = [_canonical(item, "") if isinstance(item, _NESTED) else item for item in value]
+        if all(isinstance(item, dict) for item in items):
             return sorted(orjson.dumps(item, option=orjson.OPT_SORT_KEYS).decode() for item in items)
         return items
-    return _number(value) if name == "sizeLimit" else value
+    return _number(value) if name == _SIZE else value
 
 
-def _number(amount: Any) -> str:
+@lru_cache(maxsize=1024)
+def _number(amount: str | float) -> str:
     try:
         return f"{quantity(str(amount)):.15g}"
     except ValueError:

@@ -7,10 +7,12 @@ from lookupdb_operator.parse.dataset import dataset
 from lookupdb_operator.parse.header import Header, header
 from lookupdb_operator.parse.pods import pod, waiting
 from lookupdb_operator.parse.trouble import warned
-from lookupdb_operator.parse.workloads import existing, job, shard_set
+from lookupdb_operator.parse.workloads import Drift, compare, existing, job, shard_set
 
 __all__ = [
+    "Drift",
     "Header",
+    "compare",
     "dataset",
     "existing",
     "header",

@@ -55,7 +55,7 @@ def _checked(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | N
     }
     try:
         completed = schema.complete(resource)
-        return completed["spec"], spec.parse_resource(completed), None
+        return completed["spec"], spec.parse_completed(completed), None
     except LookupdbError as error:
         # Without the hint, which names a file that people of a cluster do not have.
         return given, None, error.message

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from lookupdb_operator import names
-from lookupdb_operator.manifests import held_fields
+from lookupdb_operator.manifests import fingerprint, held_fields
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet, Trouble
 from lookupdb_operator.parse import trouble
 from lookupdb_operator.parse.header import Body, annotations_of, condition, deleting, header, labels, number, status
 from lookupdb_operator.plan import reasons
 
 _DEADLINE: Final = "DeadlineExceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How an object differs from what we wrote."""
+
+    fingerprint: bytes = b""
+    """Of the object, as far as that depends on it."""
+    changed: str = ""
+    """What our fields hash to, when that is not what we wrote; empty for what we did not write, and where the API
+    server does not say which fields are ours."""
 
 
 def job(body: Body) -> BuildJob:
@@ -41,8 +53,8 @@ def job(body: Body) -> BuildJob:
     )
 
 
-def shard_set(body: Body) -> ShardSet:
-    """A shard's StatefulSet."""
+def shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
+    """A shard's StatefulSet; ``drift`` when it is known."""
     head, held = header(body), status(body)
     seen = int(held.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
     return ShardSet(
@@ -53,13 +65,13 @@ def shard_set(body: Body) -> ShardSet:
         digest=annotations_of(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(held.get("readyReplicas") or 0) if seen else 0,
-        changed=_changed(body),
+        changed=(drift or compare(body)).changed,
         deleting=deleting(body),
     )
 
 
-def existing(kind: str, body: Body) -> Existing:
-    """An object of ``kind``, and for a Deployment, why its pods cannot be made."""
+def existing(kind: str, body: Body, drift: Drift | None = None) -> Existing:
+    """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known."""
     head = header(body)
     refused = condition(body, "ReplicaFailure") if kind == "Deployment" else {}
     why = None
@@ -68,7 +80,7 @@ def existing(kind: str, body: Body) -> Existing:
     return Existing(
         ref=Ref(kind, head.name, head.uid),
         digest=annotations_of(body).get(names.DIGEST) or "",
-        changed=_changed(body),
+        changed=(drift or compare(body)).changed,
         rollout=labels(body).get(names.ROLLOUT) or "",
         generation=labels(body).get(names.GENERATION) or "",
         table_version=max(0, number(annotations_of(body).get(names.TABLE_VERSION))),
@@ -78,11 +90,16 @@ def existing(kind: str, body: Body) -> Existing:
     )
 
 
-def _changed(body: Body) -> str:
-    """What our fields hash to, when that is not what we wrote; empty for what we did not write, and where the API
-    server does not say which fields are ours."""
-    held = held_fields(body) if annotations_of(body).get(names.DIGEST) else None
-    return "" if held is None or held == annotations_of(body).get(names.FIELDS) else held
+def compare(body: Body, before: Drift | None = None) -> Drift:
+    """How ``body`` differs from what we wrote. ``before``, as another version of it did, saves hashing what has not
+    changed: most versions differ in their status alone."""
+    if not annotations_of(body).get(names.DIGEST):
+        return Drift()
+    mark = fingerprint(body)
+    if before is not None and before.fingerprint == mark:
+        return before
+    held = held_fields(body)
+    return Drift(mark, "" if held is None or held == annotations_of(body).get(names.FIELDS) else held)
 
 
 def _replicas(body: Body) -> int:
