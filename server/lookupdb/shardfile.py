@@ -82,24 +82,32 @@ def unframe(framed: bytes) -> bytes:
     return framed[framed.index(b"\r\n") + 2 : -2]
 
 
-def _bulk_heads() -> list[bytes]:
-    heads = [bytes(_SHORT_BYTES)] * _SHORT_BYTES  # longer than any of them, so that none begins with it
-    for size in range(_SHORT_BYTES):
-        head = b"$%d\r\n" % size
-        if len(head) + size + 2 < _SHORT_BYTES:
-            heads[len(head) + size + 2] = head
-    return heads
+def prefix_end(prefix: bytes) -> bytes:
+    """The least bytes that are greater than all that begin with ``prefix``: ``prefix <= data < end`` tells whether
+    ``data`` begins with it, at half of what ``startswith`` costs. ``prefix`` must not end in 0xff.
+    """
+    return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-BULK_HEADS: Final = _bulk_heads()
-"""By the size of a whole bulk string: how it begins. The size decides it."""
+def _bulk_bounds() -> tuple[list[bytes], list[bytes]]:
+    heads, ends = [b""] * _SHORT_BYTES, [b""] * _SHORT_BYTES  # nothing is less than b""
+    for length in range(_SHORT_BYTES):
+        head = b"$%d\r\n" % length
+        size = len(head) + length + 2
+        if size < _SHORT_BYTES:
+            heads[size], ends[size] = head, prefix_end(head)
+    return heads, ends
+
+
+BULK_HEADS, BULK_ENDS = _bulk_bounds()
+"""By the size of a whole bulk string: how it begins, which the size decides, and the ``prefix_end`` of that."""
 
 
 def is_framed(reply: bytes) -> bool:
     """Whether ``reply`` is exactly one RESP bulk string: sent, it cannot disturb the replies behind it."""
     size = len(reply)
     if size < _SHORT_BYTES:
-        return reply.startswith(BULK_HEADS[size]) and reply.endswith(b"\r\n")
+        return BULK_HEADS[size] <= reply < BULK_ENDS[size] and reply.endswith(b"\r\n")
     head = reply[: reply.find(b"\r\n", 0, 16)]
     return head == b"$%d" % (size - len(head) - 4) and reply.endswith(b"\r\n")
 

@@ -106,6 +106,20 @@ def test_a_value_without_its_frame_is_an_error_for_its_key_alone(tmp_path: Path,
         check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
 
 
+@pytest.mark.parametrize("byte", [b"_", b"\xff", b"$", b"\0"])
+def test_a_value_cut_to_a_single_byte_is_damaged_and_never_missing(tmp_path: Path, byte: bytes) -> None:
+    generation = write_generation(tmp_path, VALUES)
+    with serving(generation) as server:
+        node = struct.Struct("<HHHH")  # the value's size in two halves, flags, the key's size
+        overwrite(
+            generation,
+            node.pack(len(STORED), 0, 0, len(BAD)) + BAD.encode() + STORED[:1],
+            node.pack(1, 0, 0, len(BAD)) + BAD.encode() + byte,
+        )
+        check_all_ways_to_ask(server)
+        check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
+
+
 def compressed_sample(directory: Path) -> tuple[Path, bytes]:
     """VALUES compressed, and the stored value of BAD."""
     generation = write_generation(directory, VALUES, compression="zstd")

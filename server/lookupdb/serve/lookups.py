@@ -1,7 +1,7 @@
 """From keys to the RESP replies for them, many at once. One damaged value, or page, is an error for its key alone.
 
-Nearly every batch is read and checked by a few operations of C speed. Where one of its keys does not pass, the batch
-is looked up again key by key, with care.
+Nearly every batch passes one cheap look at the size and the beginning of each of its replies. Where one does not, the
+batch is looked up again key by key, with care.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from zstandard import ZstdError
 
 from lookupdb.serve import counted
 from lookupdb.serve.damage import DAMAGED, DamageReport
-from lookupdb.shardfile import BULK_HEADS, CLAIMS_SIZE, FRAMED, DamagedValue, Shard, expand, is_framed
+from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED, DamagedValue, Shard, expand, is_framed
 
 CHUNK_BYTES: Final = 64 << 10
 """Of replies to a batch: more are made when these have been sent."""
 CHUNK_KEYS: Final = 512
 """Of a batch larger than a read."""
-MISSING: Final = b"_"
-"""Stands for what is not stored. It begins as neither a plain nor a compressed value does."""
-
-_HEADS: Final = [BULK_HEADS[0], MISSING, *BULK_HEADS[2:]]
-_head = _HEADS.__getitem__
+MISSING: Final = b"\xff\xff"
+"""Stands for what is not stored. It begins as neither a plain value does nor a compressed one below CLAIMS_SIZE, and
+is longer than a byte: Python has but one object for each value of a byte, so that a stored one could be the same.
+"""
+SUSPECT: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, MemoryError)
+"""What a lookup without care ends in where something is damaged: look the key up again by ``find_again``."""
 
 
 class Lookups:
@@ -61,47 +62,46 @@ class Lookups:
             yield b"".join(replies)
             start += len(replies)
 
-    def reply(self, stored: bytes) -> bytes | None:
-        """The reply to a key under which ``stored`` is stored, None for MISSING. Misses are counted."""
-        if stored is MISSING:
+    def check(self, key: bytes, reply: bytes) -> bytes | None:
+        """As ``find``, for a key that has been counted and for which ``reply`` was found: MISSING, a bulk string, or
+        anything else where the value is large or damaged.
+        """
+        if reply is MISSING:
             self._slot[counted.MISSES] += 1
             return None
-        try:
-            return expand(stored, self._shard.inflate)
-        except DamagedValue as problem:
-            self._damage.add(problem)
-            return DAMAGED
+        return reply if is_framed(reply) else self._find(key)
 
     def find_again(self, key: bytes) -> bytes | None:
-        """As ``find``, for a key that has been counted, after an error of LMDB."""
+        """As ``find``, for a key that has been counted, after one of SUSPECT."""
         self._shard.renew()
         return self._find(key)
 
     def _find(self, key: bytes) -> bytes | None:
         try:
-            return self.reply(self._shard.txn.get(key, MISSING) if key else MISSING)
+            stored = self._shard.txn.get(key, MISSING) if key else MISSING
+            if stored is not MISSING:
+                return expand(stored, self._shard.inflate)
         except lmdb.Error as problem:
             self._shard.renew()
             self._damage.add(problem)
             return DAMAGED
+        except DamagedValue as problem:
+            self._damage.add(problem)
+            return DAMAGED
+        self._slot[counted.MISSES] += 1
+        return None
 
     def _chunk(self, keys: list[bytes], nil: bytes) -> list[bytes]:
         """The replies to the first of ``keys``: to all, unless they are too much for one write."""
         try:
             replies = list(map(self._shard.txn.get, keys, repeat(MISSING))) if self._small else self._expanded(keys)
-            whole = _are_whole(replies)
-        except lmdb.Error:
+            misses = _count_misses(replies)
+        except SUSPECT:
             self._shard.renew()
             return self._one_by_one(keys, nil)
-        except (DamagedValue, ZstdError, IndexError, MemoryError):
-            return self._one_by_one(keys, nil)
-        misses = replies.count(MISSING)
         if misses:
-            replies = [nil if reply is MISSING else reply for reply in replies]
-            whole = whole and MISSING not in replies
-        if not whole:
-            return self._one_by_one(keys, nil)
-        self._slot[counted.MISSES] += misses
+            self._slot[counted.MISSES] += misses
+            return [nil if reply is MISSING else reply for reply in replies]
         return replies
 
     def _expanded(self, keys: list[bytes]) -> list[bytes]:
@@ -109,12 +109,12 @@ class Lookups:
         inflate, size, replies = self._shard.inflate, 0, []
         for stored in map(self._shard.txn.get, keys, repeat(MISSING)):
             first = stored[0]
-            if first == FRAMED or stored is MISSING:
+            if first == FRAMED:
                 reply = stored
             elif first < CLAIMS_SIZE:
                 reply = inflate(stored)
             else:
-                reply = expand(stored, inflate)
+                reply = stored if stored is MISSING else expand(stored, inflate)
             replies.append(reply)
             size += len(reply)
             if size > CHUNK_BYTES:
@@ -132,9 +132,16 @@ class Lookups:
         return replies
 
 
-def _are_whole(replies: list[bytes]) -> bool:
-    """Whether each of ``replies`` is one bulk string or MISSING: none can disturb those behind it."""
-    try:
-        return all(map(bytes.startswith, replies, map(_head, map(len, replies))))
-    except IndexError:
-        return all(reply is MISSING or is_framed(reply) for reply in replies)
+def _count_misses(replies: list[bytes]) -> int:
+    """How many of ``replies`` are MISSING. Raises DamagedValue unless each other is one bulk string: none can disturb
+    those behind it.
+    """
+    heads, ends, short, misses = BULK_HEADS, BULK_ENDS, len(BULK_HEADS), 0
+    for reply in replies:
+        size = len(reply)
+        if size >= short or reply < heads[size] or reply >= ends[size]:
+            if reply is MISSING:
+                misses += 1
+            elif not is_framed(reply):
+                raise DamagedValue("a reply is not one RESP bulk string")
+    return misses

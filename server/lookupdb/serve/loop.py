@@ -14,15 +14,13 @@ import socket
 import time
 from typing import Final
 
-import lmdb
-
 from lookupdb.serve import counted
 from lookupdb.serve.connection import READ_BYTES, Connection
-from lookupdb.serve.lookups import MISSING
-from lookupdb.serve.resp import CRLF, GET_HEADS, GET_KEYS, error
+from lookupdb.serve.lookups import MISSING, SUSPECT
+from lookupdb.serve.resp import CRLF, GET_ENDS, GET_HEADS, GET_KEYS, error
 from lookupdb.serve.session import Host
 from lookupdb.serve.watch import ACTIVE, Watch
-from lookupdb.shardfile import BULK_HEADS
+from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +63,10 @@ class Loop:
         host, now = self._host, time.monotonic
         poll, read, write = self._watch.epoll.poll, os.read, os.write
         states, connections, slot = self._watch.states, host.connections, host.slot
-        get = host.shard.txn.get
-        heads, keys, sizes = GET_HEADS, GET_KEYS, _HEADS  # local names are looked up fastest
-        bulk_heads, bulk_sizes = BULK_HEADS, len(BULK_HEADS)
+        get, inflate = host.shard.txn.get, host.shard.inflate
+        heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are looked up fastest
+        bulk_heads, bulk_ends, bulk_sizes = BULK_HEADS, BULK_ENDS, len(BULK_HEADS)
+        tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
         self._until = now() + seconds
         while (left := self._until - now()) > 0:
             lookups = sent = fd = 0
@@ -79,27 +78,31 @@ class Loop:
                     states[fd] = ACTIVE
                     data = read(fd, READ_BYTES)
                     size = len(data)
-                    if size >= sizes or not data.startswith(heads[size]) or not data.endswith(CRLF):
+                    if size >= sizes or data < heads[size] or data >= ends[size] or data[tail] != crlf:
                         connections[fd].received(data)
                         continue
                     lookups += 1
                     try:
-                        key = keys[size]
-                        stored = get(data[key], MISSING)
-                        size = len(stored)
-                        if size >= bulk_sizes or not stored.startswith(bulk_heads[size]):
-                            # missing, compressed, large or damaged
-                            stored = host.lookups.reply(stored) or connections[fd].nil
-                    except lmdb.Error:
-                        stored = host.lookups.find_again(data[key]) or connections[fd].nil
-                        get = host.shard.txn.get
+                        key = data[keys[size]]
+                        reply = get(key, missing)
+                        first = reply[0]
+                        if first != framed and first < claims_size:
+                            reply = inflate(reply)
+                        size = len(reply)
+                        if size >= bulk_sizes or reply < bulk_heads[size] or reply >= bulk_ends[size]:
+                            # missing, large or damaged
+                            reply = host.lookups.check(key, reply) or connections[fd].nil
+                            size = len(reply)
+                    except SUSPECT:
+                        reply = host.lookups.find_again(key) or connections[fd].nil
+                        get, size = host.shard.txn.get, len(reply)
                     try:
-                        written = write(fd, stored)
+                        written = write(fd, reply)
                     except BlockingIOError:
                         written = 0
                     sent += written
-                    if written != len(stored):
-                        connections[fd].owe(stored, written)
+                    if written != size:
+                        connections[fd].owe(reply, written)
             except Exception as problem:  # ends one connection, never the worker
                 self._broken(fd, problem)
             if lookups:

@@ -15,6 +15,7 @@ from typing import Final
 
 from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.serve.limits import Limits
+from lookupdb.shardfile import prefix_end
 
 CRLF: Final = b"\r\n"
 OK: Final = b"+OK\r\n"
@@ -27,7 +28,6 @@ Command = list[bytes]
 
 _LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES + 1))]
 """The length line of a key of so many bytes. No key is empty, so that of an empty one is left to ``Requests``."""
-_length = _LENGTHS.__getitem__
 
 _ARGUMENT_BYTES: Final = 48
 """What Python needs for an argument beside its bytes."""
@@ -37,17 +37,18 @@ class ProtocolError(Exception):
     """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
 
 
-def _heads_of_get() -> tuple[list[bytes], list[slice]]:
-    heads, keys = [b"\n"] * 600, [slice(0)] * 600  # no request begins with "\n"
+def _bounds_of_get() -> tuple[list[bytes], list[bytes], list[slice]]:
+    heads, ends, keys = [b""] * 600, [b""] * 600, [slice(0)] * 600  # nothing is less than b""
     for length in range(1, MAX_KEY_BYTES + 1):
         head = b"*2\r\n$3\r\nGET\r\n$%d\r\n" % length
         size = len(head) + length + len(CRLF)
-        heads[size], keys[size] = head, slice(len(head), -2)
-    return heads, keys
+        heads[size], ends[size], keys[size] = head, prefix_end(head), slice(len(head), -2)
+    return heads, ends, keys
 
 
-GET_HEADS, GET_KEYS = _heads_of_get()
-"""By the size of a read: how it begins, and where its key is, if it is one GET. Both sizes decide the key's length."""
+GET_HEADS, GET_ENDS, GET_KEYS = _bounds_of_get()
+"""By the size of a read, if it is one GET: how it begins, the ``prefix_end`` of that, and where its key is. The size
+decides the key's length."""
 
 
 def keys_of_gets(parts: list[bytes]) -> list[bytes] | None:
@@ -59,7 +60,7 @@ def keys_of_gets(parts: list[bytes]) -> list[bytes] | None:
     try:
         plain = (
             parts[0:-1:5].count(b"*2") == parts[1::5].count(b"$3") == parts[2::5].count(b"GET") == count
-            and list(map(_length, map(len, keys))) == parts[3::5]
+            and [_LENGTHS[len(key)] for key in keys] == parts[3::5]
         )
     except IndexError:  # a key longer than any can be
         return None
@@ -73,7 +74,7 @@ def keys_of_mget(parts: list[bytes]) -> list[bytes] | None:
         return None
     keys = parts[4::2]
     try:
-        return keys if list(map(_length, map(len, keys))) == parts[3:-1:2] else None
+        return keys if [_LENGTHS[len(key)] for key in keys] == parts[3:-1:2] else None
     except IndexError:
         return None
 
