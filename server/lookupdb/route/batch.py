@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class Batch:
     """``keys`` keys of ``asks``, in this order, sent at ``sent`` (the loop's time)."""
 
-    __slots__ = ("_arrived", "_counted", "_starts", "asks", "keys", "sent")
+    __slots__ = ("_arrived", "_starts", "asks", "counted", "keys", "sent")
 
     def __init__(self, asks: list[Ask], keys: int, sent: float) -> None:
         self.asks = asks
@@ -29,7 +29,8 @@ class Batch:
         self._starts: list[int] | None = None
         """Of each ask, the index of its first key; only a large reply needs them."""
         self._arrived: dict[Ask, int] = {}
-        self._counted = 0
+        self.counted = 0
+        """Bytes of values that are taken of the budget, to be released."""
 
     def accept(self, index: int, size: int, budget: Budget) -> bool:
         """Whether the value of key ``index``, of ``size`` bytes, is to be kept. It is counted if so."""
@@ -39,15 +40,15 @@ class Batch:
         arrived = self._arrived[ask] = self._arrived.get(ask, 0) + size
         if ask.done or not ask.may_receive(arrived, budget):
             return False
-        self._counted += size  # until the whole reply is there, also if nobody waits for it any longer by then
+        self.counted += size  # until the whole reply is there, also if nobody waits for it any longer by then
         budget.take(size)
         return True
 
     def release(self, budget: Budget) -> None:
         """The reply is handed out, or will not come."""
-        if self._counted:
-            budget.give(self._counted)
-            self._counted = 0
+        if self.counted:
+            budget.give(self.counted)
+            self.counted = 0
 
     def hand_out(self, values: list[bytes | None]) -> tuple[int, int]:
         """Give each ask its values; how many keys were found and missing by those who still wanted to know."""

@@ -30,17 +30,13 @@ class Endpoint:
         self.identity = identity
         self.observers: list[Callable[[], None]] = []
         """Called when it has become ready or has ceased to be, or is not for another reason than before."""
-        self._max_queued_keys = settings.max_queued_keys
         self._small = Lane(address, identity, settings, "small", self._changed)
         self._large = Lane(address, identity, settings, "large", lambda: None)
+        self._ask_small = self._small.ask
 
     def ask(self, ask: Ask) -> bool:
         """Queue ``ask`` for the next batch; False when the queue is full. Only for a ready endpoint."""
-        lane = self._small if ask.is_single else self._lane_for(ask)
-        if lane.outstanding >= self._max_queued_keys:
-            return False
-        lane.ask(ask)
-        return True
+        return self._ask_small(ask) if ask.is_single else self._lane_for(ask).ask(ask)
 
     def _lane_for(self, ask: Ask) -> Lane:
         """Of a part of a request: the large lane if it is large and that lane is there; it is made at the first."""

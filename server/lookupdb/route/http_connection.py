@@ -281,7 +281,12 @@ class Connection(asyncio.Protocol):
                 self._hold(_size(answer))
             return
         pending.popleft()
-        self._write(answer)
+        if type(answer) is bytes and not self._blocked:
+            self._transport.write(answer)  # as _write does: this is the hot path
+            if self._blocked:
+                self._count_unsent()
+        else:
+            self._write(answer)
         if pending or self._waiting or exchange.line is not STAY or self._ended:
             self._after(exchange)
         elif not self._receiving and not self._blocked:

@@ -69,6 +69,8 @@ class Lane:
         self._address = address
         self._identity = identity
         self._settings = settings
+        self._counters = settings.counters
+        self._max_queued_keys = settings.max_queued_keys
         self._gathering = settings.gathering
         self._now = asyncio.get_running_loop().time
         self._batch: Batch | None = None
@@ -86,14 +88,17 @@ class Lane:
 
     # Asking: the hot path.
 
-    def ask(self, ask: Ask) -> None:
-        """Queue ``ask`` for the next batch."""
+    def ask(self, ask: Ask) -> bool:
+        """Queue ``ask`` for the next batch; False when the queue is full."""
+        if self.outstanding >= self._max_queued_keys:
+            return False
         self.outstanding += ask.count
         ask.tries += 1
         self.queue.append(ask)
         if not self._scheduled and self._batch is None:
             self._scheduled = True
             self._gathering.add(self)
+        return True
 
     def send(self) -> None:
         """Send the next batch."""
@@ -118,7 +123,7 @@ class Lane:
             self._connection.write(b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(keys[0]), keys[0]))
         else:
             self._connection.write(hiredis.pack_command(("MGET", *keys)))  # type: ignore[arg-type]
-        counters = self._settings.counters
+        counters = self._counters
         counters[_BATCHES] += 1
         counters[_ASKED] += len(keys)
         if not self._stall.is_watching:
@@ -136,11 +141,16 @@ class Lane:
             self._finish(batch)
             if self.outstanding >= ENOUGH_KEYS:
                 self.send()  # first, so that the shard has something to do while these are handed out
-            self._count(batch.hand_out(values))
+            found, missing = batch.hand_out(values)
+            self._counters[_FOUND] += found
+            if missing:
+                self._counters[_MISSING] += missing
         elif is_list and batch.keys > 1 and _READABLE_KINDS.issuperset(map(type, values)):
             self._finish(batch)
             self._count_damaged(values)
-            self._count(batch.hand_out_readable(values, self._damaged))
+            found, missing = batch.hand_out_readable(values, self._damaged)
+            self._counters[_FOUND] += found
+            self._counters[_MISSING] += missing
         elif reply is SKIPPED:
             self._finish(batch)
         elif isinstance(reply, hiredis.ReplyError):
@@ -149,7 +159,8 @@ class Lane:
         else:
             self.link.break_connection(f"answered {batch.keys} keys with {_shape(reply)}")
             return
-        batch.release(self._settings.budget)
+        if batch.counted:
+            batch.release(self._settings.budget)
         if self.queue and not self._scheduled and self._batch is None:
             self._scheduled = True
             self._gathering.add(self)
@@ -159,28 +170,21 @@ class Lane:
         self._batch = None
         self.outstanding -= batch.keys
         self.answered_at = now = self._now()
-        received = self._received_bytes()
+        received = self._connection.received if self._connection else 0
         size, self._received = received - self._received, received
         self.size.measure(batch.keys, size, now - batch.sent)
-        counters = self._settings.counters
+        counters = self._counters
         if counters[_BATCHES] % _SAMPLED == 0:
             counters[_BATCHES_SAMPLED] += 1
             counters[_MICROSECONDS] += int((now - batch.sent) * 1e6)
 
-    def _count(self, found_and_missing: tuple[int, int]) -> None:
-        found, missing = found_and_missing
-        counters = self._settings.counters
-        counters[_FOUND] += found
-        if missing:
-            counters[_MISSING] += missing
-
     def _count_damaged(self, values: list[Any]) -> None:
-        self._settings.counters[_DAMAGED] += sum(type(value) is hiredis.ReplyError for value in values)
+        self._counters[_DAMAGED] += sum(type(value) is hiredis.ReplyError for value in values)
 
     def _refused(self, batch: Batch, error: str) -> None:
         """An error reply is a failed try of its batch; the connection itself is still in order."""
         if batch.keys == 1 and "damaged" in error:
-            self._settings.counters[_DAMAGED] += 1
+            self._counters[_DAMAGED] += 1
             batch.fail(self._damaged(error))
         else:
             batch.fail(self._problem("BadAnswer", f"answered with an error: {error}"))
