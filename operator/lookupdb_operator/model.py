@@ -79,6 +79,8 @@ class Existing:
     """Of a Deployment: how many pods its spec asks for, whoever has written that."""
     changed: str = ""
     """What our fields of it hash to when somebody else has changed one since; empty when nobody has."""
+    changed_by: str = ""
+    """Which other manager has set its number of pods, or changed it last; empty when nobody has."""
     deleting: bool = False
     trouble: Trouble | None = None
     """Of a Deployment: why its pods cannot be made (quota)."""
@@ -161,6 +163,8 @@ class ShardSet:
     """Ready pods, as of its status; 0 while its controller has not seen the newest spec."""
     changed: str = ""
     """What our fields of it hash to when somebody else has changed one since; empty when nobody has."""
+    changed_by: str = ""
+    """Which other manager has set its number of pods, or changed it last; empty when nobody has."""
     trouble: Trouble | None = None
     """Why its pods cannot be made (quota)."""
     deleting: bool = False
@@ -205,6 +209,20 @@ class Unattended:
 
 
 @dataclass(frozen=True, slots=True)
+class Contest:
+    """An object that somebody changes back, or deletes, whenever it is written."""
+
+    kind: str
+    name: str
+    mark: str
+    """Of what was written (``manifests.mark_of``)."""
+    is_held: bool
+    """Whether the same is not to be written now."""
+    by: str = ""
+    """Which manager changes it; empty when it is deleted, or nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """Whether a dataset may build, or roll out, now: ``plan.turns`` says so, which knows all datasets."""
 
@@ -241,6 +259,7 @@ class Observed:
     """(kind, name) → why the API server refused our last write of it."""
     store: StoreAccess = field(default_factory=StoreAccess)
     turns: Turns = field(default_factory=Turns)
+    contests: tuple[Contest, ...] = ()
 
     @property
     def names(self) -> frozenset[tuple[str, str]]:

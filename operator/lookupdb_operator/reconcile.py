@@ -10,6 +10,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -24,6 +25,7 @@ from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.plan.standstill import diagnose_unattended
 from lookupdb_operator.queue import RequeueRequested
+from lookupdb_operator.repairs import Repairs
 from lookupdb_operator.reports import EventBudget, ProgressWrites, Report, transitions
 from lookupdb_operator.router_polls import ReportsPending
 from lookupdb_operator.status import Status
@@ -76,6 +78,7 @@ class Reconciler:
         self._deleted: OrderedDict[str, float] = OrderedDict()
         self._progress = ProgressWrites(clock)
         self._events = EventBudget(clock)
+        self._repairs = Repairs(clock)
 
     async def look(self, key: Key) -> float | None:
         """Bring dataset ``key`` a step nearer to what its spec asks for. Seconds until the next look, if any is due.
@@ -119,7 +122,9 @@ class Reconciler:
             return None
         if asks:
             self._asked[key] = self._clock()
+        observed = replace(observed, contests=self._repairs.contests(key))
         plan = self._turns.plan(observed, self._decide, self._now())
+        plan = replace(plan, again=_earlier(plan.again, self._repairs.next_in(key)))
         if plan.idle:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle)
         self._remember(observed.dataset, plan)
@@ -177,6 +182,7 @@ class Reconciler:
         self._asked.pop(key, None)
         self._progress.forget(key)
         self._events.forget(key)
+        self._repairs.forget(key)
         self._unattended.pop(key, None)
         self._metrics.forget(*key)
         self._turns.forget(key, self._now())
@@ -234,6 +240,7 @@ class Reconciler:
                     raise
                 refused[kind, name] = error.message
             else:
+                self._repairs.note(observed, manifest)
                 if kind != kinds.SECRET.name:
                     self._cache.put(kind, answer, written=True)
                 continue
@@ -256,6 +263,10 @@ class Reconciler:
             if len(self._deleted) > _DELETED_REMEMBERED:
                 self._deleted.popitem(last=False)
         return refused
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    return min((seconds for seconds in (one, other) if seconds is not None), default=None)
 
 
 def _is_gone(error: ApiError) -> bool:

@@ -17,12 +17,13 @@ from lookupdb_operator.health import Health
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Pod, Ref
 from lookupdb_operator.observe import Observer
+from lookupdb_operator.plan.applying import without_held
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.queue import RequeueRequested
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.status import DEGRADED, Condition, Status
-from lookupdb_operator.turn_taking import TurnTaking
+from lookupdb_operator.turn_taking import Decide, TurnTaking
 
 KEY = ("shop", "airports")
 CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
@@ -92,6 +93,7 @@ class Bench:
     def __init__(self) -> None:
         self.cluster, self.cache, self.observer, self.metrics = FakeCluster(), FakeCache(), FakeObserver(), Metrics()
         self.plan, self.clock = Plan(status=DATASET.status), 0.0
+        self.decide: Decide = lambda observed, config, now: self.plan
         self.reconciler = Reconciler(
             cache=cast(ObjectCache, self.cache),
             observer=cast(Observer, self.observer),
@@ -99,11 +101,14 @@ class Bench:
             config=CONFIG,
             store=StoreAccess,
             metrics=self.metrics,
-            decide=lambda observed, config, now: self.plan,
+            decide=self._plan,
             turns=TurnTaking(TurnQueues(builds=4, rollouts=4), cache=cast(ObjectCache, self.cache), config=CONFIG),
             now=lambda: datetime(2030, 1, 1, tzinfo=UTC),
             clock=lambda: self.clock,
         )
+
+    def _plan(self, observed: Observed, config: Config, now: datetime) -> Plan:
+        return self.decide(observed, config, now)
 
     async def look(self) -> float | None:
         self.cluster.done.clear()
@@ -227,6 +232,28 @@ async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -
     bench.cluster.failures["apply Service"] = Conflict("Service airports", "another uid")
     with pytest.raises(RequeueRequested, match="another uid"):
         await bench.look()
+
+
+async def test_who_changes_an_object_back_each_time_is_not_fought_as_fast_as_events_come(bench: Bench) -> None:
+    """Another controller undoes each repair at once, for an hour."""
+    contested = Existing(Ref("Service", "airports", "u-2"), "digest", changed="x", changed_by="meddler")
+    bench.observer.observed = Observed(DATASET, others=(contested,))
+
+    def decide(observed: Observed, config: Config, now: datetime) -> Plan:
+        return Plan(status=DATASET.status, apply=without_held((manifest("Service"),), observed))
+
+    bench.decide = decide
+    written, agains = [], []
+    for second in range(3600):
+        bench.clock = float(second)
+        again = await bench.look()
+        if "apply Service" in bench.cluster.done:
+            written.append(second)
+        agains.append(again)
+    assert written[:6] == [0, 1, 2, 3, 13, 33], "put right at once, then later and later"
+    assert len(written) < 25
+    assert min(again for again in agains[4:] if again is not None) > 0
+    assert agains[14] == pytest.approx(19), "it is looked at again when it may be written again"
 
 
 async def test_what_was_deleted_is_not_deleted_again_while_its_informer_lags(bench: Bench) -> None:

@@ -7,8 +7,8 @@ All are whole, because server-side apply takes away what we leave out that we ha
 from __future__ import annotations
 
 from lookupdb_operator.manifests.build import build_digest, builder
-from lookupdb_operator.manifests.fields import fingerprint, held_fields
-from lookupdb_operator.manifests.metadata import digest_of
+from lookupdb_operator.manifests.fields import find_changer, fingerprint, held_fields
+from lookupdb_operator.manifests.metadata import digest_of, mark_of
 from lookupdb_operator.manifests.network_policy import network_policies
 from lookupdb_operator.manifests.router import router_replicas, routers, with_replicas
 from lookupdb_operator.manifests.routing_table import routing_table, synced
@@ -26,8 +26,10 @@ __all__ = [
     "builder",
     "digest_of",
     "field_manager",
+    "find_changer",
     "fingerprint",
     "held_fields",
+    "mark_of",
     "network_policies",
     "router_replicas",
     "routers",

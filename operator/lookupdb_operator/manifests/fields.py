@@ -54,6 +54,21 @@ def fingerprint(body: Mapping[str, Any]) -> bytes:
     return hashlib.blake2b(text, digest_size=_FINGERPRINT_BYTES).digest()
 
 
+def find_changer(body: Mapping[str, Any], *, is_changed: bool) -> str:
+    """The manager, other than the operator's, that has set the number of pods of ``body``, else the last one that
+    changed it if it ``is_changed``; empty for none."""
+    entries = [entry for entry in body["metadata"].get("managedFields") or () if _is_of_others(entry)]
+    scalers = [entry for entry in entries if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})]
+    candidates = scalers or (entries if is_changed else ())
+    newest: Mapping[str, Any] = max(candidates, key=lambda entry: entry.get("time") or "", default={})
+    return newest.get("manager") or ""
+
+
+def _is_of_others(entry: Mapping[str, Any]) -> bool:
+    is_of_operator = (entry.get("manager") or "").startswith(names.FIELD_MANAGER)
+    return not is_of_operator and entry.get("subresource") != "status"
+
+
 def _our_fields(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """FieldsV1 of what we have applied; None for nothing."""
     managed = body["metadata"].get("managedFields") or ()

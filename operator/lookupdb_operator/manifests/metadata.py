@@ -60,6 +60,11 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
     return value if isinstance(value, str) else ""
 
 
+def mark_of(manifest: Mapping[str, Any]) -> str:
+    """What tells two writes of one object apart: its digest, and its number of pods, which has no part in it."""
+    return f"{digest_of(manifest)} {(manifest.get('spec') or {}).get('replicas', '')}"
+
+
 def digest(value: Any) -> str:
     """Of anything that JSON can say: the order of members does not matter, that of lists does."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:DIGEST_DIGITS]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from lookupdb_operator import names
-from lookupdb_operator.manifests import fingerprint, held_fields
+from lookupdb_operator.manifests import find_changer, fingerprint, held_fields
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet, Trouble
 from lookupdb_operator.parse import trouble
 from lookupdb_operator.parse.header import Body, annotations_of, condition, deleting, header, labels, number, status
@@ -24,6 +24,8 @@ class Drift:
     changed: str = ""
     """What our fields hash to, when that is not what we wrote; empty for what we did not write, and where the API
     server does not say which fields are ours."""
+    changed_by: str = ""
+    """Which other manager has set its number of pods, or changed it last."""
 
 
 def job(body: Body) -> BuildJob:
@@ -55,7 +57,7 @@ def job(body: Body) -> BuildJob:
 
 def shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     """A shard's StatefulSet; ``drift`` when it is known."""
-    head, held = header(body), status(body)
+    head, held, drift = header(body), status(body), drift or compare(body)
     seen = int(held.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
     return ShardSet(
         ref=Ref("StatefulSet", head.name, head.uid),
@@ -65,14 +67,15 @@ def shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         digest=annotations_of(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(held.get("readyReplicas") or 0) if seen else 0,
-        changed=(drift or compare(body)).changed,
+        changed=drift.changed,
+        changed_by=drift.changed_by,
         deleting=deleting(body),
     )
 
 
 def existing(kind: str, body: Body, drift: Drift | None = None) -> Existing:
     """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known."""
-    head = header(body)
+    head, drift = header(body), drift or compare(body)
     refused = condition(body, "ReplicaFailure") if kind == "Deployment" else {}
     why = None
     if refused.get("status") == "True":
@@ -80,7 +83,8 @@ def existing(kind: str, body: Body, drift: Drift | None = None) -> Existing:
     return Existing(
         ref=Ref(kind, head.name, head.uid),
         digest=annotations_of(body).get(names.DIGEST) or "",
-        changed=(drift or compare(body)).changed,
+        changed=drift.changed,
+        changed_by=drift.changed_by,
         rollout=labels(body).get(names.ROLLOUT) or "",
         generation=labels(body).get(names.GENERATION) or "",
         table_version=max(0, number(annotations_of(body).get(names.TABLE_VERSION))),
@@ -99,7 +103,8 @@ def compare(body: Body, before: Drift | None = None) -> Drift:
     if before is not None and before.fingerprint == mark:
         return before
     held = held_fields(body)
-    return Drift(mark, "" if held is None or held == annotations_of(body).get(names.FIELDS) else held)
+    changed = "" if held is None or held == annotations_of(body).get(names.FIELDS) else held
+    return Drift(mark, changed, find_changer(body, is_changed=bool(changed)))
 
 
 def _replicas(body: Body) -> int:

@@ -55,6 +55,12 @@ def unscaled(status: Status, situation: Situation) -> tuple[Manifest, ...]:
     )
 
 
+def without_held(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    """``wanted`` but for what somebody changes back each time, for now."""
+    held = {((contest.kind, contest.name), contest.mark) for contest in observed.contests if contest.is_held}
+    return tuple(manifest for manifest in wanted if (name_of(manifest), manifests.mark_of(manifest)) not in held)
+
+
 def unsynced(status: Status, observed: Observed) -> tuple[Manifest, ...]:
     """Of each router pod whose kubelet was not told of the routing table yet, the annotation that tells it."""
     table = status.table

@@ -65,12 +65,8 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     if secret:
         status = store.note_secret(status, situation)
     objects = applying.desired_objects(status, situation)
-    apply = (
-        *secret,
-        *applying.differing(objects, observed),
-        *applying.unscaled(status, situation),
-        *applying.unsynced(status, observed),
-    )
+    repairs = (*applying.differing(objects, observed), *applying.unscaled(status, situation))
+    apply = (*secret, *applying.without_held(repairs, observed), *applying.unsynced(status, observed))
     situation = replace(situation, observed=applying.with_refusals_of(apply, observed))
     status = conditions.set_conditions(serving.with_serving_status(status, observed), situation)
     return Plan(

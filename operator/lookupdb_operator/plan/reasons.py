@@ -61,6 +61,8 @@ INVALID_SPEC: Final = "InvalidSpec"
 """The spec cannot be used."""
 APPLY_REFUSED: Final = "ApplyRefused"
 """The API server refused an object."""
+CONTESTED: Final = "Contested"
+"""Somebody changes an object back, or deletes it, whenever it was put right."""
 STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
 """The operator has no credentials of the store to hand on."""
 

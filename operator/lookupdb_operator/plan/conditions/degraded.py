@@ -48,3 +48,9 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
     if problem is not None:
         yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
     yield from refusals.list_refusals(observed)
+    for contest in observed.contests:
+        what = f"is changed by the field manager {contest.by!r}" if contest.by else "is changed or deleted by somebody"
+        yield Trouble(
+            reasons.CONTESTED,
+            f"{contest.kind} {contest.name} {what} again and again; it is put right every five minutes at most",
+        )

@@ -22,6 +22,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.CORRUPT_FILE: _REFRESH,
     reasons.NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
     reasons.OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
+    reasons.CONTESTED: "Let whoever that is leave it alone, and change the dataset instead.",
     reasons.DEADLINE_EXCEEDED: "Raise spec.build.deadlineSeconds.",
     reasons.INVALID_SPEC: "Correct the spec.",
     reasons.PROGRESS_DEADLINE_EXCEEDED: "Look at its pods; if they only need longer, raise"
