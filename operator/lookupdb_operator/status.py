@@ -7,6 +7,7 @@ fails if somebody else wrote meanwhile: no two things are ever called the same.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -243,13 +244,32 @@ def _json(held: Any) -> Any:
 
 
 def _from_json(kind: type, members: Mapping[str, Any]) -> Any:
-    hints = typing.get_type_hints(kind)
     values = {
-        member.name: _parse(hints[member.name], members[json_name(member)])
-        for member in dataclasses.fields(kind)
-        if json_name(member) in members or member.default is dataclasses.MISSING
+        member.name: _parse(member.hint, members[member.json])
+        for member in _members(kind)
+        if member.json in members or member.is_required
     }
     return kind(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """What JSON must hold for one field of a dataclass."""
+
+    name: str
+    json: str
+    hint: Any
+    is_required: bool
+
+
+@functools.cache
+def _members(kind: type) -> tuple[_Member, ...]:
+    """Of the dataclass ``kind``, once: to evaluate its hints takes longer than to read a status."""
+    hints = typing.get_type_hints(kind)
+    return tuple(
+        _Member(member.name, json_name(member), hints[member.name], member.default is dataclasses.MISSING)
+        for member in dataclasses.fields(kind)
+    )
 
 
 def _parse(hint: Any, value: Any) -> Any:

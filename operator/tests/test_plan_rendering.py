@@ -6,8 +6,11 @@ import gc
 import weakref
 from dataclasses import replace
 
+import pytest
 from manifest_samples import CONFIG, airports, generation
 
+from lookupdb_operator import manifests
+from lookupdb_operator.manifests import metadata
 from lookupdb_operator.plan import rendering
 from lookupdb_operator.plan.rendering import Ingredients
 from lookupdb_operator.status import Rollout, Status
@@ -24,6 +27,15 @@ def test_the_same_spec_is_rendered_once_whatever_its_status() -> None:
     moved = replace(ROLLOUT, referenced_replicas=2)
     assert rendering.shard_stamps(Ingredients(after, CONFIG), moved, GENERATION, 2) is stamps
     assert rendering.shard_stamps(Ingredients(after, CONFIG), ROLLOUT, GENERATION, 3) != stamps
+
+
+def test_stamps_are_of_what_would_be_written_without_hashing_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = replace(airports(), renderings={})
+    written = manifests.shards(dataset, ROLLOUT, GENERATION, 2, CONFIG)
+    monkeypatch.setattr(metadata, "applied_fields", lambda manifest: pytest.fail("nothing is written"))
+    assert rendering.shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 2) == {
+        (manifest["kind"], manifest["metadata"]["name"], manifests.digest_of(manifest)) for manifest in written
+    }
 
 
 def test_another_spec_uid_or_config_is_rendered_anew() -> None:

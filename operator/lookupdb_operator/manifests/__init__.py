@@ -17,6 +17,7 @@ from lookupdb_operator.manifests.shards import (
     field_manager,
     scaled,
     service_and_budgets,
+    shard_stamps,
     shards,
     template_digest,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "routing_table",
     "scaled",
     "service_and_budgets",
+    "shard_stamps",
     "shards",
     "store_secret",
     "synced",

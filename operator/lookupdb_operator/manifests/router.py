@@ -23,7 +23,7 @@ def routers(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
     fixed = (
         _deployment(dataset, config, about, selector),
         _service(about, selector),
-        disruption_budget(about, selector),
+        stamped(disruption_budget(about, selector)),
     )
     autoscaling = dataset.spec["router"].get("autoscaling")
     return (*fixed, _autoscaler(about, autoscaling)) if autoscaling else fixed

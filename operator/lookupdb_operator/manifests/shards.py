@@ -7,7 +7,7 @@ rollout and shard together: 9,999 rollouts of 1,024 shards, ten million of ten.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterator
 from typing import Any, Final
 
 from lookupdb_operator import names
@@ -15,7 +15,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import pod, resources
 from lookupdb_operator.manifests.build import TERMINATION_LOG
 from lookupdb_operator.manifests.disruption import disruption_budget
-from lookupdb_operator.manifests.metadata import digest, digest_of, metadata, stamped
+from lookupdb_operator.manifests.metadata import digest, metadata, stamped
 from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Generation, Rollout
 
@@ -33,24 +33,31 @@ def shards(
     Only of a rollout whose template is ``template_digest`` of the same: another one's would be changed by it. Use
     ``scaled`` for that one.
     """
-    template = functools.partial(_template, dataset, rollout, generation, config)
-    return (
-        _service(dataset, rollout),
-        *(
-            manifest
-            for shard in range(generation.shards)
-            for manifest in (
-                _stateful_set(dataset, rollout, shard, replicas, template(shard)),
-                _disruption_budget(dataset, rollout, shard),
-            )
-        ),
-    )
+    return tuple(map(stamped, _shards(dataset, rollout, generation, replicas, config)))
+
+
+def shard_stamps(
+    dataset: Dataset, rollout: Rollout, generation: Generation, replicas: int, config: Config
+) -> Iterator[tuple[str, str, str]]:
+    """Kind, name and digest of what ``shards`` returns."""
+    for manifest in _shards(dataset, rollout, generation, replicas, config):
+        yield manifest["kind"], manifest["metadata"]["name"], digest(manifest)
+
+
+def _shards(
+    dataset: Dataset, rollout: Rollout, generation: Generation, replicas: int, config: Config
+) -> Iterator[Manifest]:
+    yield _service(dataset, rollout)
+    for shard in range(generation.shards):
+        template = _template(dataset, rollout, generation, config, shard)
+        yield _stateful_set(dataset, rollout, shard, replicas, template)
+        yield _disruption_budget(dataset, rollout, shard)
 
 
 def service_and_budgets(dataset: Dataset, rollout: Rollout, generation: Generation) -> tuple[Manifest, ...]:
     """Of a rollout's objects those that have nothing of its template: they are known as long as it is."""
     budgets = (_disruption_budget(dataset, rollout, shard) for shard in range(generation.shards))
-    return _service(dataset, rollout), *budgets
+    return tuple(map(stamped, (_service(dataset, rollout), *budgets)))
 
 
 def scaled(dataset: Dataset, rollout: Rollout, shard: int, replicas: int) -> Manifest:
@@ -78,49 +85,45 @@ def template_digest(dataset: Dataset, generation: Generation, config: Config) ->
     The StatefulSets of a rollout differ in nothing but the shard, so that one stands for all.
     """
     template = _template(dataset, _ANY, generation, config, 0)
-    return digest([generation.generation, generation.shards, digest_of(_stateful_set(dataset, _ANY, 0, 1, template))])
+    return digest([generation.generation, generation.shards, digest(_stateful_set(dataset, _ANY, 0, 1, template))])
 
 
 def _service(dataset: Dataset, rollout: Rollout) -> Manifest:
     """Names pods as soon as they have an address: routers find out themselves which serve."""
-    return stamped(
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": metadata(dataset, names.rollout(dataset.name, rollout.rollout), names.SHARDS, _labels(rollout)),
-            "spec": {
-                "clusterIP": "None",
-                "publishNotReadyAddresses": True,
-                "selector": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout),
-                "ports": [
-                    pod.service_port("resp", names.SHARD_PORT, "resp"),
-                    pod.service_port("admin", names.ADMIN_PORT, "admin"),
-                ],
-            },
-        }
-    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(dataset, names.rollout(dataset.name, rollout.rollout), names.SHARDS, _labels(rollout)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout),
+            "ports": [
+                pod.service_port("resp", names.SHARD_PORT, "resp"),
+                pod.service_port("admin", names.ADMIN_PORT, "admin"),
+            ],
+        },
+    }
 
 
 def _stateful_set(dataset: Dataset, rollout: Rollout, shard: int, replicas: int, template: dict[str, Any]) -> Manifest:
     name = names.shard_set(dataset.name, rollout.rollout, shard)
-    return stamped(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "StatefulSet",
-            "metadata": metadata(dataset, name, names.SHARDS, _labels(rollout, shard)),
-            "spec": {
-                "serviceName": names.rollout(dataset.name, rollout.rollout),
-                "replicas": replicas,
-                "podManagementPolicy": "Parallel",
-                # The template never changes. If somebody changes it all the same, no pod is restarted for it.
-                "updateStrategy": {"type": "OnDelete"},
-                "selector": {
-                    "matchLabels": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
-                },
-                "template": template,
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(dataset, name, names.SHARDS, _labels(rollout, shard)),
+        "spec": {
+            "serviceName": names.rollout(dataset.name, rollout.rollout),
+            "replicas": replicas,
+            "podManagementPolicy": "Parallel",
+            # The template never changes. If somebody changes it all the same, no pod is restarted for it.
+            "updateStrategy": {"type": "OnDelete"},
+            "selector": {
+                "matchLabels": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
             },
-        }
-    )
+            "template": template,
+        },
+    }
 
 
 def _disruption_budget(dataset: Dataset, rollout: Rollout, shard: int) -> Manifest:

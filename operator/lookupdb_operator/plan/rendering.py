@@ -75,7 +75,7 @@ def shard_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generat
     dataset, config = ingredients.dataset, ingredients.config
 
     def render() -> frozenset[Stamp]:
-        return _stamps(manifests.shards(dataset, rollout, generation, replicas, config))
+        return frozenset(manifests.shard_stamps(dataset, rollout, generation, replicas, config))
 
     # Of a rollout, shards are made from its name and its generation's alone.
     return _once(ingredients, ("shards", rollout.rollout, rollout.generation, generation, replicas), render)
