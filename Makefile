@@ -36,8 +36,8 @@ format: $(VENV)/.test ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-operator: $(VENV)/.test ## measure what the operator costs, by number of datasets, and write it to docs/benchmarks.md (20 minutes)
-	$(BIN)/python -m benchmarks.operator_load --write
+bench-operator: $(VENV)/.test ## measure what the operator costs, by number of datasets, and write it to docs/benchmarks.md (an hour; OPTIONS='--datasets 50' for less)
+	$(BIN)/python -m benchmarks.operator_load --write $(OPTIONS)
 
 bench: $(VENV)/.bench ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks

@@ -174,6 +174,20 @@ def _peak(pid: int) -> int:
     return 0
 
 
+def _phases(arguments: argparse.Namespace, size: Size) -> list[str]:
+    is_refreshed = arguments.refresh_at_most is None or size.datasets <= arguments.refresh_at_most
+    return [phase for phase in arguments.phases if phase != "refresh" or is_refreshed]
+
+
+def _command(words: list[str]) -> str:
+    """What measures the same anew, wherever clusters are kept."""
+    if "--worlds" in words:
+        place = words.index("--worlds")
+        words = words[:place] + words[place + 2 :]
+    options = " ".join(word for word in words if word != "--write")
+    return f"make bench-operator OPTIONS='{options}'" if options else "make bench-operator"
+
+
 def main() -> int:
     """Run what the arguments ask for."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -182,6 +196,7 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--phases", nargs="+", default=["refresh", "resync"], help="beside installation and start")
+    parser.add_argument("--refresh-at-most", type=int, metavar="DATASETS", help="refresh no larger cluster")
     parser.add_argument("--patience", type=float, default=1800.0, help="seconds for each phase")
     parser.add_argument("--worlds", type=Path, help="a folder in which settled clusters are kept between runs")
     parser.add_argument("--write", action="store_true", help="write the section of docs/benchmarks.md")
@@ -191,13 +206,11 @@ def main() -> int:
         folder = arguments.worlds or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            measured = {size: measure(size, folder, arguments.phases, arguments.patience) for size in sizes}
+            measured = {size: measure(size, folder, _phases(arguments, size), arguments.patience) for size in sizes}
         except BenchError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-    words = [word for word in sys.argv[1:] if word != "--write"]
-    command = "make bench-operator" if not words else f"python -m benchmarks.operator_load {' '.join(words)}"
-    written = report.section(measured, command)
+    written = report.section(measured, _command(sys.argv[1:]))
     print(written)
     if arguments.write:
         _REPORT.write_text(report.merged(_REPORT.read_text(), written))
