@@ -31,6 +31,19 @@ def urls(base: Path | None, url: str | list[str], volume: Path | None = None) ->
     return [item.described.url for item in resolve(dataset(base, url), volume=volume)]
 
 
+@pytest.mark.parametrize("url", ["https://[bad/f.csv", "https://me:secret@[bad/f.csv?key=secret", "file://[x/f.csv"])
+def test_what_is_no_url_is_a_sentence(tmp_path: Path, url: str) -> None:
+    with pytest.raises(BadSource, match="is not a url: Invalid IPv6 URL") as caught:
+        location.find(url, base=tmp_path, volume=None)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["\0.csv", "volume://\0.csv", "file:///\0.csv"])
+def test_a_path_that_no_file_has_is_a_sentence(tmp_path: Path, url: str) -> None:
+    with pytest.raises(BadSource, match="is not a url: embedded null byte"):
+        location.find(url, base=tmp_path, volume=tmp_path)
+
+
 def test_relative_paths_absolute_paths_and_file_urls(tmp_path: Path) -> None:
     (tmp_path / "a b.csv").write_bytes(CSV)
     (tmp_path / "sub").mkdir()

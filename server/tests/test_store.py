@@ -283,7 +283,9 @@ class TestNames:
         (tmp_path / "local" / "default" / "failed-local").mkdir(parents=True)
         assert place.addresses() == ()
 
-    @pytest.mark.parametrize("url", ["", "ftp://host/path", "http://host/path"])
+    @pytest.mark.parametrize(
+        "url", ["", "ftp://host/path", "http://host/path", "s3://", "gs://", "az:///path", "s3://[x", "file://[x"]
+    )
     def test_what_is_no_store(self, url: str) -> None:
         with pytest.raises(UsageError, match="is not a store"):
             store.open(url)

@@ -34,6 +34,7 @@ _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7
 """``timeout`` is for a whole file, however large: what stalls is ended by ``read_timeout``."""
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_USER: Final = re.compile(r"//[^/]*@")
 _WILD: Final = re.compile(r"[*?\[]")
 
 
@@ -68,6 +69,14 @@ class Found:
 
 def find(url: str, *, base: Path | None, volume: Path | None) -> list[Found]:
     """What ``url`` names or, if it holds wildcards, matches, by path. Raises BadSource; never returns nothing."""
+    try:
+        return _find(url, base, volume)
+    except (ValueError, re.error) as error:
+        shown = _USER.sub("//", url.partition("?")[0])
+        raise BadSource(f"{shown!r} is not a url: {error}", hint="check source.url") from error
+
+
+def _find(url: str, base: Path | None, volume: Path | None) -> list[Found]:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return _find_path(url, url, base)

@@ -70,10 +70,19 @@ def open(url: str, cluster: str = LOCAL) -> Store:
     and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). Raises UsageError for a URL that cannot be used.
     """
     checked_cluster(cluster)
-    scheme = urlsplit(url).scheme if "://" in url else ""
-    if scheme in _OBJECT_SCHEMES:
+    try:
+        parts = urlsplit(url if "://" in url else "")
+    except ValueError as error:
+        raise _no_store(url) from error
+    if parts.scheme in _OBJECT_SCHEMES and parts.netloc:
         return Store(url, cluster, Bucket(url))
-    if scheme not in ("", "file") or not url:
-        raise UsageError(f"{url!r} is not a store", hint="give a directory, or a URL of file://, s3://, gs:// or az://")
-    path = unquote(urlsplit(url).path) if scheme else url
+    if parts.scheme not in ("", "file") or not url:
+        raise _no_store(url)
+    path = unquote(parts.path) if parts.scheme else url
     return Store(url, cluster, Path(os.path.abspath(path)))  # noqa: PTH100 - resolve() would follow links
+
+
+def _no_store(url: str) -> UsageError:
+    return UsageError(
+        f"{url!r} is not a store", hint="give a directory, or a URL: file:///folder, or s3://, gs:// or az://bucket"
+    )
