@@ -103,7 +103,8 @@ class TestATurn:
         assert granted(made) == {C}
         made.note(B, waiting(-2), BEGIN)
         assert granted(made) == {C}, "what is noted again meanwhile is no better"
-        assert B in granted(queues(b=waiting(-2), c=waiting(-1)), turns.POSTPONED + 1)
+        made.note(B, waiting(-9000), BEGIN - timedelta(seconds=7200))
+        assert B in granted(made, turns.POSTPONED - 7200 + 1), "the clock was set back"
 
 
 class TestATurnThatDoesNotGetOn:
@@ -130,6 +131,13 @@ class TestATurnThatDoesNotGetOn:
         assert turn(made, C, building(), self.LONG + turns.YIELD_EVERY + 1).must_yield
         made.note(C, waiting(self.LONG + 600, given_up=1), BEGIN + timedelta(seconds=self.LONG + 31))
         assert not turn(made, A, building(), self.LONG + 63).must_yield, "it is alone, and nobody waits"
+
+    def test_is_given_up_though_the_clock_was_set_back_since_the_last_one_was(self) -> None:
+        made = queues(limit=2, a=building(1, 0), b=building(0, 0), c=waiting(0))
+        made.note(A, waiting(self.LONG + 60, given_up=1), BEGIN + timedelta(seconds=self.LONG))
+        for key, status in ((B, building(0, -9000)), (C, waiting(-9000))):
+            made.note(key, status, BEGIN - timedelta(seconds=7200))
+        assert turn(made, B, building(), -7200 + turns.YIELD_EVERY + 2).must_yield
 
     def test_keeps_new_ones_from_beginning_when_it_lacks_room(self) -> None:
         made = queues(limit=2, a=building(stalled=0))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from lookupdb_operator.model import Turn, Turns
@@ -92,6 +92,7 @@ class _Queue:
         """Note what the status of ``key`` says."""
         had = self._turns.pop(key, None)
         self._leave(key)
+        self._clamp_moments(key, now)
         if held is not None:
             self._turns[key] = _Turn(held.started_at, held.stall)
             self._postponed.pop(key, None)
@@ -157,6 +158,12 @@ class _Queue:
         stalled = [(other.since, at) for at, other in self._turns.items() if other.stall and _is_long(other.stall, now)]
         is_wanted = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
         return (turn.since, key) == max(stalled) and (is_wanted or len(stalled) > 1)
+
+    def _clamp_moments(self, key: Key, now: datetime) -> None:
+        """The clock was set back, perhaps: nothing waits until it is where it was."""
+        self._yielded_at = clock.at_most_now(self._yielded_at, now)
+        if key in self._postponed:
+            self._postponed[key] = clock.at_most(self._postponed[key], now + timedelta(seconds=POSTPONED))
 
     def _enter(self, key: Key, since: str, is_urgent: bool) -> None:
         waiting = _Waiting(max(since, self._postponed.get(key, "")), key)
