@@ -5,7 +5,11 @@ obstore shows its libraries' view of an error, layer within layer, and in that t
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
+import ssl
+from http.client import HTTPException
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -58,6 +62,28 @@ def describe_failure(error: BaseException) -> str:
     if refusal := _REFUSAL.search(text):
         return ": ".join(filter(None, refusal.groups()))
     return _URL.sub(lambda url: without_secrets(url[0]), text.split("Debug source:")[0]).strip()
+
+
+def describe_socket_failure(error: BaseException, host: str) -> str:
+    """The same of what Python's own client raised when it asked ``host``."""
+    match error:
+        case socket.gaierror():
+            return f"the host {host} does not resolve"
+        case ConnectionRefusedError():
+            return f"{host} refuses connections: nothing listens there, or not yet"
+        case TimeoutError():
+            return f"{host} did not answer in time"
+        case ConnectionError():
+            return f"{host} closed the connection without an answer"
+        case ssl.SSLCertVerificationError():
+            return f"the certificate of {host} is not trusted: {error.verify_message}"
+        case ssl.SSLError():
+            return f"{host} does not speak TLS, though the URL begins with https"
+        case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
+            return f"there is no route to {host}"
+        case HTTPException():
+            return f"{host} does not answer as a web server does: {error}"
+    return getattr(error, "strerror", None) or str(error)
 
 
 def is_unreachable(error: BaseException) -> bool:

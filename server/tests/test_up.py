@@ -240,6 +240,7 @@ def test_with_nothing_to_serve_a_bad_source_ends_it_with_the_builders_exit_code(
     again = people()
     assert again.process.wait(DEADLINE_SECONDS) == 3
     assert "people.csv" in again.output
+    assert again.output.count("error: ") == 1, "the builder's own error is enough"
 
 
 def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_missing(
@@ -305,7 +306,8 @@ def test_a_port_that_another_router_has_is_refused(people: Callable[..., Stack])
         timeout=DEADLINE_SECONDS,
         check=False,
     )
-    assert other.returncode == 1
+    assert not (stack.directory / "other" / "store").exists(), "noticed before the build"
+    assert other.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in other.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,17 +11,15 @@ import click
 import orjson
 
 from lookupdb.cli.options import option
-from lookupdb.errors import UsageError
+from lookupdb.errors import Unavailable, UsageError
 from lookupdb.local import client
-from lookupdb.local.state import read_state, state_file
+from lookupdb.local.state import DATA, DEFAULT_NAMESPACE, is_held, read_state, run_directory, state_file
 
 
 @click.command("get")
 @click.argument("dataset")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@option(
-    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".lookupdb"), help="Of `lookupdb up`."
-)
+@option("--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA, help="Of `lookupdb up`.")
 @option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
 @click.pass_context
 def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: Path, generation: str | None) -> None:
@@ -53,13 +52,21 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
 
 def _url_of(dataset: str, data: Path) -> str:
     namespace, _, name = dataset.rpartition("/")
-    state = read_state(state_file(data, namespace or "default", name))
-    if state is None:
+    place = (data, namespace or DEFAULT_NAMESPACE, name)
+    state = read_state(state_file(*place))
+    if state is not None:
+        return str(state["url"])
+    if re.fullmatch(r"[^/]*:\d+/?", dataset):
         raise UsageError(
-            f"no `lookupdb up` serves {dataset} from {data}",
-            hint="start one, or give a router's URL, as http://127.0.0.1:8080, in place of the name",
+            f"{dataset} is no dataset's name", hint=f"a router's URL begins with its scheme: http://{dataset}"
         )
-    return str(state["url"])
+    if is_held(run_directory(*place)):
+        raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")
+    raise UsageError(
+        f"no `lookupdb up` serves {dataset} from {data}",
+        hint="start one, give the --data-dir that it was started with, or give a router's URL, as "
+        "http://127.0.0.1:8080, in place of the name",
+    )
 
 
 def _asked(keys: Iterable[str]) -> Iterator[str]:

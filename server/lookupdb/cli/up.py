@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
 import click
 
 from lookupdb.cli.options import Size, log_format, option
+from lookupdb.local.bounds import MAX_SERVERS
+from lookupdb.local.builds import BuildFailed
+from lookupdb.local.state import DATA
 from lookupdb.local.up import Options, Up
 
 
@@ -23,14 +27,18 @@ from lookupdb.local.up import Options, Up
     "--watch/--no-watch", default=False, help="Build again when manifest or source change, and cut over while serving."
 )
 @option("--watch-seconds", type=click.FloatRange(0.05, 86400), default=2.0, help="How often --watch looks.")
-@option(
-    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".lookupdb"), help="Generations, logs."
-)
+@option("--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA, help="Generations, logs.")
 @option(
     "--memory-limit", type=Size(), default=None, help="Of a build, e.g. 512MiB; as `lookupdb build` has it by default."
 )
 @option(
     "--volume", type=click.Path(path_type=Path, file_okay=False), default=None, help="What volume:// urls stand for."
+)
+@option(
+    "--max-servers",
+    type=click.IntRange(min=1),
+    default=MAX_SERVERS,
+    help="Refuse a dataset of more shard servers (shards × replicas): each is two or more processes.",
 )
 @log_format
 def command(
@@ -41,6 +49,7 @@ def command(
     data_dir: Path,
     memory_limit: int | None,
     volume: Path | None,
+    max_servers: int,
 ) -> None:
     """Build a dataset, serve every shard and route lookups to them, all on this machine.
 
@@ -51,8 +60,11 @@ def command(
         lookupdb up -f examples/airports.yaml
         curl http://127.0.0.1:8080/v1/lookup/KJFK
     """
-    up = Up(Options(manifest, data_dir, port, watch, watch_seconds, memory_limit, volume), click.echo)
-    asyncio.run(_until_signalled(up))
+    up = Up(Options(manifest, data_dir, port, watch, watch_seconds, memory_limit, volume, max_servers), click.echo)
+    try:
+        asyncio.run(_until_signalled(up))
+    except BuildFailed as error:  # the builder has said why
+        sys.exit(error.exit_code)
 
 
 async def _until_signalled(up: Up) -> None:

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
+from http.client import HTTPException
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import orjson
 
 from lookupdb.errors import LookupFailed, Unavailable, UsageError
+from lookupdb.network import describe_socket_failure, without_secrets
 
 TIMEOUT_SECONDS: Final = 30.0
 BATCH: Final = 500
@@ -95,8 +97,10 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
             return answer
     except urllib.error.HTTPError as error:
         raise _refusal(error) from error
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"{url} cannot be reached: {error}") from error
+    except (OSError, ValueError, HTTPException) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        why = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
+        raise Unavailable(f"no answer from {without_secrets(url)}: {why}") from error
 
 
 def _refusal(error: urllib.error.HTTPError) -> LookupFailed:

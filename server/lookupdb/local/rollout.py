@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,12 +15,16 @@ from lookupdb.spec import DatasetSpec
 
 STOP_SECONDS: Final = 10.0
 HOST: Final = "127.0.0.1"
+STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
+"""So many servers start at the same time: more would only slow each other down, and the answer to a Ctrl-C."""
+PROGRESS_SECONDS: Final = 3.0
 
 
 class Rollout:
     """``replicas`` shard servers for each shard of one generation.
 
-    ``changed`` is called when an endpoint has moved, because its server was started again on another port.
+    ``changed`` is called when an endpoint has moved, because its server was started again on another port. ``say`` gets
+    a line now and then while many servers start.
     """
 
     def __init__(
@@ -30,10 +35,12 @@ class Rollout:
         generation: Path,
         directory: Path,
         changed: Callable[[], None],
+        say: Callable[[str], None],
     ) -> None:
         self.name = name
         self.manifest = manifest
         self._changed = changed
+        self._say = say
         self._reports: dict[tuple[int, int], dict[str, Any]] = {}
         serve = ["serve", str(generation), "--workers", str(spec.serving_workers)]
         private = ["--host", HOST, "--port", "0", "--admin-port", "0", "--drain-seconds", "0"]
@@ -58,16 +65,24 @@ class Rollout:
 
     async def start(self) -> None:
         """Start all servers and wait until each is ready. Raises ChildFailed; then none is left running."""
+        places = asyncio.Semaphore(STARTS)
         try:
             async with asyncio.TaskGroup() as group:
-                for child in self._children.values():
-                    group.create_task(child.start())
+                progress = group.create_task(self._tell_progress())
+                starts = [group.create_task(_start(child, places)) for child in self._children.values()]
+                await asyncio.gather(*starts)
+                progress.cancel()
         except ExceptionGroup as failures:
             await self.stop()
             raise failures.exceptions[0] from None
         except BaseException:
             await self.stop()
             raise
+
+    async def _tell_progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            self._say(f"starting shard servers: {len(self._reports):,} of {len(self._children):,} are ready")
 
     async def stop(self) -> None:
         """Stop all servers."""
@@ -96,3 +111,8 @@ class Rollout:
             "valueFormat": manifest.value_format,
             "shards": shards,
         }
+
+
+async def _start(child: Child, places: asyncio.Semaphore) -> None:
+    async with places:
+        await child.start()

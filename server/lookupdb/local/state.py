@@ -7,12 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from lookupdb.errors import UsageError
 from lookupdb.runtime import ready_file
+
+DATA: Final = Path(".lookupdb")
+"""Where `up` keeps everything, and where `get` looks for it, unless --data-dir says otherwise."""
+DEFAULT_NAMESPACE: Final = "default"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
@@ -37,6 +41,20 @@ def read_state(path: Path) -> dict[str, Any] | None:
         os.kill(state["pid"], 0)
         return state
     return None
+
+
+def is_held(directory: Path) -> bool:
+    """Whether an `up` runs in ``directory``, though it may not serve yet."""
+    try:
+        lock = (directory / "lock").open()
+    except OSError:
+        return False
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @contextmanager

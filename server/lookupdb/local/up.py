@@ -7,20 +7,23 @@ generation keeps serving whatever goes wrong with the next.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from lookupdb import store
 from lookupdb.build.source import fingerprint, resolve
-from lookupdb.errors import InvalidManifest, LookupdbError
-from lookupdb.local import builds
+from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
+from lookupdb.local import bounds, builds
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.rollout import Rollout
-from lookupdb.local.router import CutoverFailed, Router
-from lookupdb.local.state import run_directory, state_file, the_only_one, write_state
+from lookupdb.local.router import HOST, CutoverFailed, Router
+from lookupdb.local.state import DATA, DEFAULT_NAMESPACE, run_directory, state_file, the_only_one, write_state
+from lookupdb.runtime import listeners
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 
 DRAIN_MARGIN_SECONDS: Final = 0.2
@@ -52,6 +55,7 @@ class Options:
     watch_seconds: float
     memory_limit: int | None
     volume: Path | None
+    max_servers: int = bounds.MAX_SERVERS
 
 
 class Up:
@@ -61,6 +65,7 @@ class Up:
         self._options = options
         self._say = say
         self._spec = read_manifest(options.manifest)
+        bounds.check_servers(self._spec, options.max_servers)
         where = (options.data, self._spec.namespace, self._spec.name)
         self._directory, self._state_file = run_directory(*where), state_file(*where)
         store_url = str((options.data / "store").absolute())
@@ -75,10 +80,18 @@ class Up:
         """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin."""
         with the_only_one(self._directory, f"{self._spec.namespace}/{self._spec.name}"):
             try:
+                self._check_port()
                 await self._begin()
                 await (self._watch() if self._options.watch else asyncio.Event().wait())
             finally:
                 await self._end()
+
+    def _check_port(self) -> None:
+        """Raises UsageError when the router could not listen, before time goes into a build."""
+        try:
+            listeners.bind(HOST, self._options.port).close()
+        except UsageError as error:
+            raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
 
     async def _begin(self) -> None:
         kept = builds.reusable(self._dataset, self._spec)
@@ -124,7 +137,9 @@ class Up:
         manifest = self._dataset.manifest(generation)
         path = self._dataset.local_path(generation)
         assert path is not None, "up's store is a directory"
-        rollout = Rollout(f"r{self._rollouts}", spec, manifest, path, self._directory, self._endpoints_changed)
+        rollout = Rollout(
+            f"r{self._rollouts}", spec, manifest, path, self._directory, self._endpoints_changed, self._say
+        )
         await rollout.start()
         totals = manifest.totals
         self._say(
@@ -147,10 +162,15 @@ class Up:
     def _announce(self) -> None:
         spec, url, directory = self._spec, self._router.url, self._directory
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
+        get = [sys.argv[0], "get", *self._data_flag(), _addressed(spec), key]
         self._say(
-            f"\n  curl {url}/v1/lookup/{key}\n  {sys.argv[0]} get {spec.name} {key}\n\n"
+            f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {shlex.join(get)}\n\n"
             f"  Shard servers and admin ports: {self._state_file}; logs: {directory}/*.log\n  Ctrl-C stops it all."
         )
+
+    def _data_flag(self) -> list[str]:
+        """What `lookupdb get` needs to find this `up`, when that is not where it looks by itself."""
+        return [] if self._options.data == DATA else ["--data-dir", str(self._options.data)]
 
     async def _watch(self) -> None:
         """Look at manifest and source every so often; a change that has settled is built and cut over to."""
@@ -202,6 +222,7 @@ class Up:
                 f"the manifest has become that of {new.namespace}/{new.name}, which a running `up` cannot change to",
                 hint="stop it and start it again",
             )
+        bounds.check_servers(new, self._options.max_servers)
         return new
 
     async def _refresh(self, wanted: Wanted) -> None:
@@ -234,6 +255,10 @@ class Up:
         active = candidate.manifest.generation
         self._dataset.prune(self._spec.keep_generations, protect={active})
         self._say(f"{self._spec.name}: cut over to {active}")
+
+
+def _addressed(spec: DatasetSpec) -> str:
+    return spec.name if spec.namespace == DEFAULT_NAMESPACE else f"{spec.namespace}/{spec.name}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,0 +1,161 @@
+"""How `lookupdb up` starts: bounded, a few servers at a time, ended by Ctrl-C at once; what `get` says meanwhile."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.waiting import until
+
+DEADLINE_SECONDS = 120.0
+MANIFEST = """\
+apiVersion: lookupdb.dev/v1alpha1
+kind: LookupDataset
+metadata: {{name: people}}
+spec:
+  source: {{url: {source}}}
+  key: {{columns: [email]}}
+  shards: {shards}
+"""
+LOOKUPDB = [sys.executable, "-m", "lookupdb"]
+
+
+class Folder:
+    """A folder with a manifest and its source, in which commands run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.process: subprocess.Popen[str] | None = None
+        (path / "people.csv").write_text("email,title\nada@example.com,Countess\n")
+        self.write_manifest(shards=1)
+
+    def write_manifest(self, shards: int, source: str = "people.csv") -> None:
+        (self.path / "people.yaml").write_text(MANIFEST.format(shards=shards, source=source))
+
+    def start(self, *flags: str) -> None:
+        with (self.path / "output").open("w") as output:
+            self.process = subprocess.Popen(
+                [*LOOKUPDB, "up", "-f", "people.yaml", "--port", "0", *flags],
+                stdout=output,
+                stderr=output,
+                cwd=self.path,
+                text=True,
+            )
+
+    def output(self) -> str:
+        return (self.path / "output").read_text()
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LOOKUPDB, *words], capture_output=True, text=True, cwd=self.path, timeout=DEADLINE_SECONDS, check=False
+        )
+
+    def servers_begun(self) -> int:
+        return len(list(self.path.rglob("r1-shard-*.log")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    made = Folder(tmp_path)
+    yield made
+    if made.process and made.process.poll() is None:
+        made.process.terminate()
+        made.process.wait(DEADLINE_SECONDS)
+
+
+def test_more_servers_than_a_machine_should_start_are_refused_before_anything_is_built(folder: Folder) -> None:
+    folder.write_manifest(shards=1000)
+    ended = folder.run("up", "-f", "people.yaml", "--port", "0")
+    assert ended.returncode == 2
+    assert "people needs 1,000 shard servers" in ended.stderr
+    assert "2,000 processes with about 41.0 GiB of memory" in ended.stderr
+    assert "lower spec.shards" in ended.stderr
+    assert "--max-servers 1000" in ended.stderr
+    assert not (folder.path / ".lookupdb").exists()
+
+
+def test_a_running_up_does_not_grow_beyond_it_either(folder: Folder) -> None:
+    folder.start("--watch", "--watch-seconds", "0.1", "--max-servers", "2")
+    until(lambda: "Ctrl-C stops it all" in folder.output(), "the banner")
+    folder.write_manifest(shards=3)
+    until(lambda: "not rebuilt: people needs 3 shard servers" in folder.output(), "the refusal")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_at_once_while_servers_start_a_few_at_a_time(folder: Folder, number: signal.Signals) -> None:
+    folder.write_manifest(shards=60)
+    folder.start()
+    until(folder.servers_begun, "the first servers to start")
+    assert folder.process is not None
+    signalled = time.monotonic()
+    folder.process.send_signal(number)
+    assert folder.process.wait(DEADLINE_SECONDS) == 0
+    assert folder.servers_begun() <= 40, "not all were begun first"
+    assert time.monotonic() - signalled < 30
+    assert folder.output().endswith("stopped\n")
+    assert processes_in(folder.path) == []
+
+
+def processes_in(path: Path) -> list[str]:
+    """The command lines that name ``path``."""
+
+    def command_line(process: Path) -> str:
+        try:
+            return (process / "cmdline").read_text()
+        except OSError:
+            return ""
+
+    lines = map(command_line, Path("/proc").glob("[0-9]*"))
+    return [line for line in lines if str(path) in line]
+
+
+def test_what_the_banner_says_to_run_finds_this_up(folder: Folder) -> None:
+    folder.start("--data-dir", "else where")
+    until(lambda: "Ctrl-C stops it all" in folder.output(), "the banner")
+    line = next(line for line in folder.output().splitlines() if " get " in line)
+    _, *words = shlex.split(line)
+    assert words == ["get", "--data-dir", "else where", "people", "KEY"]
+    assert "'KEY' is not in people" in folder.run(*words).stderr
+    elsewhere = folder.run("get", "people", "KEY").stderr
+    assert "no `lookupdb up` serves people from .lookupdb" in elsewhere
+    assert "--data-dir" in elsewhere
+
+
+def test_get_says_that_an_up_is_still_starting(folder: Folder) -> None:
+    lock = folder.path / ".lookupdb" / "run" / "default-people" / "lock"
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+    lock.parent.mkdir(parents=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    asked = folder.run("get", "people", "KEY")
+    assert (asked.returncode, "the `lookupdb up` of people does not serve yet" in asked.stderr) == (1, True)
+    holder.communicate("\n", timeout=DEADLINE_SECONDS)
+    assert "no `lookupdb up` serves people" in folder.run("get", "people", "KEY").stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8080", "localhost:1"])
+def test_get_of_a_routers_address_without_a_scheme_says_so(folder: Folder, address: str) -> None:
+    asked = folder.run("get", address, "KEY")
+    assert (asked.returncode, f"http://{address}" in asked.stderr) == (2, True)
+
+
+def test_get_says_in_words_that_nothing_listens(folder: Folder) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    asked = folder.run("get", f"http://127.0.0.1:{port}", "KEY")
+    assert asked.returncode == 1
+    assert f"127.0.0.1:{port} refuses connections: nothing listens there, or not yet" in asked.stderr
+    assert "urlopen" not in asked.stderr
+    asked = folder.run("get", "http://nowhere.invalid", "KEY")
+    assert "the host nowhere.invalid does not resolve" in asked.stderr
