@@ -168,3 +168,12 @@ def test_replies() -> None:
     assert error("ERR two\r\nlines") == b"-ERR two  lines\r\n"
     assert mapping([(b"a", b"1")], 2) == b"*2\r\na1"
     assert mapping([(b"a", b"1")], 3) == b"%1\r\na1"
+
+
+def test_an_inline_command_with_quotes_is_short_enough_to_keep_nobody_waiting() -> None:
+    requests = Requests(Limits())
+    requests.feed(b'GET "' + b"a" * 4000 + b'"\r\n')
+    assert requests.next() == [b"GET", b"a" * 4000]
+    requests.feed(b'GET "' + b"a" * 4096 + b'"\r\n')
+    with pytest.raises(ProtocolError, match="quotes"):
+        requests.next()

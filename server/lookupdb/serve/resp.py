@@ -29,6 +29,8 @@ Command = list[bytes]
 _LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES + 1))]
 """The length line of a key of so many bytes. No key is empty, so that of an empty one is left to ``Requests``."""
 
+MAX_QUOTED_BYTES: Final = 4 << 10
+"""Of an inline command with quotes, which people type: to read it takes half a microsecond a byte, and others wait."""
 _ARGUMENT_BYTES: Final = 48
 """What Python needs for an argument beside its bytes."""
 
@@ -182,6 +184,8 @@ def _words(line: bytes) -> Command:
     """An inline command's words; quotes as in a shell."""
     if b'"' not in line and b"'" not in line:
         return line.split()
+    if len(line) > MAX_QUOTED_BYTES:
+        raise ProtocolError("too big inline request with quotes")
     try:
         return [word.encode("latin-1") for word in shlex.split(line.decode("latin-1"))]
     except ValueError:
