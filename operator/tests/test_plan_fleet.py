@@ -31,7 +31,7 @@ def test_an_upgrade_rolls_so_many_at_a_time_and_all_converge() -> None:
     assert fleet.most_candidates == 4
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_an_upgrade_converges_with_room_for_one_candidate_and_a_half(seed: int) -> None:
     """All four that have a turn stand half placed at first."""
     fleet = serving(8, spare=SERVERS + SERVERS // 2, seed=seed)
