@@ -68,7 +68,7 @@ class Living:
             self._written = _parsed((there.get("data") or {}).get(KEY))
         if not _needs_writing(desired, self._written):
             return
-        text = orjson.dumps(desired, option=orjson.OPT_INDENT_2).decode()
+        text = orjson.dumps(desired).decode()  # not indented: a ConfigMap takes 1 MiB, 6,000 datasets instead of 4,000
         await self._cluster.apply(
             {
                 "apiVersion": kinds.CONFIG_MAP.api_version,

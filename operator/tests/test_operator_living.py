@@ -63,6 +63,23 @@ def test_everything_that_serves_or_is_being_built_is_protected() -> None:
     assert protected(Status()) == frozenset()
 
 
+async def test_the_list_of_five_thousand_datasets_fits_into_a_config_map() -> None:
+    cluster = FakeCluster()
+    names = (f"customer-recommendations-{number:05d}" for number in range(5000))
+    cache = cast("ObjectCache", FakeCache(*(dataset(name) for name in names)))
+    living = Living(
+        cache,
+        cast("Cluster", cluster),
+        namespace="lookupdb",
+        name="living",
+        cluster_id="c",
+        namespaces=(),
+        now=lambda: NOON,
+    )
+    await living.write()
+    assert len((cluster.held or {})["data"]["living.json"]) < 1_000_000, "a ConfigMap takes 1 MiB"
+
+
 def test_the_document() -> None:
     told = document("cluster-uid", (), [dataset("airports", keepGenerations=5), dataset("rivers")], NOON)
     assert told == {
