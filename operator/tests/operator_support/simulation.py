@@ -1,8 +1,8 @@
 """Random lives of a dataset: everything that can go wrong does, until faults stop. One seed, one life.
 
 Specs are edited, builds fail, Jobs vanish, pods die, writes are refused, the operator dies between any two of its
-writes, sees an older state of all or of some, has its clock set back, and loses its status. The model cluster checks
-at each step what must hold.
+writes, sees an older state of all or of some, has its clock set back, and loses its status. Its turn comes and goes.
+The model cluster checks at each step what must hold.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Manifest, Observed, Ref, Trouble
+from lookupdb_operator.model import BuildResult, Manifest, Observed, Ref, Trouble, Turn, Turns
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import Generation, Status
 from operator_support.plan_things import UID, Process, Takes
@@ -40,6 +40,8 @@ class Simulation:
 
     def __init__(self, seed: int, planner: Planner = plan) -> None:
         self._random = random.Random(seed)
+        self._lots = random.Random(-1 - seed)
+        self._has_rivals = False
         self._planner = planner
         self._clock = timedelta()
         self._conflicts = 0
@@ -58,6 +60,8 @@ class Simulation:
 
     def live(self, moments: int) -> Life:
         """A life of ``moments`` with faults, then one without."""
+        self._has_rivals = True
+        self.world.edit(rollout={"drainSeconds": 5, "progressDeadlineSeconds": self._lots.choice([60, 600])})
         for _ in range(moments):
             self._disturb()
             self._reconcile()
@@ -101,6 +105,7 @@ class Simulation:
 
     def _seen(self) -> Observed:
         """What the informers hold: all of now, all of a while ago, or only the dataset, or only all else, of then."""
+        self.world.turns = Turns(self._turn(), self._turn()) if self._has_rivals else Turns()
         fresh = self.world.observe()
         self._snapshots.append(fresh)
         kind = self._random.random()
@@ -112,6 +117,10 @@ class Simulation:
         if kind > 0.2:
             return replace(fresh, dataset=old.dataset)
         return old if kind < 0.1 else replace(old, dataset=fresh.dataset)
+
+    def _turn(self) -> Turn:
+        chance = self._lots.random
+        return Turn(is_granted=chance() < 0.7, ahead=self._lots.randrange(20), must_yield=chance() < 0.3)
 
     def _disturb(self) -> None:
         for chance, disturbance in (
@@ -222,7 +231,8 @@ class Simulation:
         return "not now" if self._random.random() < self._flaky / 2 else ""
 
     def _calm(self) -> None:
-        self._flaky = 0.0
+        self._flaky, self._has_rivals = 0.0, False
+        self.world.turns = Turns()
         for pod in self.world.pods.values():
             if pod.component == names.SHARDS:
                 pod.trouble = None
