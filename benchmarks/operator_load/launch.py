@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import os
-import signal
 import sys
-import threading
 from dataclasses import replace
 
 import uvloop
@@ -21,18 +19,16 @@ def _main() -> None:
     logs.configure("text")
     given = command.make_context("operator", arguments).params
     chosen = replace(options(**given), admin_port=int(admin_port))
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     if path := os.environ.get("OPERATOR_PROFILE"):
         profile = cProfile.Profile()
         profile.enable()
         try:
-            uvloop.run(run(chosen, stop=stop))
+            uvloop.run(run(chosen))
         finally:
             profile.disable()
             profile.dump_stats(path)
     else:
-        uvloop.run(run(chosen, stop=stop))
+        uvloop.run(run(chosen))
 
 
 if __name__ == "__main__":
