@@ -45,7 +45,7 @@ def describe_failure(error: BaseException) -> str:
     """What ``error`` says, in one sentence and without what may be secret in URLs."""
     text = str(error)
     host = _host(text)
-    if host in _IDENTITY_SERVICES:
+    if is_without_credentials(error):
         return (
             f"there are no credentials: none are in the environment, and {host}, which gives machines theirs, has none"
         )
@@ -86,10 +86,15 @@ def describe_socket_failure(error: BaseException, host: str) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+def is_without_credentials(error: BaseException) -> bool:
+    """Whether the environment holds no credentials, nor did the machine get any."""
+    return _host(str(error)) in _IDENTITY_SERVICES
+
+
 def is_unreachable(error: BaseException) -> bool:
     """Whether the server was not there, or not yet ready to answer: it may come."""
     text = str(error)
-    if _CERTIFICATE.search(text) or _host(text) in _IDENTITY_SERVICES:
+    if _CERTIFICATE.search(text) or is_without_credentials(error):
         return False
     return bool(_STATUS.search(text)) or any(pattern.search(text) for pattern, _ in _UNREACHABLE)
 

@@ -39,6 +39,7 @@ FRAMED: Final = 0x24
 NIL: Final = b"$-1\r\n"
 """What RESP answers for a key that is not there."""
 
+_NOT_A_SHARD: Final = "shard files are called shard-NNNNN-of-NNNNN.lmdb; if this was one, fetch or build it again"
 _FILE_NAME: Final = re.compile(r"shard-[0-9]{5}-of-[0-9]{5}(?:-([0-9a-f]{12}))?\.lmdb")
 
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
@@ -206,7 +207,7 @@ class Shard:
         except FileNotFoundError:
             raise
         except (lmdb.Error, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{path} is not a shard file: {error}", hint="fetch or build it again") from error
+            raise CorruptFile(f"{path} is not a shard file: {error}", hint=_NOT_A_SHARD) from error
         self.inflate = inflater(self.dictionary)
 
     def _describe(self) -> tuple[ShardMeta, bytes]:

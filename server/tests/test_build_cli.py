@@ -391,6 +391,10 @@ class TestExplain:
         (project.folder / "people.csv").unlink()
         assert isinstance(project.build("--explain").exception, BadSource)
 
+    def test_reads_the_header_of_a_file_that_is_here(self, project: Project) -> None:
+        project.describe(key={"columns": ["idd"]})
+        assert "'idd', which is not there; did you mean 'id'?" in str(project.build("--explain").exception)
+
 
 def test_help_teaches_with_an_example() -> None:
     text = CliRunner().invoke(command, ["--help"]).stdout

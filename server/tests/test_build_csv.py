@@ -125,7 +125,11 @@ def test_choosing_the_value(tmp_path: Path) -> None:
     assert read_file(tmp_path, "f.csv", text, value={"column": "b"}).values == {"x": "[1.0]"}
     assert read_file(tmp_path, "f.csv", text, value={"column": "a", "format": "raw"}).values == {"x": "1"}
     rejected = read_file(tmp_path, "f.csv", "k,b\nx,nope\n", value={"column": "b"})
-    assert rejected.reasons[0][1].startswith("the column b is not JSON")
+    reason = rejected.reasons[0][1]
+    assert reason.startswith("the column b is not JSON")
+    assert "value.format: raw" in reason
+    assert "value.columns: [b]" in reason
+    assert "line 1" not in reason, "it is no line of the file"
 
 
 def test_a_raw_value_may_hold_anything(tmp_path: Path) -> None:
@@ -195,3 +199,8 @@ def test_a_line_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b"k,v\na," + b"x" * (40 << 20))
     with pytest.raises(NotEnoughRoom, match=r"f\.csv: a line is longer than .*"):
         read(dataset(tmp_path, "f.csv"), tmp_path / "scratch", MEMORY)
+
+
+def test_a_field_of_csv_says_how_a_column_becomes_the_value(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match=r"value\.column with value\.format: raw .* value\.columns: \[v\]"):
+        read_file(tmp_path, "f.csv", "k,v\nx,1\n", value={"field": "v"})

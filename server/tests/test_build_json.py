@@ -127,8 +127,19 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
         pytest.param(
             "f.jsonl", '[\n{"k":"a"}\n]\n', "source.format: json is for a file that is one array", id="an array"
         ),
+        pytest.param(
+            "f.jsonl",
+            '{\n  "k": "a"\n}\n',
+            "row 1 (line 1) is not JSON: unexpected end of data, at its character",
+            id="lines",
+        ),
+        pytest.param("f.jsonl", '{\n  "k": "a"\n}\n', "jsonl is one whole object a line", id="pretty-printed"),
+        pytest.param(
+            "f.json", '{"n":{"a":[1]}, "data" : [{"k":"a"}]}', "whose member 'data' holds an array", id="wrapped"
+        ),
+        pytest.param("f.json", '{"a":[' + '{"k":"a"},' * 99999, "unwrap that first, as `jq '.\"a\"'`", id="long"),
         pytest.param("f.json", '{"k":"a"}', "f.json is not a JSON array: it begins with '{'", id="no array"),
-        pytest.param("f.json", "", "f.json is not a JSON array: it begins with 'nothing'", id="empty"),
+        pytest.param("f.json", "", "f.json is empty, expected a JSON array", id="empty"),
         pytest.param("f.json", '[{"k":"a"} {"k":"b"}]', "after row 1: expected ',' or ']', found '{'", id="no comma"),
         pytest.param("f.json", '[{"k":"a"},]', "f.json row 2 is not JSON", id="a comma too many"),
         pytest.param(
@@ -201,3 +212,9 @@ def test_what_is_not_too_deep_is_kept(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("number", ["9" * 5000, "-1e999", "1" + "0" * 400, "0." + "3" * 5000])
 def test_numbers_beyond_all_floats_keep_their_text(tmp_path: Path, kind: str, number: str) -> None:
     assert read_rows(tmp_path, kind, [f'{{"k":"a","v":{number}}}']).values == {"a": f'{{"v":{number}}}'}
+
+
+@pytest.mark.parametrize("value", ['"nope"', "1", '{"a":1}'])
+def test_a_column_that_holds_no_json_text_hints_at_value_field(tmp_path: Path, value: str) -> None:
+    found = read_file(tmp_path, "f.jsonl", f'{{"k":"a","v":{value}}}\n', value={"column": "v"})
+    assert "value.field: v" in found.reasons[0][1]

@@ -111,7 +111,7 @@ def test_it_is_read_through_a_window(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[]", "f.json is not a JSON object: it begins with '[', expected '{'"),
-        ("", "it begins with 'nothing'"),
+        ("", "f.json is empty, expected a JSON object"),
         ('{"a":1', "after row 1: expected ',' or '}', found the end of the file"),
         ('{"a":1,}', "row 2 is not JSON: expected a member's name in quotes, found '}'"),
         ("{1:2}", "row 1 is not JSON: expected a member's name in quotes, found '1'"),
@@ -152,3 +152,13 @@ def test_a_spec_without_it_keeps_its_digest(tmp_path: Path) -> None:
 def test_it_comes_through_to_another_process(tmp_path: Path) -> None:
     spec = of_members(tmp_path)
     assert DatasetSpec.from_json(spec.to_json()) == spec
+
+
+def test_an_array_within_an_object_is_one_record_and_worth_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(read_members(tmp_path, '{"data":[{"k":"a"},{"k":"b"}]}').records) == 1
+    assert "f.json is one record, 'data', whose value is an array" in caplog.text
+    caplog.clear()
+    read_members(tmp_path, '{"a":[1],"b":[2]}')
+    assert caplog.text == ""

@@ -31,14 +31,23 @@ def test_every_verb_explains_itself_and_every_option(verb: str) -> None:
 
 
 def test_every_option_has_a_variable_of_its_name() -> None:
-    """But for those that say how one answer is shown."""
+    """But for those that say how one answer is shown, which --help of the program names."""
+    without = {"--json", "--verify", "--exit-code"}
+    assert cli.help
+    assert all(name in cli.help for name in without)
     for verb in VERBS:
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
         for option in command.params:
-            if isinstance(option, click.Option) and option.envvar:
+            if isinstance(option, click.Option) and not without.intersection(option.opts):
                 names = {"LOOKUPDB_" + name.removeprefix("--").replace("-", "_").upper() for name in option.opts}
                 assert option.envvar in names, f"lookupdb {verb}: {option.opts} and {option.envvar}"
+
+
+def test_a_variable_that_is_no_number_is_told_with_what_was_expected() -> None:
+    run = CliRunner().invoke(cli, ["up", "-f", "x.yaml"], env={"LOOKUPDB_PORT": "abc"})
+    assert run.exit_code == 2
+    assert "(env var: 'LOOKUPDB_PORT'): 'abc' is not a valid integer." in run.output
 
 
 def test_help_lists_every_verb_without_loading_any() -> None:

@@ -123,3 +123,14 @@ def test_a_generation_that_lacks_a_file(made: Manifest, dataset: Dataset, tmp_pa
     assert folder
     (folder / made.shards[0].file).unlink()
     assert isinstance(inspect(tmp_path, "g1").exception, StoreError)
+
+
+def test_what_is_no_shard_and_no_generation_says_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("email\n")
+    assert "shard files are called shard-" in str(inspect(tmp_path, str(tmp_path / "people.csv")).exception)
+    assert "the folder that holds manifest.json" in str(inspect(tmp_path, str(tmp_path)).exception)
+
+
+def test_one_is_counted_in_the_singular(dataset: Dataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
+    assert "  1 record  " in inspect(tmp_path, "g1").output

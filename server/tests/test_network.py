@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from obstore.exceptions import GenericError, UnauthenticatedError
 
 from lookupdb.build import location
 from lookupdb.errors import BadSource
@@ -151,3 +152,18 @@ def test_a_refusal_is_told_by_its_code_and_sentence_without_keys_and_signatures(
         "not match.</Message><AWSAccessKeyId>AKIAPLANTED</AWSAccessKeyId><StringToSign>AWS4-HMAC-PLANTED</StringToSign>"
     )
     assert describe_failure(error) == "SignatureDoesNotMatch: The signature does not match."
+
+
+@pytest.mark.parametrize(("url", "hint"), [("s3://b/a.csv", "AWS_ACCESS_KEY_ID"), ("https://h/a.csv", "no variable")])
+def test_a_denied_source_says_where_its_credentials_come_from(url: str, hint: str) -> None:
+    with pytest.raises(BadSource, match=hint), location.remote_errors(url):
+        raise UnauthenticatedError("401")
+
+
+def test_no_credentials_at_all_says_which_variables() -> None:
+    error = GenericError("Generic S3 error: error sending request for url (http://169.254.169.254/latest/api/token)")
+    with (
+        pytest.raises(BadSource, match=r"(?s)there are no credentials.*AWS_ACCESS_KEY_ID"),
+        location.remote_errors("s3://b"),
+    ):
+        raise error

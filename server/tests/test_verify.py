@@ -145,3 +145,15 @@ def test_a_port_in_use_is_told_at_once(generation: Path) -> None:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in ended.stderr
+
+
+@pytest.mark.parametrize("verb", ["serve", "route"])
+def test_an_admin_port_in_use_is_told_with_its_flag(generation: Path, verb: str) -> None:
+    what = [str(generation)] if verb == "serve" else ["--table", str(generation / "table.json")]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "lookupdb", verb, *what, "--port", "0", "--admin-port", str(port)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    assert f"port {port}: Address already in use (the admin port)" in ended.stderr
+    assert "--admin-port" in ended.stderr

@@ -8,6 +8,7 @@ from lookupdb import shardfile
 from lookupdb.build import earlier, run
 from lookupdb.build.budget import least_limit
 from lookupdb.build.display import quantity
+from lookupdb.build.headers import check_headers
 from lookupdb.build.source import SourceObject, fingerprint, resolve
 from lookupdb.build.write import open_files
 from lookupdb.manifest import Manifest
@@ -15,15 +16,18 @@ from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
 from lookupdb.store import Dataset, Store
 from lookupdb.store.directory import free_bytes
+from lookupdb.wording import counted
 
 _SHOWN_FILES = 20
 
 
 def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
-    """Several lines. Reads the source's listing and the store, not the data, and writes nothing. Raises what ``build``
-    would before it reads the data: whether there are such columns is not known yet."""
+    """Several lines. Reads the source's listing, the headers of CSV files that are here and the store. Writes nothing.
+
+    Raises what ``build`` would before it reads the data."""
     run.check_room(spec, options)
     objects = resolve(spec, volume=options.volume, local_files=options.local_files)
+    check_headers(spec, objects)
     dataset = store.dataset(spec)
     active = earlier.active_manifest(dataset, options.active, spec.gates)
     generation = options.generation or dataset.next_generation()
@@ -50,7 +54,7 @@ def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
 
 def _source(objects: Sequence[SourceObject]) -> Iterator[str]:
     total = sum(one.described.bytes for one in objects)
-    yield f"{len(objects)} {'file' if len(objects) == 1 else 'files'}, {quantity(total, 'bytes')}"
+    yield f"{counted(len(objects), 'file')}, {quantity(total, 'bytes')}"
     for one in objects[:_SHOWN_FILES]:
         modified = f", {one.described.modified}" if one.described.modified else ""
         yield f"  {one.described.url} ({quantity(one.described.bytes, 'bytes')}{modified})"
@@ -107,8 +111,8 @@ def _shard_names(shards: int) -> str:
 
 
 def _gates(gates: Gates, active: Manifest | None) -> Iterator[str]:
-    yield f"at least {gates.min_records:,} records, at most {gates.max_rejected_rows:,} rejected rows"
-    against = f"{active.generation} with {active.totals.records:,} records" if active else "no generation yet"
+    yield f"at least {counted(gates.min_records, 'record')}, at most {counted(gates.max_rejected_rows, 'rejected row')}"
+    against = f"{active.generation} with {counted(active.totals.records, 'record')}" if active else "no generation yet"
     for percent, word in ((gates.max_shrink_percent, "fewer"), (gates.max_growth_percent, "more")):
         if percent is not None:
             yield f"at most {percent} % {word} records than the active generation ({against})"

@@ -69,6 +69,11 @@ def fetch(objects: Iterable[SourceObject], scratch: Path, progress: Progress) ->
     return files
 
 
+def local_file(item: SourceObject) -> LocalFile | None:
+    """``item`` where it is, None when it is not here or compressed. Raises BadSource when it has changed meanwhile."""
+    return _in_place(item) if _is_plain(item) else None
+
+
 def _is_plain(item: SourceObject) -> bool:
     return isinstance(item.place, Path) and item.compression == "none"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lookupdb.errors import GateClosed
 from lookupdb.manifest import Manifest, Rows
 from lookupdb.spec import Gates
+from lookupdb.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def min_records(gates: Gates, facts: Facts) -> str | None:
     """At least so many records."""
     if facts.records >= gates.min_records:
         return None
-    return f"minRecords: expected at least {gates.min_records:,} records, found {facts.records:,}"
+    return f"minRecords: expected at least {counted(gates.min_records, 'record')}, found {facts.records:,}"
 
 
 def max_shrink_percent(gates: Gates, facts: Facts) -> str | None:
@@ -70,10 +71,9 @@ def max_rejected_rows(gates: Gates, facts: Facts) -> str | None:
     rows = [f"  row {sample.row} of {sample.file}: {sample.reason}" for sample in rejected.samples[:_SHOWN]]
     if rejected.count > len(rows):
         rows.append(f"  and {rejected.count - len(rows):,} more")
-    what = "row" if rejected.count == 1 else "rows"
     allowed = gates.max_rejected_rows
     return "\n".join(
-        [f"maxRejectedRows: {rejected.count:,} {what} cannot be stored, at most {allowed:,} allowed:", *rows]
+        [f"maxRejectedRows: {counted(rejected.count, 'row')} cannot be stored, at most {allowed:,} allowed:", *rows]
     )
 
 

@@ -25,7 +25,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionErr
 from lookupdb.build.streamed import Streamed
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
-from lookupdb.network import describe_failure, is_unreachable, without_secrets
+from lookupdb.network import describe_failure, is_unreachable, is_without_credentials, without_secrets
 
 MAX_FILES: Final = 10_000
 """The most files one url may match: a pattern that matches more is taken for a mistake."""
@@ -298,18 +298,38 @@ def remote_errors(url: str) -> Iterator[None]:
         code = 403 if isinstance(error, PermissionDeniedError) else 401
         raise BadSource(
             f"{url}: access denied ({code})",
-            hint="check the credentials in the environment, or source.secretName in a cluster",
+            hint=_credentials_hint(url),
         ) from error
     except PreconditionError as error:
         raise BadSource(f"{url} changed while it was read", hint="build again once it is complete") from error
     except (BaseError, OSError, ValueError) as error:
-        raise BadSource(f"{url} cannot be read: {describe_failure(error)}", hint=_hint(error)) from error
+        raise BadSource(f"{url} cannot be read: {describe_failure(error)}", hint=_hint(error, url)) from error
 
 
-def _hint(error: Exception) -> str | None:
+_CREDENTIALS: Final = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN, AWS_REGION)",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, the path of a key file",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Scheme → the variables that hold its credentials."""
+
+
+def _credentials_hint(url: str) -> str:
+    """Where credentials for ``url`` come from."""
+    if variables := _CREDENTIALS.get(url.partition("://")[0]):
+        return f"its credentials are {variables} in the environment; in a cluster, of source.secretName"
+    return (
+        "no variable holds credentials for https: the URL itself carries them, signed or as https://USER:PASSWORD@…, "
+        "or the file is copied to where it can be read"
+    )
+
+
+def _hint(error: Exception, url: str) -> str | None:
     """What to do about a server that cannot be spoken to; None where its own words say it."""
     if "InvalidCertificate" in str(error):
         return "use the name that its certificate is for, signed by an authority that is known here"
+    if is_without_credentials(error):
+        return _credentials_hint(url)
     return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
 
 

@@ -217,8 +217,11 @@ def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
         except UnicodeEncodeError:
             raise RowRejected(f"the column {column} is not valid Unicode text (a lone surrogate)") from None
     if not isinstance(found, bytes):
-        raise RowRejected(f"the column {column} is not text" + (" or binary" if raw else " that holds JSON"))
-    return found if raw else json_text(found, f"the column {column}")
+        if raw:
+            raise RowRejected(f"the column {column} is not text or binary")
+        raise RowRejected(f"the column {column} is not text that holds JSON (value.field: {column} takes it as it is)")
+    otherwise = f"value.field: {column} makes JSON of it, value.format: raw takes it as it is"
+    return found if raw else json_text(found, f"the column {column}", otherwise)
 
 
 def unsupported(where: str, column: str, kind: str) -> BadSource:

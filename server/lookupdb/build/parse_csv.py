@@ -238,15 +238,21 @@ def _value_function(spec: DatasetSpec, names: list[str], where: str) -> Callable
     role, wanted = value_names(spec.value)
     positions = _positions(where, role, wanted, names)
     if spec.value.field is not None:
-        raise BadSource(f"{where}: value.field is for JSON and Parquet", hint="use value.column with CSV")
+        raise BadSource(f"{where}: value.field is for JSON and Parquet", hint=_one_column(spec.value.field))
     if spec.value.column is not None:
         position, name = positions[0], spec.value.column
         if spec.value.format == "raw":
             return lambda fields: fields[position].encode()
-        return lambda fields: json_text(fields[position].encode(), f"the column {name}")
+        otherwise = _one_column(name)
+        return lambda fields: json_text(fields[position].encode(), f"the column {name}", otherwise)
     if not wanted:
         positions = [number for number, name in enumerate(names) if name not in spec.key.columns]
     return _object_function([(number, names[number]) for number in positions], types)
+
+
+def _one_column(name: str) -> str:
+    """How the text of one CSV column becomes the value."""
+    return f"value.column with value.format: raw takes text as it is, value.columns: [{name}] makes an object of it"
 
 
 def _object_function(columns: list[tuple[int, str]], types: dict[str, CsvColumn]) -> Callable[[list[str]], bytes]:

@@ -18,7 +18,7 @@ import orjson
 from lookupdb.build.fetch import LocalFile
 from lookupdb.build.nesting import MAX_NESTING, is_too_deep, too_deep
 from lookupdb.build.objects import Objects
-from lookupdb.build.rows import UnusableRow
+from lookupdb.build.rows import UnusableRow, describe_json_error
 from lookupdb.build.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
@@ -137,8 +137,10 @@ def malformed(where: str, text: bytes, error: Exception) -> BadSource:
         text.decode()
     except UnicodeDecodeError:
         return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
-    hint = "source.format: json is for a file that is one array" if text[:1] == b"[" else None
-    return BadSource(f"{where} is not JSON: {error}", hint=hint)
+    hint = "source.format: json is for a file that is one array"
+    if text[:1] != b"[":
+        hint = f"jsonl is one whole object a line, as `jq -c` writes it; {hint}"
+    return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
 
 def not_an_object(where: str, found: Any) -> BadSource:

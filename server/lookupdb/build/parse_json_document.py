@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import json
+import logging
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -16,11 +19,15 @@ from lookupdb.build.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 
+log = logging.getLogger(__name__)
+
 _WINDOW: Final = 1 << 18
 _NUMBER_TAIL: Final = len("e+")
 """So much of a number that goes on behind the window is taken for what follows a shorter one: ``1`` of ``1.5``."""
 _SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
+_MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
+_AFTER: Final = re.compile(r"\s*,")
 _INSIDE_TEXT: Final = re.compile(r'["\\]')
 
 
@@ -46,11 +53,12 @@ class _Document:
     def _elements(self, kind: str, brackets: tuple[str, str], hint: str, read: Callable[[str], Any]) -> Iterator[Any]:
         """What ``read`` makes of each element, given where it stands."""
         name, (opening, closing) = self._file.name, brackets
-        if self._next() != opening:
-            raise BadSource(
-                f"{name} is not a JSON {kind}: it begins with {self._next() or 'nothing'!r}, expected {opening!r}",
-                hint=hint,
-            )
+        found = self._next()
+        if not found:
+            raise BadSource(f"{name} is empty, expected a JSON {kind}", hint=f"for no records write {opening}{closing}")
+        if found != opening:
+            hint = self._unwrapping() or hint
+            raise BadSource(f"{name} is not a JSON {kind}: it begins with {found!r}, expected {opening!r}", hint=hint)
         self._at += 1
         row = 0
         while self._next() != closing or row:
@@ -67,6 +75,15 @@ class _Document:
         self._at += 1
         if self._next():
             raise BadSource(f"{name} after row {row}: expected nothing after the {kind}, found {self._next()!r}")
+
+    def _unwrapping(self) -> str | None:
+        """What to do about an object that holds an array, as far as the window shows it."""
+        if self._window[self._at] != "{" or (name := wrapped_array(self._window, self._at)) is None:
+            return None
+        return (
+            f"it is an object, whose member {name[:80]!r} holds an array: unwrap that first, "
+            f"as `jq {shlex.quote('.' + json.dumps(name[:80]))}` does"
+        )
 
     def _next(self) -> str:
         """The next character that is no white space, "" at the end; ``_at`` stands on it."""
@@ -157,6 +174,22 @@ class _Document:
         return self._raw.tell()
 
 
+def wrapped_array(text: str, at: int) -> str | None:
+    """The name of the first member that holds an array, of the object that begins at ``at`` and may be cut off."""
+    try:
+        while member := _MEMBER.match(text, at + 1):
+            name, opening = json.loads(member[1]), member[2]
+            if opening == "[":
+                return str(name)
+            _, end = EXACT.raw_decode(text, member.start(2))
+            if (comma := _AFTER.match(text, end)) is None:
+                return None
+            at = comma.end() - 1
+    except (ValueError, RecursionError):
+        return None
+    return None
+
+
 def _decoded(raw: Any, name: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     position = 0
@@ -212,7 +245,17 @@ class JsonMembersParser(_Document):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         hint = "key.memberNames is for one object of key: value; name the key's columns in key.columns for an array"
-        return self._elements("object", ("{", "}"), hint, self._row)
+        rows, row = 0, None
+        for row in self._elements("object", ("{", "}"), hint, self._row):
+            rows += 1
+            yield row
+        if rows == 1 and row is not None and type(row[1]) is list:
+            log.warning(
+                "%s is one record, %r, whose value is an array: if that array holds the records, unwrap it first and "
+                "name the key's columns in key.columns",
+                self._file.name,
+                row[0][:80],
+            )
 
     def _row(self, where: str) -> tuple[str, Any]:
         found = self._next()

@@ -7,6 +7,7 @@ A row that cannot be a record (no key, a field of the wrong type) is *rejected*:
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -87,12 +88,22 @@ def joined_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> 
     return separator.join(parts)
 
 
-def json_text(text: bytes, what: str) -> bytes:
-    """``text`` as it stands, if it is JSON; only line breaks and tabs between its tokens become spaces."""
+def describe_json_error(error: Exception) -> str:
+    """What a JSON parser says, with the character of the text instead of a line that is none of the file's."""
+    return f"{error.msg}, at its character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def json_text(text: bytes, what: str, otherwise: str | None = None) -> bytes:
+    """``text`` as it stands, if it is JSON; only line breaks and tabs between its tokens become spaces.
+
+    ``otherwise`` says what the spec could ask for instead.
+    """
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise RowRejected(f"{what} is not JSON: {error}") from error
+        raise RowRejected(
+            f"{what} is not JSON: {describe_json_error(error)}" + (f" ({otherwise})" if otherwise else "")
+        ) from error
     return text.translate(_SPACES)
 
 

@@ -28,6 +28,7 @@ from lookupdb.runtime.memory import peak_resident
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Claim, Dataset, Store
+from lookupdb.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,7 @@ def _built(manifest: Manifest, reading_peak: int) -> Result:
         seconds=manifest.seconds,
         peak_memory_bytes=max(reading_peak, peak_resident()),
         reason="Built",
-        message=f"built {manifest.generation}: {totals.records:,} records in {len(manifest.shards)} shards, "
+        message=f"built {manifest.generation}: {counted(totals.records, 'record')} in "
+        f"{counted(len(manifest.shards), 'shard')}, "
         f"{manifest.seconds:.1f} s",
     )

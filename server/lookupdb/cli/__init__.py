@@ -69,7 +69,8 @@ def cli() -> None:
     """Large, read-mostly lookup datasets: built into shard files once, mapped by every server, found over HTTP.
 
     Begin with `lookupdb up -f examples/airports.yaml`; `lookupdb COMMAND --help` explains each command.
-    Every option can be given as an environment variable, LOOKUPDB_ and its name.
+    Options can be given as environment variables, LOOKUPDB_ and the name, all but those of one answer: --json,
+    --verify, --exit-code.
 
     Exit codes: 0 done, 1 failed, 2 usage or invalid manifest, 3 bad source, 4 gate closed, 5 store,
     6 not enough memory or disk, 130 interrupted.

@@ -18,6 +18,7 @@ from lookupdb.shardfile import Shard
 from lookupdb.store.dataset import verify
 from lookupdb.store.generation import Generation, open_shard
 from lookupdb.store.inspection import Figures, figures, sample
+from lookupdb.wording import counted
 
 _SHOWN_CHARACTERS: Final = 100
 """Of a sampled value, in text; JSON has it whole."""
@@ -96,14 +97,14 @@ def _of_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, s
     yield "key", (columns or "names of members") + steps
     yield "value", f"{manifest.value_format}, {manifest.compression}"
     for name, rows in (("rejected", manifest.rejected), ("duplicates", manifest.duplicates)):
-        yield name, f"{rows.count:,} rows"
+        yield name, counted(rows.count, "row")
         for one in rows.samples[:3]:
             yield "", f"row {one.row} of {one.file}: {one.reason}"
     checked = ", checksums verified" if verified else ""
     yield "shards", f"{len(manifest.shards)}{checked}"
     for shard in manifest.shards[:_SHOWN_FILES]:
         size_text = quantity(shard.bytes, "bytes")
-        yield "", f"{shard.file}  {shard.records:,} records  {size_text}  sha256 {shard.sha256[:16]}…"
+        yield "", f"{shard.file}  {counted(shard.records, 'record')}  {size_text}  sha256 {shard.sha256[:16]}…"
     if len(manifest.shards) > _SHOWN_FILES:
         yield "", f"and {len(manifest.shards) - _SHOWN_FILES} more"
 

@@ -35,6 +35,9 @@ def option(name: str, *names: str, **settings: Any) -> Callable[[F], F]:
     settings.setdefault("envvar", "LOOKUPDB_" + name.removeprefix("--").split("/")[0].replace("-", "_").upper())
     settings.setdefault("show_envvar", True)
     settings.setdefault("show_default", True)
+    kind = settings.get("type")
+    if isinstance(kind, click.IntRange | click.FloatRange):  # or a message speaks of "a valid integer range"
+        kind.name = "number" if isinstance(kind, click.FloatRange) else "integer"
     return click.option(name, *names, **settings)
 
 

@@ -121,7 +121,7 @@ def command(
         service.run(
             Service(
                 fleet=fleet,
-                admin_listener=listeners.bind(host, admin_port),
+                admin_listener=listeners.bind_admin(host, admin_port),
                 ready_members={"port": listeners.port_of(sockets[0])},
                 ready_file=ready_file,
                 collectors=lambda supervisor: metrics.collectors(counters, supervisor),

@@ -25,6 +25,7 @@ from lookupdb.local.router import HOST, CutoverFailed, Router
 from lookupdb.local.state import DATA, DEFAULT_NAMESPACE, run_directory, state_file, the_only_one, write_state
 from lookupdb.runtime import listeners
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
+from lookupdb.wording import counted
 
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
@@ -143,8 +144,8 @@ class Up:
         await rollout.start()
         totals = manifest.totals
         self._say(
-            f"{spec.name}: {generation} is loaded: {_counted(totals.records, 'record')} in "
-            f"{_counted(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
+            f"{spec.name}: {generation} is loaded: {counted(totals.records, 'record')} in "
+            f"{counted(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
         )
         return rollout
 
@@ -259,7 +260,3 @@ class Up:
 
 def _addressed(spec: DatasetSpec) -> str:
     return spec.name if spec.namespace == DEFAULT_NAMESPACE else f"{spec.namespace}/{spec.name}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

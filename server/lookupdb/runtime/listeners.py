@@ -28,6 +28,16 @@ def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
     return [first, *(bind(host, port_of(first), reuse_port=True) for _ in range(count - 1))]
 
 
+def bind_admin(host: str, port: int) -> socket.socket:
+    """The same for the admin port, whose number has a default that other servers share."""
+    try:
+        return bind(host, port)
+    except UsageError as error:
+        raise UsageError(
+            f"{error.message} (the admin port)", hint="choose another --admin-port; 0 takes a free one"
+        ) from error
+
+
 def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """A TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be.
 

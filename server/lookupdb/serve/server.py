@@ -63,7 +63,7 @@ def service(served: Served, settings: Settings) -> Service:
     verification = Verification(served, settings.warm, settings.read_rate)
     return Service(
         fleet=fleet,
-        admin_listener=listeners.bind(settings.host, settings.admin_port),
+        admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
         ready_members={"ports": [listeners.port_of(listener) for listener in sockets]},
         ready_file=settings.ready_file,
         prepare=lambda: _verify(verification),

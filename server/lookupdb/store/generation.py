@@ -44,7 +44,10 @@ def in_folder(folder: Path) -> Generation:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise StoreError(f"{folder} holds no whole generation: {path}: {error.strerror}") from error
+        raise StoreError(
+            f"{folder} holds no whole generation: {path}: {error.strerror}",
+            hint="give the folder that holds manifest.json and the shard files, or gN with --store and --dataset",
+        ) from error
     return Generation(str(folder), parse_manifest(text, str(path)), folder)
 
 

@@ -1,0 +1,28 @@
+"""Whether the columns that a spec names are there, from the header of a file that is here already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from lookupdb.build.fetch import local_file
+from lookupdb.build.parse_csv import CsvParser
+from lookupdb.build.slices import Slice, SliceFile
+from lookupdb.build.source import SourceObject
+from lookupdb.errors import BadSource
+from lookupdb.spec import DatasetSpec
+
+_MAX_FILES: Final = 20
+_MAX_HEADER_BYTES: Final = 1 << 20
+
+
+def check_headers(spec: DatasetSpec, objects: Iterable[SourceObject]) -> None:
+    """Of the first CSV files that are neither remote nor compressed. Raises BadSource as the build would."""
+    files = [file for item in objects if item.format == "csv" and (file := local_file(item)) is not None]
+    for number, file in enumerate(files[:_MAX_FILES]):
+        piece = Slice(number)
+        try:
+            with SliceFile(file.path, piece) as raw:
+                CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES)
+        except OSError as error:
+            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error

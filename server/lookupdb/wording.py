@@ -1,0 +1,8 @@
+"""Small pieces of sentences that many messages share."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """1 record, 1,234 records."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
