@@ -88,6 +88,7 @@ class Connection:
         self._output = Output(self.fd, host.slot)
         self._phase = Phase.OPEN
         self._active = True
+        """Whether it did what it is waited for since the last sweep: took replies if it is to, else asked."""
         self._seen = time.monotonic()
         """When the sweep last saw it active."""
         self._events = READ
@@ -119,9 +120,11 @@ class Connection:
         if events & BROKEN:
             self.close()
             return
-        self._active = True
         if events & WRITE:
+            self._active = True
             self._write()
+        elif self._is_quiet():
+            self._active = True
         if events & READ and self._phase is not Phase.CLOSED:
             self._read()
 
@@ -261,6 +264,7 @@ class Connection:
         events = READ * reading | WRITE * writing
         if events != self._events:
             self._events = events
+            self._active = True  # it has all its time for what it is waited for from now on
             self._watch.change(self.fd, events)
         self._watch.states[self.fd] = ACTIVE if self._phase is Phase.OPEN and self._may_ask() else BUSY
 
@@ -268,17 +272,16 @@ class Connection:
         return len(self._output.owed) + (0 if self._replies is None and self._requests.empty else self._requests.held)
 
     def sweep(self, now: float) -> None:
-        """Cut the client off when it has been idle, has not read, or has not authenticated for too long."""
+        """Cut the client off when it has not authenticated, has taken no replies, or has asked nothing for too long."""
         limits, states = self._session.limits, self._watch.states
         if not self._session.authorised and now - self._session.unauthorised_at > limits.auth_seconds:
             overdue = True
-        elif self._output.paused:
-            overdue = now - self._output.paused_at > limits.slow_seconds
         elif self._active or states[self.fd] == ACTIVE:
             self._active, self._seen, overdue = False, now, False
             states[self.fd] = min(states[self.fd], IDLE)
         else:
-            overdue = 0 < limits.idle_seconds < now - self._seen
+            patience = limits.idle_seconds if self._is_quiet() else limits.slow_seconds
+            overdue = 0 < patience < now - self._seen
         if overdue:
             self.cut()
 

@@ -26,7 +26,7 @@ class Limits:
     output_high: int = 1 << 20
     """Unsent replies above this pause the client: it is read no further until half of it is sent."""
     slow_seconds: float = 60.0
-    """A client that stays paused so long is closed: it does not read what it asked for."""
+    """A client that takes nothing of the replies that are ready for it for so long is closed, however few they are."""
     idle_seconds: float = 3600.0
     """A client that asks nothing for so long is closed; 0: never."""
 

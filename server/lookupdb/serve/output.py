@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from lookupdb.serve import counted
 
@@ -11,7 +10,7 @@ from lookupdb.serve import counted
 class Output:
     """Writes to the non-blocking socket ``fd``. Every method may raise OSError: the client is gone."""
 
-    __slots__ = ("_fd", "_slot", "owed", "paused", "paused_at")
+    __slots__ = ("_fd", "_slot", "owed", "paused")
 
     def __init__(self, fd: int, slot: memoryview) -> None:
         self._fd = fd
@@ -19,7 +18,6 @@ class Output:
         self.owed = bytearray()
         self.paused = False
         """Whether too much is owed to read and answer any more."""
-        self.paused_at = 0.0
 
     def send(self, data: bytes, high: int) -> None:
         """Write ``data``, now or when the client takes it. More than ``high`` owed pauses the client."""
@@ -35,8 +33,8 @@ class Output:
         """The client took only so many bytes of ``data``."""
         self.owed += memoryview(data)[sent:]
         self._slot[counted.SENT_BYTES] += len(data) - sent
-        if not self.paused and len(self.owed) > high:
-            self.paused, self.paused_at = True, time.monotonic()
+        if len(self.owed) > high:
+            self.paused = True
 
     def flush(self, high: int) -> None:
         """Write what is owed. When no more than half of ``high`` is left the client may go on."""
