@@ -6,11 +6,13 @@ import asyncio
 import importlib.util
 import inspect
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import urllib3
 from support.http import ScriptedLookups, Server, serving
 
 from lookupdb.route import http_problems
@@ -87,6 +89,20 @@ def test_it_gives_up_in_the_end_and_waits_as_long_as_it_was_told(
     waits = [wait for wait in waits if wait > 0.5]
     assert len(waits) == 5
     assert min(waits) >= http_problems.RETRY_SECONDS
+    assert len(set(waits)) > 3, "not all clients come back at the same moments"
+
+
+def test_the_recipe_of_urllib3_repeats_refused_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        names: dict[str, Any] = {}
+        exec(compile(RECIPES["urllib3"], "urllib3", "exec"), names)
+        with pytest.raises(urllib3.exceptions.MaxRetryError):
+            names["look_up"](f"http://127.0.0.1:{bound.getsockname()[1]}", ["a"])
+    assert len(waits) == 4, "the first time at once"
+    assert len(set(waits)) == 4
 
 
 @pytest.mark.parametrize("reason", get_args(get_type_hints(Problem)["reason"]))

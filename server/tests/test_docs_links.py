@@ -1,0 +1,57 @@
+"""Every relative link in the documents leads to a file that is there, and to a heading that it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [".", "docs", "benchmarks", "charts/lookupdb", "e2e", "examples", "operator", "server"]
+DOCUMENTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def prose(document: Path) -> str:
+    return _FENCE.sub("", document.read_text())
+
+
+def anchors(document: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def relative_links(document: Path) -> Iterator[tuple[Path, str]]:
+    """Target and anchor, "" for none."""
+    for link in _LINK.findall(prose(document)):
+        if "://" not in link and not link.startswith("mailto:"):
+            path, _, anchor = link.partition("#")
+            yield (document.parent / path if path else document), anchor
+
+
+def broken_links(document: Path) -> list[str]:
+    return [
+        f"{target}#{anchor}"
+        for target, anchor in relative_links(document)
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target))
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_relative_link_is_broken(document: Path) -> None:
+    assert broken_links(document) == []
+
+
+def test_the_documents_that_readers_begin_with_are_among_them() -> None:
+    names = {str(path.relative_to(ROOT)) for path in DOCUMENTS}
+    assert {"README.md", "CONTRIBUTING.md", "docs/operator.md", "docs/benchmarks.md"} <= names
+    assert sum(len(list(relative_links(document))) for document in DOCUMENTS) > 20
+
+
+def test_a_missing_file_or_heading_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A `b`, c!\n[x](a.md#a-b-c) [y](a.md#no) [z](b.md) [w](https://h/#no)\n")
+    assert broken_links(tmp_path / "a.md") == [f"{tmp_path}/a.md#no", f"{tmp_path}/b.md#"]
