@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lookupdb.wording import counted
 from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.plan import build, outcomes, reasons
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
@@ -9,7 +10,7 @@ from lookupdb_operator.plan.conditions.waiting import describe_wait, diagnose_ti
 from lookupdb_operator.plan.generations import deployable_generation
 from lookupdb_operator.plan.rollouts import describe_rollout, target_rollout
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import Generation, Status
 
 
 def judge_built(status: Status, situation: Situation) -> Verdict:
@@ -34,7 +35,7 @@ def judge_built(status: Status, situation: Situation) -> Verdict:
     if damage is not None:
         message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
         return Verdict("False", damage.reason, sentence(damage.reason, message))
-    message = f"{generation.generation} holds {generation.records} records in {generation.shards} shards."
+    message = f"{generation.generation} holds {_contents(generation)}."
     return Verdict("True", reasons.GENERATION_BUILT, message)
 
 
@@ -44,12 +45,16 @@ def _judge_waiting(status: Status, situation: Situation) -> Verdict:
     assert generation is not None
     assert target is not None
     message = (
-        f"{generation.generation} holds {generation.records} records in {generation.shards} shards; it is rolled out"
+        f"{generation.generation} holds {_contents(generation)}; it is rolled out"
         f" when {describe_rollout(situation.dataset, target)} is in effect."
     )
     if not build.is_needed(status, situation.desired):
         return Verdict("True", reasons.GENERATION_BUILT, message)
     return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
+
+
+def _contents(generation: Generation) -> str:
+    return f"{counted(generation.records, 'record')} in {counted(generation.shards, 'shard')}"
 
 
 def diagnose_build(status: Status, observed: Observed) -> Trouble | None:
