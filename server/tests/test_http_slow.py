@@ -134,6 +134,14 @@ class TestSlowReaders:
             size = server.call(connection._transport.get_write_buffer_size)
             assert size <= HIGH_WATER_BYTES + MAX_PIPELINE * (len(BIG) + 1000)
 
+    def test_its_last_answer_may_take_as_long_as_any(self) -> None:
+        huge = b" " * 20_000_000
+        lookups = ScriptedLookups(values={"huge": huge})
+        with serving(lookups, write_timeout_seconds=30) as server, server.connect(receive_buffer=4096) as client:
+            client.send(request("/v1/lookup/huge", "Connection: close"))
+            time.sleep(1.2)  # four times what the front lingers
+            assert client.response().body == huge
+
     def test_one_that_never_reads_its_last_answer_is_cut_off_too(self, server: Server) -> None:
         with server.connect(receive_buffer=4096) as client:
             server.lookups.values["huge"] = b" " * 20_000_000

@@ -395,7 +395,8 @@ class Connection(asyncio.Protocol):
         """Say that nothing more will be sent, and drop what the client still sends until it closes too."""
         self._ended = self._closing = True
         self._drop()
-        self.deadline = self.front.linger_deadline
+        if not self._blocked:
+            self.deadline = self.front.linger_deadline
         if self._half_closed:
             self._transport.close()
         else:
