@@ -257,8 +257,8 @@ async def test_errors_are_told_apart(status: int, answer: Any, error: type[ApiEr
 
 
 async def test_how_long_to_wait_is_told() -> None:
-    async with connected() as (server, cluster):
-        for header, expected in (("7", 7.0), ("86400", 60.0), ("soon", None)):
+    for header, expected in (("7", 7.0), ("86400", 60.0), ("soon", None)):
+        async with connected() as (server, cluster):  # of its own: nothing is sent for so long as it was told
             server.then({"message": "m"}, 429, **{"Retry-After": header})
             with pytest.raises(Unreachable) as caught:
                 await cluster.apply(CONFIG_MAP)

@@ -88,8 +88,13 @@ class TestEveryRequest:
             with Shard(site.folder / folder / entry.file) as shard:
                 assert {key: unframe(value) for key, value in shard.items()}.items() < content.items()
 
-    @pytest.mark.parametrize("scene", ["living", "dead", "remains"])
-    def test_of_a_sweep(self, site: Site, fault: Fault, scene: str) -> None:
+
+@pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE, Fault.TWICE, Fault.LATE])
+@pytest.mark.parametrize("scene", ["living", "dead", "remains"])
+class TestEveryRequestOfASweep:
+    """Of what deletes only: an answer that is late or half there is as one that is lost."""
+
+    def test_one_by_one(self, site: Site, fault: Fault, scene: str) -> None:
         content, front = site.source("first"), site.front()
         spec = site.next()
         objects = arrange(site, spec, scene)
