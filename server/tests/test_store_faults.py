@@ -89,7 +89,7 @@ class TestEveryRequest:
                 assert {key: unframe(value) for key, value in shard.items()}.items() < content.items()
 
 
-@pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE, Fault.TWICE, Fault.LATE])
+@pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE, Fault.TWICE, Fault.DELAY, Fault.LATE])
 @pytest.mark.parametrize("scene", ["living", "dead", "remains"])
 class TestEveryRequestOfASweep:
     """Of what deletes only: an answer that is late or half there is as one that is lost."""
