@@ -14,8 +14,8 @@ import yaml
 from click.testing import CliRunner
 
 from lookupdb import store
-from lookupdb.build import display
-from lookupdb.build.report import Result
+from lookupdb.build import progress_display
+from lookupdb.build.build_result import Result
 from lookupdb.cli.build import command
 from lookupdb.errors import (
     BadSource,
@@ -406,7 +406,7 @@ class TestProgress:
     def test_plain_lines_tell_every_few_seconds_and_at_the_end(self) -> None:
         now = 0.0
         out = io.StringIO()
-        lines = display.Lines(out, clock=lambda: now)
+        lines = progress_display.Lines(out, clock=lambda: now)
         lines.phase("read", 4096, "bytes")
         for _ in range(4):
             now += 1.6
@@ -422,7 +422,7 @@ class TestProgress:
         ]
 
     def test_bars_on_a_terminal(self, capfd: pytest.CaptureFixture[str]) -> None:
-        with display.shown("rich") as progress:
+        with progress_display.shown("rich") as progress:
             progress.phase("write", 2000, "rows")
             progress.advance(2000)
             progress.done()
@@ -436,7 +436,7 @@ class TestProgress:
         self, capfd: pytest.CaptureFixture[str]
     ) -> None:
         for style in ("auto", "none"):
-            with display.shown(style) as progress:
+            with progress_display.shown(style) as progress:
                 progress.phase(style, 1, "rows")
                 progress.advance(1)
                 progress.done()

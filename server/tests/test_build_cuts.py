@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 from support.sources import Read, dataset
 
-from lookupdb.build.csv_cuts import RowShape
-from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Silent
-from lookupdb.build.records import SortedRecords
-from lookupdb.build.source import resolve
+from lookupdb.build.read.sorted_records import SortedRecords
+from lookupdb.build.source.csv_cuts import RowShape
+from lookupdb.build.source.fetch import fetch
+from lookupdb.build.source.listing import resolve
 from lookupdb.errors import LookupdbError
 from lookupdb.spec import Csv, DatasetSpec
 

@@ -30,7 +30,7 @@ from lookupdb.cli.build import command
 from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.spec import read_manifest
 from lookupdb.store import Dataset
-from lookupdb.store.generation import in_store
+from lookupdb.store.stored_generation import in_store
 
 ROWS = 20_000
 

@@ -17,13 +17,13 @@ import pytest
 from support.sources import Read, dataset, read
 from support.waiting import until
 
-from lookupdb.build import slices
-from lookupdb.build.crew import MOST_SLICES
-from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Silent
-from lookupdb.build.records import SortedRecords
-from lookupdb.build.slices import Slice
-from lookupdb.build.source import resolve
+from lookupdb.build.read.crew import MOST_SLICES
+from lookupdb.build.read.sorted_records import SortedRecords
+from lookupdb.build.source import slices
+from lookupdb.build.source.fetch import fetch
+from lookupdb.build.source.listing import resolve
+from lookupdb.build.source.slices import Slice
 from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
 
@@ -83,7 +83,7 @@ def test_a_small_source_of_several_files_starts_no_process(tmp_path: Path, monke
     names = [f"{number}.jsonl" for number in range(4)]
     for name in names:
         (tmp_path / name).write_text('{"k": "' + name + '"}')
-    monkeypatch.setattr("lookupdb.build.records.Crew", None)
+    monkeypatch.setattr("lookupdb.build.read.sorted_records.Crew", None)
     assert read(dataset(tmp_path, names), tmp_path / "scratch", MEMORY).rows == 4
 
 

@@ -15,8 +15,8 @@ import orjson
 import pytest
 from support.sources import dataset, read, read_file
 
-from lookupdb.build.compress import SAMPLE_BYTES
-from lookupdb.build.sorter import SPOOL_BYTES, Sorter
+from lookupdb.build.sort.sorter import SPOOL_BYTES, Sorter
+from lookupdb.build.write.compression import SAMPLE_BYTES
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 LIMIT = 256 << 20
@@ -74,10 +74,10 @@ MEASURED = """
 import re, sys
 from pathlib import Path
 from support.sources import dataset
-from lookupdb.build.fetch import fetch
+from lookupdb.build.source.fetch import fetch
 from lookupdb.build.progress import Silent
-from lookupdb.build.records import SortedRecords
-from lookupdb.build.source import resolve
+from lookupdb.build.read.sorted_records import SortedRecords
+from lookupdb.build.source.listing import resolve
 
 folder = Path(sys.argv[1])
 spec = dataset(folder, "f.jsonl")
@@ -248,7 +248,7 @@ def test_equal_keys_stay_in_order_through_several_passes(tmp_path: Path) -> None
 FEW_DESCRIPTORS = """
 import resource, sys
 from pathlib import Path
-from lookupdb.build.sorter import Sorter
+from lookupdb.build.sort.sorter import Sorter
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 folder = Path(sys.argv[1])

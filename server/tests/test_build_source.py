@@ -17,11 +17,11 @@ import zstandard
 from moto.server import ThreadedMotoServer
 from support.sources import dataset, read
 
-from lookupdb.build import location
-from lookupdb.build.fetch import fetch
-from lookupdb.build.location import pattern_expression
 from lookupdb.build.progress import Silent
-from lookupdb.build.source import fingerprint, resolve
+from lookupdb.build.source import location
+from lookupdb.build.source.fetch import fetch
+from lookupdb.build.source.listing import fingerprint, resolve
+from lookupdb.build.source.location import pattern_expression
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 CSV = b"k,v\na,1\n"

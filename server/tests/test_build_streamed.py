@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.sources import dataset, read
 
-from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Silent
-from lookupdb.build.source import fingerprint, resolve
+from lookupdb.build.source.fetch import fetch
+from lookupdb.build.source.listing import fingerprint, resolve
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 CSV = b"k,v\n" + b"".join(b"%d,value\n" % number for number in range(50_000))

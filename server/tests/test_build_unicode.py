@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 from support.shards import write_generation
 
-from lookupdb.build import earlier
+from lookupdb.build import existing_generations
 from lookupdb.cli.build import command
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.serve import server
@@ -46,8 +46,8 @@ def test_what_other_tables_normalised_is_not_unchanged(
     def built_long_ago(dataset: Any) -> list[Manifest]:
         return [replace(found, unicode="9.0.0") for found in readable(dataset)]
 
-    readable = earlier.readable
-    monkeypatch.setattr(earlier, "readable", built_long_ago)
+    readable = existing_generations.readable
+    monkeypatch.setattr(existing_generations, "readable", built_long_ago)
     assert build(tmp_path, normalize, "--unless-fingerprint", fingerprint)["outcome"] == outcome
 
 

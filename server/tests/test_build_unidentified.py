@@ -16,9 +16,9 @@ from support.sources import dataset
 from support.web import File, web_file
 
 from lookupdb import store
-from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Silent
-from lookupdb.build.source import fingerprint, resolve
+from lookupdb.build.source.fetch import fetch
+from lookupdb.build.source.listing import fingerprint, resolve
 from lookupdb.cli.build import command
 from lookupdb.errors import BadSource
 from lookupdb.spec import read_manifest

@@ -15,10 +15,10 @@ import lmdb
 import pytest
 from support.generations import in_batches, records, write
 
-from lookupdb.build import write as write_module
-from lookupdb.build.compress import Compressor, choose_dictionary
-from lookupdb.build.duplicates import Duplicates
-from lookupdb.build.runs import Record, piece_and_row, place_of
+from lookupdb.build.sort.runs import Record, piece_and_row, place_of
+from lookupdb.build.write import generation_writer as write_module
+from lookupdb.build.write.compression import Compressor, choose_dictionary
+from lookupdb.build.write.duplicates import Duplicates
 from lookupdb.errors import BadSource
 from lookupdb.keys import shard_of
 from lookupdb.shardfile import FRAMED, Shard, file_name, frame, inflater, unframe

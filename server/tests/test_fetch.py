@@ -29,10 +29,10 @@ from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.serve.verify import locate
 from lookupdb.shardfile import Shard
 from lookupdb.store import Address, Dataset
+from lookupdb.store.bucket_dataset import ObjectDataset
 from lookupdb.store.dataset import verify
 from lookupdb.store.directory import DirectoryDataset
-from lookupdb.store.fetching import Fetch
-from lookupdb.store.objects import ObjectDataset
+from lookupdb.store.shard_fetch import Fetch
 
 ADDRESS = Address("c1", "team", "things", "3f2b9c1e-77aa")
 CONTENT = {f"key-{number}": b"%d" % number * 50 for number in range(3000)}

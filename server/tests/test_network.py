@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from obstore.exceptions import GenericError, UnauthenticatedError
 
-from lookupdb.build import location
+from lookupdb.build.source import location
 from lookupdb.errors import BadSource
 from lookupdb.network import describe_failure, is_unreachable, without_secrets
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lookupdb import keys, schema, spec
-from lookupdb.build import location
+from lookupdb.build.source import location
 from lookupdb.errors import InvalidManifest
 
 REPOSITORY = Path(__file__).parents[2]

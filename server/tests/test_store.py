@@ -21,8 +21,8 @@ from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.store import Address, Dataset
 from lookupdb.store import open as open_store
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket_dataset import ObjectDataset
 from lookupdb.store.dataset import verify
-from lookupdb.store.objects import ObjectDataset
 
 ADDRESS = Address("local", "default", "things", "local")
 CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}

@@ -26,7 +26,7 @@ from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import Address
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.objects import ObjectDataset
+from lookupdb.store.bucket_dataset import ObjectDataset
 
 ADDRESS = Address("local", "default", "airports", "local")
 AIRPORTS = """

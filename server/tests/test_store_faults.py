@@ -16,10 +16,10 @@ from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import Shard, unframe
 from lookupdb.spec import DatasetSpec
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.fetching import Fetch
 from lookupdb.store.lease import CLAIM
-from lookupdb.store.living import Living
-from lookupdb.store.sweeping import MARK, Sweep
+from lookupdb.store.live_datasets import Living
+from lookupdb.store.shard_fetch import Fetch
+from lookupdb.store.sweep import MARK, Sweep
 
 __all__ = ["site", "site_servers"]
 

@@ -21,8 +21,8 @@ from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import Shard
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Address
+from lookupdb.store.bucket_dataset import ObjectDataset
 from lookupdb.store.lease import CLAIM
-from lookupdb.store.objects import ObjectDataset
 
 __all__ = ["site", "site_servers"]
 

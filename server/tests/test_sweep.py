@@ -20,7 +20,7 @@ from lookupdb.cli import sweep as verb
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.store import Address, Dataset, Store
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.sweeping import MARK
+from lookupdb.store.sweep import MARK
 
 HOUR = 3600.0
 

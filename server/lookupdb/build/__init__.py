@@ -1,19 +1,12 @@
-"""`lookupdb build`: a source becomes one generation.
+"""`lookupdb build`: a source becomes one generation. The folders are the steps, in the order of the data:
 
-The records side reads and sorts:
+- ``source/``: the files and objects behind the source's URLs, their fingerprint, plain copies of them on this machine,
+  and the slices in which large ones are read.
+- ``parse/``: one parser a format; a row becomes a key and a value, or is rejected.
+- ``read/``: slices become sorted records, in this process or in a crew of processes.
+- ``sort/``: an external merge sort in bounded memory, and the sample on which the compression dictionary is trained.
+- ``write/``: duplicates are dropped, values compressed, shard files written.
 
-    objects = source.resolve(spec, volume=None)         # what there is: location lists files and objects
-    source.fingerprint(objects)                         # changes when the source does; None: not known yet
-    files = fetch.fetch(objects, scratch, progress)     # plain local files; inflate decompresses
-    with records.SortedRecords(spec, files, scratch, memory_limit, threads, progress) as sorted_records:
-        sorted_records.rejected, sorted_records.rows, sorted_records.sample
-        for batch in sorted_records: ...                # [(encoded key, place, value), …]
-        sorted_records.origin(place)                    # (file number, row)
-
-``slices`` cuts a large source into pieces. ``reading`` reads one, in this process or, told by a ``job``, in one of the
-processes of a ``crew``. ``parse_csv``, ``parse_json`` and ``parse_parquet`` make rows, ``rows`` and ``objects`` keys
-and values of them, ``sorter`` sorts out of core with ``runs``, ``sample`` keeps values to train the dictionary on,
-``budget`` divides the memory limit. ``earlier`` looks at what the store holds already.
-
-The writer side turns the sorted records into shard files: ``duplicates``, ``compress``, ``write``, then ``gates``.
+``pipeline`` calls them in this order, lets ``gates`` judge the outcome and publishes the generation. ``budget`` divides
+the memory limit among them. ``existing_generations`` asks the store what it holds already.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lookupdb.build.compress import SAMPLE_BYTES
+from lookupdb.build.write.compression import SAMPLE_BYTES
 from lookupdb.errors import NotEnoughRoom
 
 MIB: Final = 1 << 20

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lookupdb import shardfile
-from lookupdb.build import earlier, run
+from lookupdb.build import existing_generations, pipeline
 from lookupdb.build.budget import least_limit
-from lookupdb.build.display import quantity
-from lookupdb.build.headers import check_headers
-from lookupdb.build.source import SourceObject, fingerprint, resolve
-from lookupdb.build.write import open_files
+from lookupdb.build.parse.csv_headers import check_headers
+from lookupdb.build.progress_display import quantity
+from lookupdb.build.source.listing import SourceObject, fingerprint, resolve
+from lookupdb.build.write.generation_writer import open_files
 from lookupdb.manifest import Manifest
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
@@ -21,15 +21,15 @@ from lookupdb.wording import counted
 _SHOWN_FILES = 20
 
 
-def explain(spec: DatasetSpec, store: Store, options: run.Options) -> str:
+def explain(spec: DatasetSpec, store: Store, options: pipeline.Options) -> str:
     """Several lines. Reads the source's listing, the headers of CSV files that are here and the store. Writes nothing.
 
     Raises what ``build`` would before it reads the data."""
-    run.check_room(spec, options)
+    pipeline.check_room(spec, options)
     objects = resolve(spec, volume=options.volume, local_files=options.local_files)
     check_headers(spec, objects)
     dataset = store.dataset(spec)
-    active = earlier.active_manifest(dataset, options.active, spec.gates)
+    active = existing_generations.active_manifest(dataset, options.active, spec.gates)
     generation = options.generation or dataset.next_generation()
     source_bytes = sum(one.described.bytes for one in objects)
     parts: list[tuple[str, Sequence[str]]] = [
@@ -120,12 +120,12 @@ def _gates(gates: Gates, active: Manifest | None) -> Iterator[str]:
         yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
 
 
-def _memory(spec: DatasetSpec, options: run.Options) -> str:
+def _memory(spec: DatasetSpec, options: pipeline.Options) -> str:
     limit, least = quantity(options.memory_limit, "bytes"), quantity(least_limit(spec.shards), "bytes")
     return f"{limit} at most, on {options.threads} cores; so many shards need {least}"
 
 
-def _room(options: run.Options, source_bytes: int) -> str:
+def _room(options: pipeline.Options, source_bytes: int) -> str:
     free = free_bytes(options.scratch)
     return (
         f"{options.scratch}, {quantity(free, 'bytes')} free; needed: about twice the uncompressed source "
@@ -137,7 +137,9 @@ def _store_room(free: int | None) -> list[str]:
     return [] if free is None else [f"{quantity(free, 'bytes')} free"]
 
 
-def _fingerprint(objects: Sequence[SourceObject], options: run.Options, dataset: Dataset, spec: DatasetSpec) -> str:
+def _fingerprint(
+    objects: Sequence[SourceObject], options: pipeline.Options, dataset: Dataset, spec: DatasetSpec
+) -> str:
     found = fingerprint(objects)
     if found is None:
         return "known once the source is read: its server tells neither ETag nor Last-Modified"
@@ -145,6 +147,6 @@ def _fingerprint(objects: Sequence[SourceObject], options: run.Options, dataset:
         return found
     if found != options.unless_fingerprint:
         return f"{found}, not the one given"
-    if not earlier.holds(dataset, spec, found):
+    if not existing_generations.holds(dataset, spec, found):
         return f"{found}, as given, and no whole generation of it and this spec is in the store"
     return f"{found}, as given: nothing would be built"

@@ -15,8 +15,8 @@ from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION
 from lookupdb.spec import LOCAL
 from lookupdb.store import Address, Dataset
-from lookupdb.store import generation as generations
-from lookupdb.store.generation import in_folder, in_store
+from lookupdb.store import stored_generation as generations
+from lookupdb.store.stored_generation import in_folder, in_store
 
 DEFAULT_STORE: Final = ".lookupdb/store"
 

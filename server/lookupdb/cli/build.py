@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from lookupdb import store
-from lookupdb.build import display, explain, report, run
+from lookupdb.build import build_result, explain, pipeline, progress_display
 from lookupdb.cli import ending
 from lookupdb.cli.addressing import Generation, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
@@ -56,7 +56,11 @@ from lookupdb.spec import DatasetSpec, read_manifest
     help="Disk for sorting: about twice the uncompressed source.",
 )
 @option(
-    "--threads", type=click.IntRange(1, 256), default=run.usable_cores, show_default="all cores", help="Cores to use."
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=pipeline.usable_cores,
+    show_default="all cores",
+    help="Cores to use.",
 )
 @option(
     "--volume",
@@ -117,7 +121,7 @@ def command(
     until the next generation is built.
     """
     began = time.monotonic()
-    chosen = run.Options(**options, local_files=not no_local_files)
+    chosen = pipeline.Options(**options, local_files=not no_local_files)
     with _reported(termination_log, began) as told:
         spec = told.spec = read_manifest(file)
         place = store.open(store_url, cluster_id)
@@ -125,8 +129,8 @@ def command(
             click.echo(explain.explain(spec, place, chosen))
             return
         place.wait(store_wait)
-        with display.shown(style) as progress:
-            result = run.build(spec, place, chosen, progress)
+        with progress_display.shown(style) as progress:
+            result = pipeline.build(spec, place, chosen, progress)
         told.result = result
 
 
@@ -134,7 +138,7 @@ class _Told:
     """What is known so far of how the build goes."""
 
     spec: DatasetSpec | None = None
-    result: report.Result | None = None
+    result: build_result.Result | None = None
 
 
 @contextmanager
@@ -147,14 +151,14 @@ def _reported(termination_log: Path | None, began: float) -> Iterator[_Told]:
         if told.result:
             _tell(told.result, termination_log)
     except Exception as error:
-        _tell(report.failed(told.spec, error, time.monotonic() - began), termination_log)
+        _tell(build_result.failed(told.spec, error, time.monotonic() - began), termination_log)
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        _tell(report.interrupted(told.spec, code, time.monotonic() - began), termination_log)
+        _tell(build_result.interrupted(told.spec, code, time.monotonic() - began), termination_log)
         raise
 
 
-def _tell(result: report.Result, termination_log: Path | None) -> None:
+def _tell(result: build_result.Result, termination_log: Path | None) -> None:
     click.echo(result.to_json())
-    ending.write_termination_log(termination_log, result.to_json(report.MAX_BYTES))
+    ending.write_termination_log(termination_log, result.to_json(build_result.MAX_BYTES))

@@ -14,7 +14,7 @@ import orjson
 from lookupdb.cli.addressing import Place, place_options
 from lookupdb.errors import UsageError
 from lookupdb.store.difference import Change, Difference, difference
-from lookupdb.store.generation import Generation
+from lookupdb.store.stored_generation import Generation
 
 _SHOWN_CHARACTERS: Final = 200
 

@@ -13,7 +13,7 @@ from lookupdb.cli.ending import termination_log, told
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.spec import LOCAL
 from lookupdb.store import Address
-from lookupdb.store.fetching import PATIENCE_SECONDS, Fetch
+from lookupdb.store.shard_fetch import PATIENCE_SECONDS, Fetch
 
 
 @click.command()

@@ -11,13 +11,13 @@ from typing import Any, Final
 import click
 import orjson
 
-from lookupdb.build.display import quantity
+from lookupdb.build.progress_display import quantity
 from lookupdb.cli.addressing import Place, place_options
 from lookupdb.manifest import Manifest
 from lookupdb.shardfile import Shard
 from lookupdb.store.dataset import verify
-from lookupdb.store.generation import Generation, open_shard
 from lookupdb.store.inspection import Figures, figures, sample
+from lookupdb.store.stored_generation import Generation, open_shard
 from lookupdb.wording import counted
 
 _SHOWN_CHARACTERS: Final = 100

@@ -16,8 +16,8 @@ from lookupdb.cli.addressing import store_option
 from lookupdb.cli.options import log_format, option
 from lookupdb.errors import StoreError
 from lookupdb.naming import camel
-from lookupdb.store import living
-from lookupdb.store.sweeping import Sweep
+from lookupdb.store import live_datasets
+from lookupdb.store.sweep import Sweep
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -72,7 +72,7 @@ def command(
     """Remove from a store what belongs to no living dataset of a cluster.
 
     \b
-        lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living living.json --dry-run
+        lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living live_datasets.json --dry-run
 
     Of a living dataset the newest generations stay, as many as it keeps, those that the list protects, and all that
     are newer than these: they may have come to serve since the list was read. Where it protects none, all stay.
@@ -86,12 +86,12 @@ def command(
     than --max-age, is refused. Standard output gets a line for each thing removed, and then the sums as one line of
     JSON.
     """
-    cluster_id = cluster_id or living.cluster_of(living_list)
+    cluster_id = cluster_id or live_datasets.cluster_of(living_list)
     place = store.open(store_url, cluster_id)
     now = time.time()
-    living.check_age(living_list, now, max_age)
-    sweep = Sweep(living.read(living_list, cluster_id), grace=grace, now=now, dry=dry_run)
-    spanned = living.namespaces_of(living_list)
+    live_datasets.check_age(living_list, now, max_age)
+    sweep = Sweep(live_datasets.read(living_list, cluster_id), grace=grace, now=now, dry=dry_run)
+    spanned = live_datasets.namespaces_of(living_list)
     found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
     for sentence in sweep.run(place.at(address) for address in found):
         click.echo(f"would have: {sentence}" if dry_run else sentence)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from lookupdb.build import earlier
+from lookupdb.build import existing_generations
 from lookupdb.errors import LookupdbError
 from lookupdb.local.environment import BUILDER, environment
 from lookupdb.spec import DatasetSpec
@@ -53,7 +53,10 @@ class Wish:
 def reusable(dataset: Dataset, spec: DatasetSpec) -> str | None:
     """The newest whole generation that was built to this very spec, whatever the source has become since."""
     content = spec.content_hash()
-    return next((manifest.generation for manifest in earlier.readable(dataset) if manifest.content == content), None)
+    return next(
+        (manifest.generation for manifest in existing_generations.readable(dataset) if manifest.content == content),
+        None,
+    )
 
 
 async def build(wish: Wish, active: str | None, unless_fingerprint: str | None) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from lookupdb import store
-from lookupdb.build.source import fingerprint, resolve
+from lookupdb.build.source.listing import fingerprint, resolve
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.child import ChildFailed

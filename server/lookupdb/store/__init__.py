@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 from lookupdb.errors import UsageError
 from lookupdb.spec import LOCAL, DatasetSpec
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket_dataset import ObjectDataset
 from lookupdb.store.dataset import Claim, Dataset
 from lookupdb.store.directory import DirectoryDataset, directory_addresses
 from lookupdb.store.layout import Address, checked_cluster
-from lookupdb.store.objects import ObjectDataset
 
 __all__ = ["Address", "Claim", "Dataset", "Store", "open"]
 

@@ -24,7 +24,7 @@ import orjson
 
 from lookupdb.errors import StoreError
 from lookupdb.store.bucket import Bucket, Standing, Version
-from lookupdb.store.patience import ask_patiently
+from lookupdb.store.retry import ask_patiently
 
 CLAIM: Final = "claim.json"
 _TRIES: Final = 5

@@ -37,7 +37,7 @@ from lookupdb.store.bucket import PART_BYTES, Bucket
 from lookupdb.store.dataset import Claim, missing_files
 from lookupdb.store.directory import store_errors
 from lookupdb.store.lease import CLAIM, Lease, State
-from lookupdb.store.patience import ask_patiently
+from lookupdb.store.retry import ask_patiently
 
 _PARTS_AT_ONCE: Final = 4
 """Bounds what an upload holds in memory: parts × their size."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from lookupdb.build.compress import choose_dictionary
-from lookupdb.build.runs import Record
-from lookupdb.build.write import GenerationWriter
+from lookupdb.build.sort.runs import Record
+from lookupdb.build.write.compression import choose_dictionary
+from lookupdb.build.write.generation_writer import GenerationWriter
 from lookupdb.manifest import Manifest, Rows, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
 from lookupdb.store import Dataset

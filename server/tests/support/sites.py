@@ -12,15 +12,15 @@ import obstore
 import pytest
 import yaml
 
-from lookupdb.build import run
-from lookupdb.build.display import shown
+from lookupdb.build import pipeline
+from lookupdb.build.progress_display import shown
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import Shard, unframe
 from lookupdb.spec import DatasetSpec, read_manifest
 from lookupdb.store import Address, Store
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.objects import ObjectDataset
+from lookupdb.store.bucket_dataset import ObjectDataset
 from support.buckets import create_bucket, s3_server, use_server
 from support.faults import Proxy, faulty_proxy
 
@@ -76,8 +76,8 @@ class Site:
     def build(self, spec: DatasetSpec, bucket: Bucket, generation: str | None = "g1") -> str:
         """The outcome. Raises LookupdbError."""
         with shown("none") as progress:
-            options = run.Options(scratch=self.scratch(), threads=1, generation=generation)
-            return run.build(spec, Store(bucket.url, "local", bucket), options, progress).outcome
+            options = pipeline.Options(scratch=self.scratch(), threads=1, generation=generation)
+            return pipeline.build(spec, Store(bucket.url, "local", bucket), options, progress).outcome
 
     def scratch(self) -> Path:
         path = self.folder / f"scratch-{time.monotonic_ns()}"

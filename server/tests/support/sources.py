@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lookupdb.build.fetch import fetch
 from lookupdb.build.progress import Progress, Silent
-from lookupdb.build.records import SortedRecords
-from lookupdb.build.slices import PARALLEL_FROM
-from lookupdb.build.source import resolve
+from lookupdb.build.read.sorted_records import SortedRecords
+from lookupdb.build.source.fetch import fetch
+from lookupdb.build.source.listing import resolve
+from lookupdb.build.source.slices import PARALLEL_FROM
 from lookupdb.manifest import Rows
 from lookupdb.spec import DatasetSpec, parse_resource
 

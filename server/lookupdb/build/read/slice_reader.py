@@ -11,16 +11,16 @@ from typing import Final
 import orjson
 
 from lookupdb.build.budget import Budget
-from lookupdb.build.fetch import LocalFile
-from lookupdb.build.objects import Told
-from lookupdb.build.parse_csv import CsvParser
-from lookupdb.build.parse_json import JsonLinesParser
-from lookupdb.build.parse_json_document import json_parser
-from lookupdb.build.rows import Parser, RowRejected, not_json
-from lookupdb.build.runs import place_of
-from lookupdb.build.sample import Sample, rank_of
-from lookupdb.build.slices import Slice, SliceFile
-from lookupdb.build.sorter import Sorter
+from lookupdb.build.parse.csv_parser import CsvParser
+from lookupdb.build.parse.dict_rows import Told
+from lookupdb.build.parse.json_document_parser import json_parser
+from lookupdb.build.parse.json_lines_parser import JsonLinesParser
+from lookupdb.build.parse.rows import Parser, RowRejected, not_json
+from lookupdb.build.sort.runs import place_of
+from lookupdb.build.sort.sample import Sample, rank_of
+from lookupdb.build.sort.sorter import Sorter
+from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource
 from lookupdb.keys import InvalidKey, key_encoder
 from lookupdb.manifest import SAMPLES
@@ -66,7 +66,7 @@ class SliceReader:
                 raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
             if file.format == "parquet":
                 # Here, because DuckDB takes 20 MB that those who read other formats have no use for.
-                from lookupdb.build.parse_parquet import ParquetParser
+                from lookupdb.build.parse.parquet_parser import ParquetParser
 
                 parser: Parser = stack.enter_context(
                     ParquetParser(self._spec, file, self._budget.duckdb, self._threads)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Literal
 
-from lookupdb.build.runs import Record
+from lookupdb.build.sort.runs import Record
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SAMPLES, Rows, RowSample
 

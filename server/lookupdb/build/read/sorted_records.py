@@ -16,18 +16,19 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-from lookupdb.build import runs, slices
 from lookupdb.build.budget import Budget
-from lookupdb.build.crew import MOST_SLICES, Crew, State
-from lookupdb.build.fetch import LocalFile
-from lookupdb.build.job import Job, Left
-from lookupdb.build.objects import Columns
+from lookupdb.build.parse.dict_rows import Columns
 from lookupdb.build.progress import Progress
-from lookupdb.build.reading import Outcome, SliceReader
-from lookupdb.build.runs import Record, piece_and_row
-from lookupdb.build.sample import Sample
-from lookupdb.build.slices import PARALLEL_FROM, Slice
-from lookupdb.build.sorter import Sorter
+from lookupdb.build.read.crew import MOST_SLICES, Crew, State
+from lookupdb.build.read.slice_job import Job, Left
+from lookupdb.build.read.slice_reader import Outcome, SliceReader
+from lookupdb.build.sort import runs
+from lookupdb.build.sort.runs import Record, piece_and_row
+from lookupdb.build.sort.sample import Sample
+from lookupdb.build.sort.sorter import Sorter
+from lookupdb.build.source import slices
+from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.slices import PARALLEL_FROM, Slice
 from lookupdb.manifest import SAMPLES, Rows, RowSample
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec

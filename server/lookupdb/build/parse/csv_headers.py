@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from lookupdb.build.fetch import local_file
-from lookupdb.build.parse_csv import CsvParser
-from lookupdb.build.slices import Slice, SliceFile
-from lookupdb.build.source import SourceObject
+from lookupdb.build.parse.csv_parser import CsvParser
+from lookupdb.build.source.fetch import local_file
+from lookupdb.build.source.listing import SourceObject
+from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest as rank_of
 
-from lookupdb.build.runs import Record
+from lookupdb.build.sort.runs import Record
 
 __all__ = ["Sample", "rank_of"]
 

@@ -10,14 +10,14 @@ from typing import Any, Self
 
 import orjson
 
-from lookupdb.build import runs
 from lookupdb.build.budget import Budget
-from lookupdb.build.fetch import LocalFile, room_in
-from lookupdb.build.objects import Told
-from lookupdb.build.reading import Outcome, SliceReader, Tell
-from lookupdb.build.sample import Sample
-from lookupdb.build.slices import Slice
-from lookupdb.build.sorter import Sorter
+from lookupdb.build.parse.dict_rows import Told
+from lookupdb.build.read.slice_reader import Outcome, SliceReader, Tell
+from lookupdb.build.sort import runs
+from lookupdb.build.sort.sample import Sample
+from lookupdb.build.sort.sorter import Sorter
+from lookupdb.build.source.fetch import LocalFile, room_in
+from lookupdb.build.source.slices import Slice
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec
 

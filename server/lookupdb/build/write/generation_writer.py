@@ -20,8 +20,8 @@ import lmdb
 
 from lookupdb import disk, shardfile
 from lookupdb.build.budget import transaction_bytes
-from lookupdb.build.compress import Compressor
-from lookupdb.build.runs import Record
+from lookupdb.build.sort.runs import Record
+from lookupdb.build.write.compression import Compressor
 from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.keys import MAX_KEY_BYTES, shard_of
 from lookupdb.manifest import ShardFile, Totals

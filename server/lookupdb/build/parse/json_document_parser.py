@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from lookupdb.build.fetch import LocalFile
-from lookupdb.build.nesting import MAX_NESTING, is_too_deep, too_deep
-from lookupdb.build.objects import MemberValues, Objects
-from lookupdb.build.parse_json import EXACT, not_an_object
-from lookupdb.build.rows import UnusableRow
-from lookupdb.build.slices import Slice, SliceFile
+from lookupdb.build.parse.dict_rows import MemberValues, Objects
+from lookupdb.build.parse.json_lines_parser import EXACT, not_an_object
+from lookupdb.build.parse.json_nesting import MAX_NESTING, is_too_deep, too_deep
+from lookupdb.build.parse.rows import UnusableRow
+from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 

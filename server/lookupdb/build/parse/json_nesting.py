@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from lookupdb.build.rows import UnusableRow
+from lookupdb.build.parse.rows import UnusableRow
 
 MAX_NESTING: Final = 250
 """Arrays and objects within each other. What writes values allows a few more."""

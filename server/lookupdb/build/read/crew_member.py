@@ -1,4 +1,4 @@
-"""``python -m lookupdb.build.crew_member JOB ALIVE QUEUE TOLD``, all file descriptors: reads slices for a build.
+"""``python -m lookupdb.build.read.crew_member JOB ALIVE QUEUE TOLD``, all file descriptors: reads slices for a build.
 
 What is wrong with a slice is not told from here: the build reads it again, knowing the number of its first row.
 """
@@ -12,9 +12,9 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from lookupdb.build.crew import MESSAGE, NUMBER, State
-from lookupdb.build.job import Job
-from lookupdb.build.rows import Unfinished
+from lookupdb.build.parse.rows import Unfinished
+from lookupdb.build.read.crew import MESSAGE, NUMBER, State
+from lookupdb.build.read.slice_job import Job
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.runtime.worker import die_with

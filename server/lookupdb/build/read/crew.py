@@ -1,8 +1,8 @@
 """The processes that read slices for a build, as the build sees them.
 
-Each is executed anew (``python -m lookupdb.build.crew_member``), never forked from a process that has threads. They
-take the numbers of slices out of one pipe, tell of their progress through another, and leave what came of a slice in
-the job's folder. They end when this process does, whatever ends it.
+The build starts each with exec (``python -m lookupdb.build.read.crew_member``): a process with threads must not fork.
+Members take slice numbers from one pipe, report their progress through another, and write what a slice gave into the
+job's folder. They end when this process does, however it ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
-from lookupdb.build.job import Job
+from lookupdb.build.read.slice_job import Job
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 
 MOST_SLICES: Final = 16_000
@@ -72,7 +72,7 @@ class Crew:
         fds = (job, alive, self._queue, told)
         try:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "lookupdb.build.crew_member", *map(str, fds)],
+                [sys.executable, "-P", "-m", "lookupdb.build.read.crew_member", *map(str, fds)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=fds,

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.build.inflate import inflate
-from lookupdb.build.location import describe_local, remote_errors
 from lookupdb.build.progress import Progress
-from lookupdb.build.source import Format, SourceObject, is_identified
-from lookupdb.build.streamed import Streamed
+from lookupdb.build.source.decompression import inflate
+from lookupdb.build.source.http_stream import Streamed
+from lookupdb.build.source.listing import Format, SourceObject, is_identified
+from lookupdb.build.source.location import describe_local, remote_errors
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.manifest import SourceFile
 

@@ -13,7 +13,7 @@ from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from lookupdb.build.inflate import inflate
+from lookupdb.build.source.decompression import inflate
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 

@@ -16,10 +16,10 @@ from typing import IO, Any, Final
 
 import orjson
 
-from lookupdb.build.csv_cuts import csv_reader
-from lookupdb.build.fetch import LocalFile
-from lookupdb.build.rows import RowRejected, Unfinished, joined_key, json_text, unknown_column, value_names
-from lookupdb.build.slices import Slice, SliceFile
+from lookupdb.build.parse.rows import RowRejected, Unfinished, joined_key, json_text, unknown_column, value_names
+from lookupdb.build.source.csv_cuts import csv_reader
+from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import CsvColumn, DatasetSpec
 

@@ -17,7 +17,7 @@ from lookupdb.errors import BadSource
 from lookupdb.spec import Value
 
 if TYPE_CHECKING:
-    from lookupdb.build.objects import Columns
+    from lookupdb.build.parse.dict_rows import Columns
 
 _DELIMITERS: Final = ";\t|,"
 """What stands between fields where it is not what the manifest says."""

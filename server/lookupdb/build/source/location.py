@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
-from lookupdb.build.streamed import Streamed
+from lookupdb.build.source.http_stream import Streamed
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 from lookupdb.network import describe_failure, is_unreachable, is_without_credentials, without_secrets

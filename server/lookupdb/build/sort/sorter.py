@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lookupdb.build import runs
-from lookupdb.build.fetch import room_in
-from lookupdb.build.runs import Record, key_of, piece_and_row
+from lookupdb.build.sort import runs
+from lookupdb.build.sort.runs import Record, key_of, piece_and_row
+from lookupdb.build.source.fetch import room_in
 from lookupdb.runtime.descriptors import enough_descriptors, free_descriptors
 
 SPOOL_BYTES: Final = 32 << 10

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.build.fetch import LocalFile
-from lookupdb.build.nesting import MAX_NESTING, is_too_deep, too_deep
-from lookupdb.build.objects import Objects
-from lookupdb.build.rows import UnusableRow, describe_json_error
-from lookupdb.build.slices import Slice, SliceFile
+from lookupdb.build.parse.dict_rows import Objects
+from lookupdb.build.parse.json_nesting import MAX_NESTING, is_too_deep, too_deep
+from lookupdb.build.parse.rows import UnusableRow, describe_json_error
+from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.build.rows import RowRejected, UnusableRow, joined_key, json_text, unknown_column, value_names
+from lookupdb.build.parse.rows import RowRejected, UnusableRow, joined_key, json_text, unknown_column, value_names
 from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 

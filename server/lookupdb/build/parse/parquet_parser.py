@@ -21,8 +21,8 @@ from typing import Any, Final, Self
 import duckdb
 import orjson
 
-from lookupdb.build.fetch import LocalFile
-from lookupdb.build.objects import NOT_FINITE, NotFinite, Objects, unsupported
+from lookupdb.build.parse.dict_rows import NOT_FINITE, NotFinite, Objects, unsupported
+from lookupdb.build.source.fetch import LocalFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 

@@ -24,7 +24,7 @@ from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import generation_number
 from lookupdb.store.dataset import Dataset
 from lookupdb.store.layout import Address
-from lookupdb.store.living import Living
+from lookupdb.store.live_datasets import Living
 
 log = logging.getLogger(__name__)
 

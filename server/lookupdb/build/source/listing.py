@@ -10,8 +10,8 @@ from typing import Final, Literal, Protocol
 
 import orjson
 
-from lookupdb.build.location import Found, Remote, find, identified
-from lookupdb.build.streamed import Streamed
+from lookupdb.build.source.http_stream import Streamed
+from lookupdb.build.source.location import Found, Remote, find, identified
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec

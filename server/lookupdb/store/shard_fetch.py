@@ -20,7 +20,7 @@ from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.shardfile import is_file_name
 from lookupdb.store.dataset import Dataset
 from lookupdb.store.directory import store_errors
-from lookupdb.store.patience import ask_patiently
+from lookupdb.store.retry import ask_patiently
 
 PATIENCE_SECONDS: Final = 20.0
 """So long a store may fail, without a byte coming from it, before a fetch is given up."""

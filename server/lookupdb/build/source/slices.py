@@ -15,8 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from lookupdb.build.csv_cuts import RowShape
-from lookupdb.build.fetch import LocalFile
+from lookupdb.build.source.csv_cuts import RowShape
+from lookupdb.build.source.fetch import LocalFile
 from lookupdb.spec import Csv
 
 PARALLEL_FROM: Final = 64 << 20

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lookupdb import __version__, keys, shardfile
-from lookupdb.build import earlier, gates
+from lookupdb.build import existing_generations, gates
 from lookupdb.build.budget import Budget
-from lookupdb.build.compress import choose_dictionary
-from lookupdb.build.duplicates import Duplicates
-from lookupdb.build.fetch import LocalFile, fetch
+from lookupdb.build.build_result import Result
 from lookupdb.build.progress import Progress
-from lookupdb.build.reading import no_collection
-from lookupdb.build.records import SortedRecords
-from lookupdb.build.report import Result
+from lookupdb.build.read.slice_reader import no_collection
+from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.scratch import scratch_folder
-from lookupdb.build.source import fingerprint, resolve
-from lookupdb.build.write import GenerationWriter, check_open_files
+from lookupdb.build.source.fetch import LocalFile, fetch
+from lookupdb.build.source.listing import fingerprint, resolve
+from lookupdb.build.write.compression import choose_dictionary
+from lookupdb.build.write.duplicates import Duplicates
+from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
 from lookupdb.errors import GenerationExists
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident
@@ -68,7 +68,7 @@ def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress)
     print_of = fingerprint(objects)
     if print_of and _need_not_be(spec, dataset, options, print_of):
         return _unchanged(spec, print_of, began)
-    active = earlier.active_manifest(dataset, options.active, spec.gates)
+    active = existing_generations.active_manifest(dataset, options.active, spec.gates)
     try:
         with (
             scratch_folder(options.scratch) as scratch,
@@ -208,7 +208,7 @@ def _now() -> str:
 
 
 def _need_not_be(spec: DatasetSpec, dataset: Dataset, options: Options, print_of: str) -> bool:
-    return options.unless_fingerprint == print_of and earlier.holds(dataset, spec, print_of)
+    return options.unless_fingerprint == print_of and existing_generations.holds(dataset, spec, print_of)
 
 
 def _unchanged(spec: DatasetSpec, print_of: str, began: float) -> Result:

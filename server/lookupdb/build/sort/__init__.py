@@ -1,0 +1,1 @@
+"""Records in the order of their keys, in bounded memory."""

@@ -1,0 +1,1 @@
+"""Sorted records become shard files."""
