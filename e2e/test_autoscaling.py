@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from e2e.support.kubectl import Manifest, find, get, kubectl, until
 from e2e.support.story import Story
+
+pytestmark = pytest.mark.side_by_side
 
 ROUTERS = "lookupdb.dev/dataset=records,app.kubernetes.io/component=router"
 CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}}

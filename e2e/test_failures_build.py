@@ -13,6 +13,8 @@ from e2e.support.fault import BAD_ROW, DATASET, Fault
 from e2e.support.figures import record
 from e2e.support.story import Story
 
+pytestmark = pytest.mark.side_by_side
+
 FAULTS: Final = faults.of_pods("build") | {
     "source-missing": Fault("BadSource", r"absent\.csv", {"source": {"url": "volume://absent.csv"}}),
     "row-bad": Fault("BadSource", rf"bad\.csv row \d+ \(line {BAD_ROW}\)", {"source": {"url": "volume://bad.csv"}}),

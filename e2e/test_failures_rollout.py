@@ -13,6 +13,8 @@ from e2e.support.figures import record
 from e2e.support.kubectl import find
 from e2e.support.story import Story
 
+pytestmark = pytest.mark.side_by_side
+
 FAULTS: Final = faults.of_pods("serving")
 SHARDS: Final = "app.kubernetes.io/component=shard"
 

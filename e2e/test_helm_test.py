@@ -9,6 +9,8 @@ from e2e.support import helm, release
 from e2e.support.kubectl import delete, kubectl
 from e2e.support.story import EXAMPLES, LDS
 
+pytestmark = pytest.mark.side_by_side
+
 
 @pytest.fixture
 def airports() -> Iterator[None]:

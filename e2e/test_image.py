@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Final
 
+import pytest
 from e2e.support import pods
 from e2e.support.figures import record
 from e2e.support.kubectl import find
 from e2e.support.story import Story
+
+pytestmark = pytest.mark.side_by_side
 
 MOST_BYTES: Final = 400_000_000
 LOOK: Final = """

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
 from e2e.support.command import CommandFailed
 from e2e.support.kubectl import kubectl
 from e2e.support.story import EXAMPLES, Story
+
+pytestmark = pytest.mark.side_by_side
 
 EXPECT: Final = "# expect: "
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import pytest
 from e2e.support.kubectl import get, kubectl
 from e2e.support.story import LDS, Story
+
+pytestmark = pytest.mark.side_by_side
 
 FAST: Final = {"drainSeconds": 0}
 

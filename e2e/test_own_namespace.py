@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
 from e2e.support import helm, kinds, restricted
 from e2e.support.fault import merged
 from e2e.support.kubectl import find, find_everywhere, kubectl, until
 from e2e.support.story import LDS, Story
+
+pytestmark = pytest.mark.side_by_side
 
 RELEASE: Final = "team"
 FULLNAME: Final = f"{RELEASE}-lookupdb"

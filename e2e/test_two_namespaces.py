@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from e2e.support.story import LDS, Story
+
+pytestmark = pytest.mark.side_by_side
 
 
 def test_datasets_of_one_name_in_two_namespaces_are_two(new_story: Callable[..., Story]) -> None:

@@ -58,6 +58,13 @@ def story(request: pytest.FixtureRequest, new_story: Callable[..., Story]) -> St
     return new_story(_name(request.path))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "side_by_side: a story that puts no load on the cluster, disturbs nothing of others and measures nothing",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Stories may take longer than tests, and some are told first or last."""
     items.sort(key=_turn)

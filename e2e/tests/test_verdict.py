@@ -34,10 +34,13 @@ class TestTelling:
     @pytest.mark.parametrize(
         ("codes", "again", "expected"),
         [
-            pytest.param([0], True, 0, id="all pass"),
-            pytest.param([1], False, 1, id="one fails"),
-            pytest.param([1, 0], True, 0, id="one is late, and not the second time"),
-            pytest.param([1, 1], True, 1, id="one fails twice"),
+            pytest.param([0, 0], True, 0, id="all pass"),
+            pytest.param([0, 1], False, 1, id="one fails"),
+            pytest.param([1, 0, 0], True, 0, id="one beside others is late, and not the second time"),
+            pytest.param([0, 1, 0], True, 0, id="one alone is late, and not the second time"),
+            pytest.param([1, 0, 1], True, 1, id="one fails twice"),
+            pytest.param([5, 0], True, 0, id="only stories that run alone were selected"),
+            pytest.param([5, 5], True, 5, id="nothing was selected"),
         ],
     )
     def test_what_failed_is_told_once_more_where_that_is_asked_for(
@@ -45,16 +48,17 @@ class TestTelling:
     ) -> None:
         told = Told(codes)
         assert tell.tell(told, again=again) == expected
-        assert told.arguments == [(), tell.ONLY_FAILED][: len(codes)]
+        assert told.arguments == [tell.SIDE_BY_SIDE, tell.ALONE, tell.ONLY_FAILED][: len(codes)]
 
-    @pytest.mark.parametrize("code", [0, 1])
-    def test_a_wrong_answer_has_no_second_telling(self, code: int) -> None:
-        told = Told([code], wrong_in=1)
+    @pytest.mark.parametrize("codes", [[0, 0], [0, 1], [1, 0]])
+    @pytest.mark.parametrize("part", [1, 2])
+    def test_a_wrong_answer_has_no_second_telling(self, codes: list[int], part: int) -> None:
+        told = Told(codes, wrong_in=part)
         assert tell.tell(told, again=True) == 1
-        assert told.arguments == [()]
+        assert told.arguments == [tell.SIDE_BY_SIDE, tell.ALONE]
 
     def test_a_wrong_answer_of_the_second_telling_is_not_forgiven_either(self) -> None:
-        assert tell.tell(Told([1, 0], wrong_in=2), again=True) == 1
+        assert tell.tell(Told([0, 1, 0], wrong_in=3), again=True) == 1
 
 
 class TestReports:
