@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
 
 pytest_plugins = ["e2e.support.plugin"]
+
+# Tests start hundreds of interpreters. Where the environment forbids to keep bytecode, each of them would compile
+# everything it imports, and each of the processes that pytest runs in every test.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and their child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
