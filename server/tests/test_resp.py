@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 
@@ -177,3 +178,13 @@ def test_an_inline_command_with_quotes_is_short_enough_to_keep_nobody_waiting() 
     requests.feed(b'GET "' + b"a" * 4096 + b'"\r\n')
     with pytest.raises(ProtocolError, match="quotes"):
         requests.next()
+
+
+def test_nothing_is_kept_of_a_large_request_that_was_given_out() -> None:
+    requests = Requests(Limits())
+    requests.feed(request(b"ECHO", b"x" * (1 << 20)))
+    assert requests.next() is not None
+    assert requests.next() is None
+    assert requests.empty
+    assert requests.held < 2 << 20
+    assert sys.getsizeof(requests._buffer) < 1024

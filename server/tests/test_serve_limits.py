@@ -167,3 +167,22 @@ def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) 
         assert answer == [b":80000\r\n"]
         assert max(waits) < (time.monotonic() - started) / 3
         assert len(waits) > 10
+
+
+@pytest.mark.parametrize(
+    ("words", "beginning"),
+    [
+        ([b"HELLO", b"2", *[b"SETNAME", b"me"] * 49_000], b"-ERR Syntax error in HELLO: expected at most 16 words"),
+        ([b"INFO", *[b"memory", b"server"] * 49_000], b"$"),
+    ],
+    ids=["hello", "info"],
+)
+def test_words_that_are_repeated_without_end_keep_nobody_waiting(
+    generation: Path, words: list[bytes], beginning: bytes
+) -> None:
+    """Reading either took so long that the worker was killed as one that hangs."""
+    with serving(generation) as server:
+        answer = exchange(server, request(*words))
+        assert answer.startswith(beginning)
+        assert len(answer) < 1000
+        assert exchange(server, request(b"GET", b"key 1")) == b"$7\r\nvalue 1\r\n"

@@ -108,6 +108,8 @@ def _hello(session: Session, command: Command) -> Reply:
         if options[0] not in (b"2", b"3"):
             return _fail(session, "NOPROTO unsupported protocol version")
         protocol = int(options[0])
+    if len(options) > _HELLO_WORDS:
+        return _fail(session, f"ERR Syntax error in HELLO: expected at most {_HELLO_WORDS} words, found {len(options)}")
     name, rest = None, options[1:]
     while rest:
         match rest[0].upper(), len(rest):
@@ -137,6 +139,8 @@ def _hello(session: Session, command: Command) -> Reply:
     return (mapping(((bulk(key), value) for key, value in about.items()), protocol),)
 
 
+_HELLO_WORDS: Final = 16
+"""Three times what any client says: to read the options of a HELLO as long as a command may be took seconds."""
 _BAD_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
 
 

@@ -16,8 +16,8 @@ Fields = dict[str, Any]
 
 
 def render(host: Host, wanted: Iterable[str]) -> str:
-    """The sections called ``wanted``; all of them for none, ``default``, ``all`` or ``everything``."""
-    names = [name.lower() for name in wanted]
+    """The sections called ``wanted``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    names = list(dict.fromkeys(name.lower() for name in wanted))
     if not names or {"default", "all", "everything"} & set(names):
         names = list(SECTIONS)
     sections = []

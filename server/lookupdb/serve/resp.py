@@ -137,6 +137,8 @@ class Requests:
     def _begin(self) -> bool:
         """Read a command's first line. False: it has not arrived."""
         if self._at == len(self._buffer):
+            self._buffer.clear()  # or a large request's bytes would be kept for as long as its client is silent
+            self._at = 0
             return False
         inline = self._buffer[self._at] != ord("*")
         line = self._line("inline request" if inline else "mbulk count string")
