@@ -241,6 +241,11 @@ async def test_of_two_operators_one_acts(kube: Kube) -> None:
     assert sample(texts[1 - acted], 'api_writes_total{kind="Job",verb="apply"}') == 0
     assert "lookupdb_operator_dataset_info{" in texts[acted]
     assert "lookupdb_operator_dataset_info{" not in texts[1 - acted]
+    for text, identity in zip(texts, ("one/lookupdb", "two/lookupdb"), strict=True):
+        assert sample(text, f'info{{operator="{identity}"}}') == 1, "by which an alert knows that it lives"
+    unattended = f'dataset="airports",namespace="shop",operator="{owner}",reason="OtherOperator"'
+    assert sample(texts[1 - acted], f"dataset_unattended{{{unattended}}}") == 1
+    assert "lookupdb_operator_dataset_unattended{" not in texts[acted]
 
 
 async def test_what_is_deleted_while_no_watch_sees_it_comes_back(kube: Kube) -> None:

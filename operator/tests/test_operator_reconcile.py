@@ -367,10 +367,9 @@ class TestADatasetThatNothingIsDoneAbout:
         _see(bench)
         await bench.look()
         assert bench.cluster.done == ["event Warning OtherOperator"]
-        assert (
-            "kubectl annotate lds airports -n shop lookupdb.dev/operator=own/release --overwrite"
-            in bench.cluster.messages[0]
-        )
+        annotation = "lookupdb.dev/operator=own/release --overwrite"
+        for datasets in ("airports -n shop", "--all --all-namespaces"):
+            assert f"kubectl annotate lds {datasets} {annotation}" in bench.cluster.messages[0]
         await bench.look()
         assert bench.cluster.done == [], "two operators that live do not tell of each other for ever"
 
@@ -398,9 +397,15 @@ class TestADatasetThatNothingIsDoneAbout:
         labels = {"namespace": "shop", "dataset": "airports", "reason": "OtherOperator", "operator": "old/release"}
         name = "lookupdb_operator_dataset_unattended"
         assert bench.metrics._registry.get_sample_value(name, labels) == 1
+        _see(bench, "own/release")
+        await bench.look()
+        assert bench.metrics._registry.get_sample_value(name, labels) is None, "it was taken over"
+        _see(bench)
+        await bench.look()
+        assert bench.metrics._registry.get_sample_value(name, labels) == 1
         bench.observer.observed = None
         await bench.look()
-        assert bench.metrics._registry.get_sample_value(name, labels) is None
+        assert bench.metrics._registry.get_sample_value(name, labels) is None, "it is gone"
 
     async def test_because_it_is_being_deleted_has_no_event(self, bench: Bench) -> None:
         _see(bench, deleting=True)
