@@ -11,9 +11,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from lookupdb_operator import kinds, names, parse
+from lookupdb_operator import kinds, names
 from lookupdb_operator.model import BuildJob, Dataset, Existing, Observed, Pod, Predecessor, ShardSet
-from lookupdb_operator.parse import Drift, Header
+from lookupdb_operator.parse import (
+    Drift,
+    Header,
+    awaits_images,
+    compare_fields,
+    parse_dataset,
+    parse_existing,
+    parse_header,
+    parse_job,
+    parse_pod,
+    parse_shard_set,
+)
 
 Key = tuple[str, str]
 """Namespace and name of a dataset."""
@@ -61,7 +72,7 @@ class ObjectCache:
     def put(self, kind: str, body: Body, *, written: bool = False) -> Key | None:
         """Cache the object ``body`` of ``kind``. The dataset to look at; None when the object belongs to none, or when
         nothing that matters has changed. ``written``: it is the answer to our own write."""
-        header = parse.header(body)
+        header = parse_header(body)
         place = (header.namespace, header.name)
         key = place if kind == kinds.DATASET.name else (header.namespace, header.dataset)
         if header.uid in self._deleted:
@@ -176,15 +187,15 @@ def _parsed(kind: str, header: Header, body: Body, before: CachedObject | None) 
     match kind:
         case kinds.DATASET.name:
             known = before.item if before is not None and isinstance(before.item, Dataset) else None
-            return CachedObject(header, parse.dataset(body, known))
+            return CachedObject(header, parse_dataset(body, known))
         case kinds.JOB.name:
-            return CachedObject(header, parse.job(body))
+            return CachedObject(header, parse_job(body))
         case kinds.POD.name:
-            return CachedObject(header, parse.pod(body), parse.waiting(body))
-    drift = parse.compare(body, None if before is None else before.drift)
+            return CachedObject(header, parse_pod(body), awaits_images(body))
+    drift = compare_fields(body, None if before is None else before.drift)
     is_stateful = kind == kinds.STATEFUL_SET.name
     return CachedObject(
-        header, parse.shard_set(body, drift) if is_stateful else parse.existing(kind, body, drift), drift=drift
+        header, parse_shard_set(body, drift) if is_stateful else parse_existing(kind, body, drift), drift=drift
     )
 
 

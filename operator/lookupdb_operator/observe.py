@@ -12,12 +12,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lookupdb_operator import parse
 from lookupdb_operator.api import ApiError
 from lookupdb_operator.cache import CachedObject, Key, ObjectCache
 from lookupdb_operator.cluster import Cluster, Warned
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.model import BuildJob, Observed, Pod, ShardSet
+from lookupdb_operator.parse import diagnose_warning
 from lookupdb_operator.router_polls import RouterPolls
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
 def _explained(observed: Observed, warnings: Mapping[str, Warned]) -> Observed:
     def why(kind: str, name: str, uid: str) -> Any:
         warned = warnings.get(uid)
-        return parse.warned(kind, name, warned.reason, warned.message) if warned else None
+        return diagnose_warning(kind, name, warned.reason, warned.message) if warned else None
 
     return replace(
         observed,

@@ -16,15 +16,16 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
-from lookupdb_operator import kinds, names, parse
+from lookupdb_operator import kinds, names
 from lookupdb_operator.api import Api, ApiError, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster import Cluster, Warned
 from lookupdb_operator.model import Ref, RouterReport
+from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.status import Status
 
 Json = dict[str, Any]
 
-DATASET = parse.dataset(
+DATASET = parse_dataset(
     {
         "metadata": {"name": "airports", "namespace": "maps", "uid": "ds-1", "resourceVersion": "7", "generation": 1},
         "spec": {"source": {"url": "example://airports"}, "key": {"columns": ["iata"]}},

@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from lookupdb_operator import names, parse
+from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import stamped
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet
-from lookupdb_operator.parse import trouble, workloads
+from lookupdb_operator.parse import (
+    compare_fields,
+    diagnose_warning,
+    parse_dataset,
+    parse_existing,
+    parse_header,
+    parse_job,
+    parse_shard_set,
+    workloads,
+)
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Condition, Status
 
@@ -35,7 +44,7 @@ def dataset(**members: Any) -> dict[str, Any]:
 
 
 def test_a_dataset_is_completed() -> None:
-    parsed = parse.dataset(dataset())
+    parsed = parse_dataset(dataset())
     assert parsed.key == ("maps", "airports")
     assert (parsed.uid, parsed.resource_version, parsed.generation) == ("uid-1", "41", 2)
     assert parsed.problem is None
@@ -48,7 +57,7 @@ def test_a_dataset_is_completed() -> None:
 
 def test_what_its_user_says_in_annotations() -> None:
     body = dataset(metadata=meta(annotations={names.REFRESH: "now", names.OPERATOR: "a/b"}, deletionTimestamp="x"))
-    parsed = parse.dataset(body)
+    parsed = parse_dataset(body)
     assert (parsed.refresh, parsed.assigned, parsed.deleting) == ("now", "a/b", True)
 
 
@@ -63,19 +72,19 @@ def test_what_its_user_says_in_annotations() -> None:
     ],
 )
 def test_a_spec_that_cannot_be_used_is_a_sentence(spec: Any, word: str) -> None:
-    parsed = parse.dataset(dataset(spec=spec))
+    parsed = parse_dataset(dataset(spec=spec))
     assert parsed.parsed is None
     assert word in (parsed.problem or "")
     assert "crds/" not in (parsed.problem or "")
 
 
 def test_a_name_that_no_pod_can_have_is_a_problem() -> None:
-    assert "name" in (parse.dataset(dataset(metadata=meta(name="a.b"))).problem or "")
+    assert "name" in (parse_dataset(dataset(metadata=meta(name="a.b"))).problem or "")
 
 
 def test_fields_of_a_newer_crd_are_left_out() -> None:
     newer = {**SPEC, "shine": True, "key": {"columns": ["iata"], "polish": [{"a": 1}]}}
-    parsed = parse.dataset(dataset(spec=newer))
+    parsed = parse_dataset(dataset(spec=newer))
     assert parsed.problem is None
     assert "shine" not in parsed.spec
     assert "polish" not in parsed.spec["key"]
@@ -83,29 +92,29 @@ def test_fields_of_a_newer_crd_are_left_out() -> None:
 
 def test_free_maps_are_kept() -> None:
     selector = {"topology.kubernetes.io/zone": "a"}
-    assert parse.dataset(dataset(spec={**SPEC, "scheduling": {"nodeSelector": selector}})).spec["scheduling"] == {
+    assert parse_dataset(dataset(spec={**SPEC, "scheduling": {"nodeSelector": selector}})).spec["scheduling"] == {
         "nodeSelector": selector
     }
 
 
 def test_an_unchanged_spec_is_not_checked_again() -> None:
-    before = parse.dataset(dataset())
-    after = parse.dataset(dataset(metadata=meta(resourceVersion="42"), status={"lastGeneration": 3}), before)
+    before = parse_dataset(dataset())
+    after = parse_dataset(dataset(metadata=meta(resourceVersion="42"), status={"lastGeneration": 3}), before)
     assert after.parsed is before.parsed
     assert (after.resource_version, after.status.last_generation) == ("42", 3)
-    changed = parse.dataset(dataset(metadata=meta(generation=3), spec={**SPEC, "shards": 4}), before)
+    changed = parse_dataset(dataset(metadata=meta(generation=3), spec={**SPEC, "shards": 4}), before)
     assert changed.spec["shards"] == 4
-    other = parse.dataset(dataset(metadata=meta(uid="uid-2"), spec={**SPEC, "shards": 5}), before)
+    other = parse_dataset(dataset(metadata=meta(uid="uid-2"), spec={**SPEC, "shards": 5}), before)
     assert other.spec["shards"] == 5
 
 
 def test_the_status_comes_back() -> None:
     status = Status(conditions=(Condition("Ready", "True", "Serving", "It serves."),), last_rollout=4)
-    assert parse.dataset(dataset(status=status.to_json())).status == status
+    assert parse_dataset(dataset(status=status.to_json())).status == status
 
 
 def test_a_status_that_cannot_be_read_is_a_problem_of_its_own() -> None:
-    parsed = parse.dataset(dataset(status={"lastGeneration": "three"}))
+    parsed = parse_dataset(dataset(status={"lastGeneration": "three"}))
     assert parsed.status_problem is not None
     assert parsed.parsed is not None
 
@@ -144,7 +153,7 @@ def condition(kind: str, reason: str, status: str = "True") -> dict[str, Any]:
     ],
 )
 def test_jobs(conditions: list[dict[str, Any]], state: Any, reason: str | None) -> None:
-    parsed = parse.job(job(conditions))
+    parsed = parse_job(job(conditions))
     assert (parsed.state, parsed.failure.reason if parsed.failure else None) == (state, reason)
     assert parsed.ref == Ref("Job", "airports-g3-build", "uid-1")
     assert (parsed.generation, parsed.digest) == ("g3", "0123456789abcdef")
@@ -153,7 +162,7 @@ def test_jobs(conditions: list[dict[str, Any]], state: Any, reason: str | None) 
 def test_a_job_that_nobody_has_looked_at_yet() -> None:
     body = job([])
     del body["status"]
-    assert parse.job(body) == BuildJob(
+    assert parse_job(body) == BuildJob(
         Ref("Job", "airports-g3-build", "uid-1"), "g3", "0123456789abcdef", state="Running"
     )
 
@@ -166,19 +175,19 @@ def test_a_shards_servers() -> None:
         "status": {"observedGeneration": 2, "replicas": 3, "readyReplicas": 2, "availableReplicas": 2},
     }
     ref = Ref("StatefulSet", "airports-r2-s13", "uid-1")
-    assert parse.shard_set(body) == ShardSet(ref, "r2", "", 13, digest="", replicas=3, ready=2)
+    assert parse_shard_set(body) == ShardSet(ref, "r2", "", 13, digest="", replicas=3, ready=2)
 
 
 def test_readiness_that_is_not_of_the_newest_spec_does_not_count() -> None:
     body = {"metadata": meta(), "spec": {}, "status": {"observedGeneration": 1, "readyReplicas": 2}}
-    parsed = parse.shard_set(body)
+    parsed = parse_shard_set(body)
     assert (parsed.replicas, parsed.ready, parsed.shard) == (1, 0, -1)
 
 
 def test_others_are_their_digest() -> None:
     body = {"metadata": meta(annotations={names.DIGEST: "d"}, labels={names.ROLLOUT: "r1"}, deletionTimestamp="now")}
     body["metadata"].pop("managedFields")  # nobody says which fields are ours
-    assert parse.existing("Service", body) == Existing(Ref("Service", "airports", "uid-1"), "d", "r1", deleting=True)
+    assert parse_existing("Service", body) == Existing(Ref("Service", "airports", "uid-1"), "d", "r1", deleting=True)
 
 
 def applied(**spec: Any) -> dict[str, Any]:
@@ -198,15 +207,15 @@ def applied(**spec: Any) -> dict[str, Any]:
 
 
 def test_fields_are_compared_again_only_after_a_change_of_what_is_not_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = parse.compare(applied())
+    before = compare_fields(applied())
     assert before.changed == ""
     after = applied()
     after["metadata"] |= {"resourceVersion": "42"}
     after["status"] = {"readyReplicas": 2}
     with monkeypatch.context() as patch:
         patch.setattr(workloads, "held_fields", lambda body: pytest.fail("they are hashed again"))
-        assert parse.compare(after, before) == before
-        assert parse.compare({"metadata": meta()}, before).changed == "", "not ours"
+        assert compare_fields(after, before) == before
+        assert compare_fields({"metadata": meta()}, before).changed == "", "not ours"
 
 
 def take_label(body: dict[str, Any]) -> None:
@@ -228,11 +237,11 @@ def take_spec(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("take", [take_label, take_owner, take_field, take_spec])
 def test_what_is_changed_without_a_new_generation_is_noticed(take: Callable[[dict[str, Any]], None]) -> None:
-    before, body = parse.compare(applied()), applied()
+    before, body = compare_fields(applied()), applied()
     take(body)
-    after = parse.compare(body, before)
-    assert after.changed == parse.compare(body).changed != ""
-    assert parse.compare(applied(), after) == before, "and that it was changed back"
+    after = compare_fields(body, before)
+    assert after.changed == compare_fields(body).changed != ""
+    assert compare_fields(applied(), after) == before, "and that it was changed back"
 
 
 def test_a_deployment_that_may_not_make_pods() -> None:
@@ -241,7 +250,7 @@ def test_a_deployment_that_may_not_make_pods() -> None:
         "used: requests.cpu=1, limited: requests.cpu=1"
     )
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
-    parsed = parse.existing("Deployment", {"metadata": meta(), "status": {"conditions": [failure]}})
+    parsed = parse_existing("Deployment", {"metadata": meta(), "status": {"conditions": [failure]}})
     assert parsed.trouble is not None
     assert parsed.trouble.reason == reasons.QUOTA_EXCEEDED
     assert "limited: requests.cpu=1" in parsed.trouble.message
@@ -249,7 +258,7 @@ def test_a_deployment_that_may_not_make_pods() -> None:
 
 
 def test_a_header_without_the_usual_members() -> None:
-    head = parse.header({"metadata": {"name": "a", "uid": "u", "labels": None, "ownerReferences": None}})
+    head = parse_header({"metadata": {"name": "a", "uid": "u", "labels": None, "ownerReferences": None}})
     assert (head.namespace, head.dataset, head.owner_uid, head.created.year) == ("", "", "", 1970)
 
 
@@ -284,7 +293,7 @@ def test_a_header_without_the_usual_members() -> None:
     ],
 )
 def test_a_quota_is_answered_by_the_field_to_set(kind: str, message: str, remedy: str) -> None:
-    found = trouble.warned(kind, "x", "FailedCreate", message)
+    found = diagnose_warning(kind, "x", "FailedCreate", message)
     assert found is not None
     assert found.reason == "QuotaExceeded"
     assert found.message.endswith(f"; {remedy}")

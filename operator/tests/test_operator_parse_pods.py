@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from lookupdb_operator import names, parse
+from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
+from lookupdb_operator.parse import awaits_images, diagnose_warning, parse_build_result, parse_pod
 from lookupdb_operator.plan import reasons
 
 IMAGE = "registry.example/lookupdb:0.1.0"
@@ -80,7 +81,7 @@ def unscheduled(message: str) -> Json:
 
 
 def trouble(status: Json, component: str = names.SHARDS, **meta: Any) -> Trouble:
-    found = parse.pod(pod(status, component, **meta)).trouble
+    found = parse_pod(pod(status, component, **meta)).trouble
     assert found is not None
     return found
 
@@ -93,7 +94,7 @@ def test_a_serving_pod() -> None:
     }
     status = {"phase": "Running", "podIP": "10.244.1.6", "conditions": conditions(Ready="True")}
     status["containerStatuses"] = [container(RUNNING, ended(137, "OOMKilled"), ready=True)]
-    parsed = parse.pod(pod(status, labels=labels))
+    parsed = parse_pod(pod(status, labels=labels))
     assert (parsed.name, parsed.uid, parsed.component, parsed.ip) == ("airports-x", "uid-9", "shard", "10.244.1.6")
     assert (parsed.rollout, parsed.shard, parsed.generation) == ("r2", 0, "g3")
     assert parsed.ready
@@ -101,16 +102,16 @@ def test_a_serving_pod() -> None:
 
 
 def test_a_router() -> None:
-    parsed = parse.pod(pod({"phase": "Running"}, names.ROUTER, annotations={names.TABLE_VERSION: "4"}))
+    parsed = parse_pod(pod({"phase": "Running"}, names.ROUTER, annotations={names.TABLE_VERSION: "4"}))
     assert (parsed.component, parsed.table_version, parsed.shard, parsed.ready) == ("router", "4", -1, False)
 
 
 def test_a_pod_that_nobody_has_looked_at_yet() -> None:
     body = pod({})
     del body["status"]
-    parsed = parse.pod(body)
+    parsed = parse_pod(body)
     assert (parsed.phase, parsed.ready, parsed.trouble, parsed.ip) == ("Pending", False, None, "")
-    assert parse.waiting({**body, "status": {"phase": "Pending"}})
+    assert awaits_images({**body, "status": {"phase": "Pending"}})
 
 
 @pytest.mark.parametrize(
@@ -265,9 +266,9 @@ def test_a_shard_that_cannot_be_fetched(said: str, reason: str, told: str) -> No
 
 
 def test_fetching_is_no_trouble() -> None:
-    assert parse.pod(pod(with_fetch(RUNNING))).trouble is None
+    assert parse_pod(pod(with_fetch(RUNNING))).trouble is None
     fetched = with_fetch(ended(0, "Completed"), ended(5))
-    assert parse.pod(pod(fetched)).trouble is None
+    assert parse_pod(pod(fetched)).trouble is None
 
 
 @pytest.mark.parametrize(
@@ -320,7 +321,7 @@ def test_a_pod_that_is_drained_away() -> None:
         "message": "Eviction API",
     }
     status = {"phase": "Running", "conditions": [*conditions(), target], "containerStatuses": [container(RUNNING)]}
-    assert parse.pod(pod(status)).trouble is None, "it may yet stay"
+    assert parse_pod(pod(status)).trouble is None, "it may yet stay"
     assert trouble(status, deletionTimestamp="2026-03-01T12:00:00Z").reason == reasons.EVICTED
 
 
@@ -342,17 +343,17 @@ RESULT: Json = {
 def test_a_builders_result() -> None:
     text = orjson.dumps(RESULT).decode()
     status = with_main(ended(0, "Completed", text), phase="Succeeded")
-    parsed = parse.pod(pod(status, names.BUILDER))
+    parsed = parse_pod(pod(status, names.BUILDER))
     assert parsed.trouble is None
     assert parsed.result == BuildResult(
         "built", "g3", "f", 7698, 1000, 600, built_at="2026-03-01T12:00:00Z", exit_code=0, reason="Built"
     )
-    assert parse.pod(pod(status, names.SHARDS)).result is None
+    assert parse_pod(pod(status, names.SHARDS)).result is None
 
 
 def test_a_failed_builders_result_is_what_went_wrong() -> None:
     text = orjson.dumps(RESULT | {"outcome": "failed", "generation": None, "exitCode": 3, "message": "row 3"}).decode()
-    parsed = parse.pod(pod(with_main(ended(3, message=text), phase="Failed"), names.BUILDER))
+    parsed = parse_pod(pod(with_main(ended(3, message=text), phase="Failed"), names.BUILDER))
     assert parsed.trouble is None
     assert parsed.result is not None
     assert (parsed.result.outcome, parsed.result.generation, parsed.result.message) == ("failed", "", "row 3")
@@ -373,7 +374,7 @@ def test_a_failed_builders_result_is_what_went_wrong() -> None:
     ],
 )
 def test_what_is_no_result(message: str | None) -> None:
-    assert parse.parse_build_result(message) is None
+    assert parse_build_result(message) is None
 
 
 def test_a_builder_without_a_result() -> None:
@@ -392,7 +393,7 @@ def test_a_builder_without_a_result() -> None:
     ],
 )
 def test_what_only_events_can_explain(status: Json, expected: bool) -> None:
-    assert parse.waiting(pod(status)) is expected
+    assert awaits_images(pod(status)) is expected
 
 
 @pytest.mark.parametrize(
@@ -452,7 +453,7 @@ def test_what_only_events_can_explain(status: Json, expected: bool) -> None:
     ],
 )
 def test_warnings(reason: str, message: str, expected: str, told: str) -> None:
-    found = parse.warned("Job", "x", reason, message)
+    found = diagnose_warning("Job", "x", reason, message)
     assert found is not None
     assert found.reason == expected
     assert told in found.message
@@ -470,7 +471,7 @@ def test_warnings(reason: str, message: str, expected: str, told: str) -> None:
     ],
 )
 def test_warnings_that_pass_or_are_told_better_elsewhere(reason: str, message: str) -> None:
-    assert parse.warned("Pod", "x", reason, message) is None
+    assert diagnose_warning("Pod", "x", reason, message) is None
 
 
 def test_sentences_are_bounded() -> None:
@@ -492,4 +493,4 @@ def test_when_a_pod_that_is_being_deleted_counts_as_lost(
     at = "2026-03-01T{}Z".format
     ready = {"type": "Ready", "status": "False" if unready else "True", "lastTransitionTime": at(unready or "11:00:00")}
     body = pod({"conditions": [ready]}, **({"deletionTimestamp": at(deleted)} if deleted else {}))
-    assert parse.pod(body).lost_at == (datetime.fromisoformat(at(lost)) if lost else None)
+    assert parse_pod(body).lost_at == (datetime.fromisoformat(at(lost)) if lost else None)

@@ -13,10 +13,10 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 from operator_support.running import until
 
-from lookupdb_operator import kinds, parse, reflector
+from lookupdb_operator import kinds, reflector
 from lookupdb_operator.api import Api, Refused, Unreachable
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.parse import Header
+from lookupdb_operator.parse import Header, parse_header
 from lookupdb_operator.reflector import Reflector
 
 Json = dict[str, Any]
@@ -161,7 +161,7 @@ async def test_a_watch_that_fell_behind_lists_anew_and_says_what_is_gone() -> No
         server.events = [[GONE]]
         async with reflecting(api, sink):
             await until(lambda: len(server.watched_from) >= 1, "the watch")
-            sink.before = {"uid-a": parse.header(pod("a", 5))}
+            sink.before = {"uid-a": parse_header(pod("a", 5))}
             await until(lambda: "12" in server.watched_from, "the watch of the new list")
     assert sink.told == ["changed a 5", "changed b 11", "gone a"]
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from operator_support.plan_given import applied, condition, says, serving
 
-from lookupdb_operator import manifests, names, parse, repairs
+from lookupdb_operator import manifests, names, repairs
 from lookupdb_operator.model import Contest, Dataset, Existing, Manifest, Observed, Ref
+from lookupdb_operator.parse import parse_existing
 from lookupdb_operator.repairs import Repairs
 
 KEY = ("shop", "airports")
@@ -130,7 +131,7 @@ def test_who_changes_an_object_stands_in_its_managed_fields(entries: list[dict[s
         },
         "spec": {"type": "ClusterIP"},
     }
-    assert parse.existing("Service", body).changed_by == by
+    assert parse_existing("Service", body).changed_by == by
 
 
 class TestAContest:

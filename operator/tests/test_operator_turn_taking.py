@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from lookupdb import spec
-from lookupdb_operator import parse
 from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Observed, Plan
+from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import Build, Status, Ticket
 from lookupdb_operator.turn_taking import TurnTaking
@@ -30,7 +30,7 @@ def dataset(name: str, status: Status = SETTLED) -> Dataset:
         "metadata": {"namespace": "shop", "name": name, "uid": name},
         "spec": {"source": {"url": "s3://data/a.csv"}, "key": {"columns": ["id"]}},
     }
-    return replace(parse.dataset(body), status=status)
+    return replace(parse_dataset(body), status=status)
 
 
 @dataclass

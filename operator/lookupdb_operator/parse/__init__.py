@@ -1,25 +1,25 @@
-"""From the API server's JSON to ``model``: pure, forgiving of what is absent; what is wrong is told in sentences."""
+"""From the API server's JSON to ``model``: pure, forgiving of what is absent; what is wrong is said in sentences."""
 
 from __future__ import annotations
 
 from lookupdb_operator.parse.build_result import parse_build_result
-from lookupdb_operator.parse.dataset import dataset
-from lookupdb_operator.parse.header import Header, header
-from lookupdb_operator.parse.pods import pod, waiting
-from lookupdb_operator.parse.trouble import warned
-from lookupdb_operator.parse.workloads import Drift, compare, existing, job, shard_set
+from lookupdb_operator.parse.dataset import parse_dataset
+from lookupdb_operator.parse.header import Header, parse_header
+from lookupdb_operator.parse.messages import diagnose_warning
+from lookupdb_operator.parse.pods import awaits_images, parse_pod
+from lookupdb_operator.parse.workloads import Drift, compare_fields, parse_existing, parse_job, parse_shard_set
 
 __all__ = [
     "Drift",
     "Header",
-    "compare",
-    "dataset",
-    "existing",
-    "header",
-    "job",
+    "awaits_images",
+    "compare_fields",
+    "diagnose_warning",
     "parse_build_result",
-    "pod",
-    "shard_set",
-    "waiting",
-    "warned",
+    "parse_dataset",
+    "parse_existing",
+    "parse_header",
+    "parse_job",
+    "parse_pod",
+    "parse_shard_set",
 ]

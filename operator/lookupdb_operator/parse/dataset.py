@@ -10,26 +10,26 @@ from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.model import Dataset
-from lookupdb_operator.parse.header import Body, annotations_of, deleting, header
+from lookupdb_operator.parse.header import Body, annotations_of, is_deleting, parse_header
 from lookupdb_operator.status import Status
 
 
-def dataset(body: Body, before: Dataset | None = None) -> Dataset:
-    """The dataset ``body``. ``before``, as it was last parsed, saves checking a spec that has not changed."""
-    head, meta = header(body), body["metadata"]
-    generation = int(meta.get("generation") or 0)
+def parse_dataset(body: Body, before: Dataset | None = None) -> Dataset:
+    """The LookupDataset ``body``. ``before``, as it was last parsed, saves checking a spec that has not changed."""
+    header = parse_header(body)
+    generation = int(body["metadata"].get("generation") or 0)
     # The metadata.generation of one uid changes whenever its spec does.
-    if before is not None and before.uid == head.uid and before.generation == generation > 0:
+    if before is not None and before.uid == header.uid and before.generation == generation > 0:
         completed, parsed, problem, renderings = before.spec, before.parsed, before.problem, before.renderings
     else:
-        completed, parsed, problem = _checked(body)
+        completed, parsed, problem = _complete_spec(body)
         renderings = {}
-    status, status_problem = _status(body)
+    status, status_problem = _parse_status(body)
     return Dataset(
-        namespace=head.namespace,
-        name=head.name,
-        uid=head.uid,
-        resource_version=head.resource_version,
+        namespace=header.namespace,
+        name=header.name,
+        uid=header.uid,
+        resource_version=header.resource_version,
         generation=generation,
         spec=completed,
         parsed=parsed,
@@ -38,45 +38,45 @@ def dataset(body: Body, before: Dataset | None = None) -> Dataset:
         status_problem=status_problem,
         refresh=annotations_of(body).get(names.REFRESH) or "",
         assigned=annotations_of(body).get(names.OPERATOR) or "",
-        deleting=deleting(body),
+        deleting=is_deleting(body),
         renderings=renderings,
     )
 
 
-def _checked(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | None]:
+def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | None]:
     """The completed spec, the same parsed, and why it cannot be."""
     meta = body["metadata"]
-    given = body.get("spec") or {}
+    written = body.get("spec") or {}
     resource = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {member: meta[member] for member in ("namespace", "name", "uid") if member in meta},
-        "spec": _known(given, schema.resource_schema()["properties"]["spec"]),
+        "spec": _drop_unknown(written, schema.resource_schema()["properties"]["spec"]),
     }
     try:
         completed = schema.complete(resource)
         return completed["spec"], spec.parse_completed(completed), None
     except LookupdbError as error:
         # Without the hint, which names a file that people of a cluster do not have.
-        return given, None, error.message
+        return written, None, error.message
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        return given, None, f"the spec cannot be read: {type(error).__name__}: {error}"
+        return written, None, f"the spec cannot be read: {type(error).__name__}: {error}"
 
 
-def _known(value: Any, fields: Mapping[str, Any]) -> Any:
+def _drop_unknown(value: Any, fields: Mapping[str, Any]) -> Any:
     """``value`` without the fields that this operator does not know. A user's typo has been refused or dropped by the
     API server: what is left is of a newer CRD, whose defaults must not stop an operator that is not yet replaced."""
     properties = fields.get("properties")
     if isinstance(value, Mapping):
         if not properties:
             return dict(value)
-        return {name: _known(item, properties[name]) for name, item in value.items() if name in properties}
+        return {name: _drop_unknown(item, properties[name]) for name, item in value.items() if name in properties}
     if isinstance(value, list):
-        return [_known(item, fields.get("items") or {}) for item in value]
+        return [_drop_unknown(item, fields.get("items") or {}) for item in value]
     return value
 
 
-def _status(body: Body) -> tuple[Status, str | None]:
+def _parse_status(body: Body) -> tuple[Status, str | None]:
     try:
         return Status.from_json(body.get("status")), None
     except ValueError as error:

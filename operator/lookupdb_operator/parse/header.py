@@ -17,25 +17,25 @@ _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Of an object's metadata what is used."""
+    """The part of an object's metadata that is used."""
 
     namespace: str
     name: str
     uid: str
     resource_version: str
     dataset: str
-    """The dataset label."""
+    """The label with the dataset's name."""
     dataset_uid: str
     """The label with the dataset's uid."""
     owner_kind: str
     owner_name: str
     owner_uid: str
-    """Of its controller; empty for none."""
+    """Of its controller; empty when it has none."""
     created: datetime
 
 
-def header(body: Body) -> Header:
-    """Of any object. Raises KeyError when it has no name or no uid: then it is none."""
+def parse_header(body: Body) -> Header:
+    """The header of any object. Raises KeyError when ``body`` has no name or no uid: then it is no object."""
     meta = body["metadata"]
     owners = meta.get("ownerReferences") or ()
     owner: Mapping[str, Any] = next((reference for reference in owners if reference.get("controller")), {})
@@ -44,16 +44,16 @@ def header(body: Body) -> Header:
         name=meta["name"],
         uid=meta["uid"],
         resource_version=meta.get("resourceVersion") or "",
-        dataset=labels(body).get(names.DATASET) or "",
-        dataset_uid=labels(body).get(names.DATASET_UID) or "",
+        dataset=labels_of(body).get(names.DATASET) or "",
+        dataset_uid=labels_of(body).get(names.DATASET_UID) or "",
         owner_kind=owner.get("kind") or "",
         owner_name=owner.get("name") or "",
         owner_uid=owner.get("uid") or "",
-        created=moment(meta.get("creationTimestamp")),
+        created=parse_time(meta.get("creationTimestamp")),
     )
 
 
-def labels(body: Body) -> Mapping[str, str]:
+def labels_of(body: Body) -> Mapping[str, str]:
     """The object's labels."""
     return body["metadata"].get("labels") or {}
 
@@ -63,29 +63,29 @@ def annotations_of(body: Body) -> Mapping[str, str]:
     return body["metadata"].get("annotations") or {}
 
 
-def deleting(body: Body) -> bool:
+def is_deleting(body: Body) -> bool:
     """Whether the object's deletion has begun."""
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
-def status(body: Body) -> Mapping[str, Any]:
-    """The object's status; empty for none."""
+def status_of(body: Body) -> Mapping[str, Any]:
+    """The object's status; empty when it has none."""
     return body.get("status") or {}
 
 
-def condition(body: Body, kind: str) -> Mapping[str, Any]:
-    """The condition of type ``kind`` in the object's status; empty for none."""
-    conditions = status(body).get("conditions") or ()
+def condition_of(body: Body, kind: str) -> Mapping[str, Any]:
+    """The condition of type ``kind`` in the object's status; empty when there is none."""
+    conditions = status_of(body).get("conditions") or ()
     return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
-def number(text: str | None) -> int:
-    """A label's number; -1 for what is none."""
+def parse_number(text: str | None) -> int:
+    """The number that a label says; -1 when it says none."""
     return int(text) if text and text.isdecimal() else -1
 
 
-def moment(text: str | None) -> datetime:
-    """A time of the API server's; long ago for none."""
+def parse_time(text: str | None) -> datetime:
+    """A time as the API server writes it; long ago when there is none."""
     try:
         return datetime.fromisoformat(text or "")
     except ValueError:

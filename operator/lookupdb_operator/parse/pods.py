@@ -11,15 +11,15 @@ from lookupdb_operator.parse.build_result import parse_build_result
 from lookupdb_operator.parse.header import (
     Body,
     annotations_of,
-    condition,
-    deleting,
-    header,
-    labels,
-    moment,
-    number,
-    status,
+    condition_of,
+    is_deleting,
+    labels_of,
+    parse_header,
+    parse_number,
+    parse_time,
+    status_of,
 )
-from lookupdb_operator.parse.pod_trouble import container_statuses, diagnose_pod
+from lookupdb_operator.parse.pod_diagnosis import container_statuses, diagnose_pod
 
 _NODE_AWAY: Final = timedelta(minutes=5)
 """How long a pod must not have been ready: as long as Kubernetes waits before it deletes the pods of such a node."""
@@ -27,51 +27,51 @@ _SLOW_KUBELET: Final = timedelta(seconds=30)
 """How much later than its grace ends a pod may be gone on a busy node."""
 
 
-def pod(body: Body) -> Pod:
-    """A pod of a dataset's."""
-    head, pod_status, marked = header(body), status(body), labels(body)
-    component = marked.get(names.COMPONENT) or ""
-    result = _result(body) if component == names.BUILDER else None
+def parse_pod(body: Body) -> Pod:
+    """The pod ``body`` of some dataset."""
+    header, status, labels = parse_header(body), status_of(body), labels_of(body)
+    component = labels.get(names.COMPONENT) or ""
+    result = _parse_result(body) if component == names.BUILDER else None
     return Pod(
-        name=head.name,
-        uid=head.uid,
+        name=header.name,
+        uid=header.uid,
         component=component,
-        ip=pod_status.get("podIP") or "",
-        rollout=marked.get(names.ROLLOUT) or "",
-        shard=number(marked.get(names.SHARD)),
-        generation=marked.get(names.GENERATION) or "",
+        ip=status.get("podIP") or "",
+        rollout=labels.get(names.ROLLOUT) or "",
+        shard=parse_number(labels.get(names.SHARD)),
+        generation=labels.get(names.GENERATION) or "",
         table_version=annotations_of(body).get(names.TABLE_VERSION) or "",
-        phase=pod_status.get("phase") or "Pending",
-        ready=condition(body, "Ready").get("status") == "True",
-        deleting=deleting(body),
+        phase=status.get("phase") or "Pending",
+        ready=condition_of(body, "Ready").get("status") == "True",
+        deleting=is_deleting(body),
         lost_at=_lost_at(body),
         trouble=diagnose_pod(body, component, result),
         result=result,
     )
 
 
-def _lost_at(body: Body) -> datetime | None:
-    """When the kubelet of a pod that is being deleted counts as lost. A node controller makes pods unready whose node
-    does not answer; the API server notes as the time of deletion when their grace is over."""
-    ready = condition(body, "Ready")
-    if not deleting(body) or ready.get("status") == "True":
-        return None
-    unready_since = moment(ready.get("lastTransitionTime") or body["metadata"].get("creationTimestamp"))
-    grace_over = moment(body["metadata"]["deletionTimestamp"])
-    return max(unready_since + _NODE_AWAY, grace_over + _SLOW_KUBELET)
-
-
-def waiting(body: Body) -> bool:
+def awaits_images(body: Body) -> bool:
     """Whether the kubelet has not come as far as the pod's images yet: volumes and network are not there. Why not is
     in events alone."""
-    if status(body).get("phase") != "Pending" or condition(body, "PodReadyToStartContainers").get("status") == "True":
+    is_pending = status_of(body).get("phase") == "Pending"
+    if not is_pending or condition_of(body, "PodReadyToStartContainers").get("status") == "True":
         return False
     return not any((container.get("state") or {}).get("running") for container in container_statuses(body))
 
 
-def _result(body: Body) -> BuildResult | None:
-    for container in status(body).get("containerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated")
-        if ended:
-            return parse_build_result(ended.get("message"))
-    return None
+def _lost_at(body: Body) -> datetime | None:
+    """When the kubelet of a pod that is being deleted counts as lost. A node controller makes pods unready whose node
+    does not answer; the API server notes as the time of deletion when their grace is over."""
+    ready = condition_of(body, "Ready")
+    if not is_deleting(body) or ready.get("status") == "True":
+        return None
+    unready_since = parse_time(ready.get("lastTransitionTime") or body["metadata"].get("creationTimestamp"))
+    grace_over = parse_time(body["metadata"]["deletionTimestamp"])
+    return max(unready_since + _NODE_AWAY, grace_over + _SLOW_KUBELET)
+
+
+def _parse_result(body: Body) -> BuildResult | None:
+    """What the first container of a builder's pod that has ended says in its termination message."""
+    states = (container.get("state") or {} for container in status_of(body).get("containerStatuses") or ())
+    terminated = next((state["terminated"] for state in states if state.get("terminated")), None)
+    return None if terminated is None else parse_build_result(terminated.get("message"))

@@ -8,9 +8,18 @@ from typing import Final, Literal
 from lookupdb_operator import names
 from lookupdb_operator.manifests import find_changer, fingerprint, held_fields
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet, Trouble
-from lookupdb_operator.parse import trouble
-from lookupdb_operator.parse.header import Body, annotations_of, condition, deleting, header, labels, number, status
-from lookupdb_operator.plan import reasons
+from lookupdb_operator.parse import causes
+from lookupdb_operator.parse.header import (
+    Body,
+    annotations_of,
+    condition_of,
+    is_deleting,
+    labels_of,
+    parse_header,
+    parse_number,
+    status_of,
+)
+from lookupdb_operator.parse.messages import diagnose_warning
 
 _DEADLINE: Final = "DeadlineExceeded"
 
@@ -28,82 +37,87 @@ class Drift:
     """Which other manager has set its number of pods, or changed it last."""
 
 
-def job(body: Body) -> BuildJob:
-    """A build's Job."""
-    head = header(body)
-    failed = condition(body, "Failed")
-    state: Literal["Running", "Succeeded", "Failed"] = "Running"
-    if condition(body, "Complete").get("status") == "True":
-        state = "Succeeded"
-    elif failed.get("status") == "True":
-        state = "Failed"
-    # That its pod failed (BackoffLimitExceeded) is not why it failed: the pod tells.
-    failure = None
-    if state == "Failed" and failed.get("reason") == _DEADLINE:
-        seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
-        failure = Trouble(
-            reasons.DEADLINE_EXCEEDED,
-            f"the build took longer than {seconds} seconds and was ended; raise spec.build.deadlineSeconds",
-        )
+def parse_job(body: Body) -> BuildJob:
+    """The Job ``body`` of a build."""
+    header = parse_header(body)
+    state = _job_state(body)
     return BuildJob(
-        ref=Ref("Job", head.name, head.uid),
-        generation=labels(body).get(names.GENERATION) or "",
+        ref=Ref("Job", header.name, header.uid),
+        generation=labels_of(body).get(names.GENERATION) or "",
         digest=annotations_of(body).get(names.DIGEST) or "",
         state=state,
-        failure=failure,
-        deleting=deleting(body),
+        failure=_diagnose_job(body) if state == "Failed" else None,
+        deleting=is_deleting(body),
     )
 
 
-def shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
-    """A shard's StatefulSet; ``drift`` when it is known."""
-    head, held, drift = header(body), status(body), drift or compare(body)
-    seen = int(held.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
+def _job_state(body: Body) -> Literal["Running", "Succeeded", "Failed"]:
+    if condition_of(body, "Complete").get("status") == "True":
+        return "Succeeded"
+    return "Failed" if condition_of(body, "Failed").get("status") == "True" else "Running"
+
+
+def _diagnose_job(body: Body) -> Trouble | None:
+    """Why a Job failed, if its pod does not tell: that the pod failed (BackoffLimitExceeded) is not why."""
+    if condition_of(body, "Failed").get("reason") != _DEADLINE:
+        return None
+    seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
+    return causes.JOB_TOO_LONG.trouble(seconds=str(seconds))
+
+
+def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
+    """The StatefulSet ``body`` of a shard; ``drift`` when it is known."""
+    header, status, labels, drift = parse_header(body), status_of(body), labels_of(body), drift or compare_fields(body)
+    is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
     return ShardSet(
-        ref=Ref("StatefulSet", head.name, head.uid),
-        rollout=labels(body).get(names.ROLLOUT) or "",
-        generation=labels(body).get(names.GENERATION) or "",
-        shard=number(labels(body).get(names.SHARD)),
+        ref=Ref("StatefulSet", header.name, header.uid),
+        rollout=labels.get(names.ROLLOUT) or "",
+        generation=labels.get(names.GENERATION) or "",
+        shard=parse_number(labels.get(names.SHARD)),
         digest=annotations_of(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
-        ready=int(held.get("readyReplicas") or 0) if seen else 0,
+        ready=int(status.get("readyReplicas") or 0) if is_present else 0,
         changed=drift.changed,
         changed_by=drift.changed_by,
-        deleting=deleting(body),
+        deleting=is_deleting(body),
     )
 
 
-def existing(kind: str, body: Body, drift: Drift | None = None) -> Existing:
+def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existing:
     """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known."""
-    head, drift = header(body), drift or compare(body)
-    refused = condition(body, "ReplicaFailure") if kind == "Deployment" else {}
-    why = None
-    if refused.get("status") == "True":
-        why = trouble.warned("Deployment", head.name, refused.get("reason") or "", refused.get("message") or "")
+    header, labels, drift = parse_header(body), labels_of(body), drift or compare_fields(body)
     return Existing(
-        ref=Ref(kind, head.name, head.uid),
+        ref=Ref(kind, header.name, header.uid),
         digest=annotations_of(body).get(names.DIGEST) or "",
         changed=drift.changed,
         changed_by=drift.changed_by,
-        rollout=labels(body).get(names.ROLLOUT) or "",
-        generation=labels(body).get(names.GENERATION) or "",
-        table_version=max(0, number(annotations_of(body).get(names.TABLE_VERSION))),
+        rollout=labels.get(names.ROLLOUT) or "",
+        generation=labels.get(names.GENERATION) or "",
+        table_version=max(0, parse_number(annotations_of(body).get(names.TABLE_VERSION))),
         replicas=_replicas(body) if kind == "Deployment" else 0,
-        deleting=deleting(body),
-        trouble=why,
+        deleting=is_deleting(body),
+        trouble=_diagnose_deployment(body) if kind == "Deployment" else None,
     )
 
 
-def compare(body: Body, before: Drift | None = None) -> Drift:
-    """How ``body`` differs from what we wrote. ``before``, as another version of it did, saves hashing what has not
-    changed: most versions differ in their status alone."""
+def _diagnose_deployment(body: Body) -> Trouble | None:
+    failure = condition_of(body, "ReplicaFailure")
+    if failure.get("status") != "True":
+        return None
+    name = parse_header(body).name
+    return diagnose_warning("Deployment", name, failure.get("reason") or "", failure.get("message") or "")
+
+
+def compare_fields(body: Body, before: Drift | None = None) -> Drift:
+    """How ``body`` differs from what we wrote. ``before``, the drift of an earlier version of it, saves hashing what
+    has not changed: most versions differ in their status alone."""
     if not annotations_of(body).get(names.DIGEST):
         return Drift()
     mark = fingerprint(body)
     if before is not None and before.fingerprint == mark:
         return before
-    held = held_fields(body)
-    changed = "" if held is None or held == annotations_of(body).get(names.FIELDS) else held
+    fields = held_fields(body)
+    changed = "" if fields is None or fields == annotations_of(body).get(names.FIELDS) else fields
     return Drift(mark, changed, find_changer(body, is_changed=bool(changed)))
 
 

@@ -1,0 +1,92 @@
+"""Every cause that keeps something from getting on, with the sentence that people read: the one table of them.
+
+A sentence says what was found, where, and what to do. It holds nothing that changes by itself (back-off times, counts,
+random names of pods that were never made), because each new sentence is a write of the status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lookupdb_operator.model import Trouble
+from lookupdb_operator.plan import reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause: its reason, and its sentence with places for the facts."""
+
+    reason: str
+    sentence: str
+
+    def trouble(self, **facts: str) -> Trouble:
+        """The cause as it was found, with its ``facts`` in place."""
+        return Trouble(self.reason, self.sentence.format(**facts))
+
+
+# A workload may not make its pods.
+QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} may not make its pods: {why}; {remedy}")
+PODS_REFUSED: Final = Cause(
+    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; see what the namespace's policies allow"
+)
+
+# A pod is not placed.
+UNSCHEDULABLE: Final = Cause(
+    reasons.UNSCHEDULABLE, "no node takes pod {pod}: {why}; add nodes, or change resources or spec.scheduling"
+)
+CLAIM_UNBOUND: Final = Cause(
+    reasons.VOLUME_MISSING,
+    "pod {pod} waits for its volume: {why}; create the claim, or correct spec.source.volume",
+)
+
+# A pod is placed, and lacks something to start with.
+SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
+VOLUME_MISSING: Final = Cause(
+    reasons.VOLUME_MISSING, "pod {pod} needs {missing}; create it, or correct spec.source.volume"
+)
+MOUNT_FAILED: Final = Cause(
+    reasons.VOLUME_MISSING,
+    "a volume of pod {pod} cannot be mounted: {why}; see what spec.source.volume names",
+)
+IMAGE_PULL_FAILED: Final = Cause(
+    reasons.IMAGE_PULL_FAILED, "image {image} of pod {pod} cannot be pulled{why}; correct the image or imagePullSecrets"
+)
+SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
+START_FAILED: Final = Cause(
+    reasons.CRASH_LOOPING, "container {container} of pod {pod} cannot be started: {why}; correct the image"
+)
+
+# Kubernetes ended it.
+JOB_TOO_LONG: Final = Cause(
+    reasons.DEADLINE_EXCEEDED,
+    "the build took longer than {seconds} seconds and was ended; raise spec.build.deadlineSeconds",
+)
+POD_TOO_LONG: Final = Cause(
+    reasons.DEADLINE_EXCEEDED, "pod {pod} took too long and was ended; raise spec.build.deadlineSeconds"
+)
+DISK_EXCEEDED: Final = Cause(reasons.OUT_OF_DISK, "pod {pod} was evicted: {why}; raise {field}")
+EVICTED: Final = Cause(reasons.EVICTED, "pod {pod} was ended by its cluster: {why}; another one takes its place")
+CONTAINER_LOST: Final = Cause(reasons.EVICTED, "container {container} of pod {pod} was lost by its node")
+OUT_OF_MEMORY: Final = Cause(
+    reasons.OUT_OF_MEMORY,
+    "container {container} of pod {pod} was killed{how} for using more memory than its limit{limit};"
+    " raise {field}.limits.memory",
+)
+
+# It ended by itself.
+BUILD_FAILED: Final = Cause(reasons.BUILD_FAILED, "pod {pod} ended without a result ({how}); look at its log")
+CRASH_LOOPING: Final = Cause(reasons.CRASH_LOOPING, "container {container} of pod {pod} ended ({how}); look at its log")
+FETCH_FAILED: Final = Cause(reasons.FETCH_FAILED, "pod {pod} cannot fetch its shard ({how}); it tries again")
+FETCH_FAILURES: Final = {
+    reason: Cause(reason, FETCH_FAILED.sentence)
+    for reason in (
+        reasons.STORE_DENIED,
+        reasons.STORE_UNAVAILABLE,
+        reasons.OUT_OF_DISK,
+        reasons.NOT_ENOUGH_ROOM,
+        reasons.GENERATION_MISSING,
+        reasons.CORRUPT_FILE,
+    )
+}
+"""By the reason that the fetcher gives itself."""

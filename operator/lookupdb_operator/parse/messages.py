@@ -1,0 +1,125 @@
+"""What Kubernetes says in words, in events and conditions, told apart by pattern: each diagnosis is a cause of
+``causes``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from lookupdb_operator.model import Trouble
+from lookupdb_operator.parse import causes
+
+_MAX_CHARACTERS: Final = 600
+
+_REFUSED_POD: Final = re.compile(
+    r"^(Error creating: )?(create Pod \S+ in StatefulSet \S+ failed error: )?"
+    r"(pods \"[^\"]*\" is forbidden: |Pod \"[^\"]*\" is invalid: )?"
+)
+"""How a controller begins to say that it may not make a pod."""
+_QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
+_AMOUNT: Final = re.compile(r"(?:(?:limits|requests)\.)?(?:cpu|memory|ephemeral-storage|hugepages-\w+)\b")
+_RESOURCE_FIELDS: Final = {
+    "Job": "spec.build.resources",
+    "StatefulSet": "spec.serving.resources",
+    "Deployment": "spec.router.resources",
+}
+"""By the kind that makes the pods, the field that says what they need."""
+_MISSING: Final = re.compile(r"(?P<kind>secret|configmap|persistentvolumeclaim) \"(?P<name>[^\"]+)\" not found", re.I)
+_MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
+_NO_HELP: Final = re.compile(
+    r"(?:[.,]? *(?:no new claims to deallocate|preemption: .*|(?<=not found\.) not found))+$", re.S
+)
+"""What the scheduler tried instead."""
+_PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
+_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
+_PULL_PREFIX: Final = re.compile(
+    r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
+)
+_VOLATILE: Final = re.compile(
+    r" \(pod: \"[^\"]*\", container: \S+\)|\"?\b[0-9a-f]{64}\b\"?|(?<=[0-9\]]):[0-9]{4,5}(?=->)"
+)
+"""Uids of pods, names of sandboxes, and the ports that a failed connection came from."""
+
+
+def diagnose_warning(kind: str, name: str, reason: str, message: str) -> Trouble | None:
+    """What a Warning event, or a condition, says about the object ``name``; None when that is nothing to act upon, or
+    when the object's own status tells it better."""
+    match reason:
+        case "FailedCreate":
+            return _diagnose_refused_pods(kind, name, message)
+        case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" if not _PASSING.search(message):
+            return diagnose_mount(name, message)
+        case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
+            return causes.SANDBOX_FAILED.trouble(pod=name, why=_shorten_stable(message))
+    return None
+
+
+def diagnose_scheduling(pod: str, message: str) -> Trouble:
+    """What the scheduler says of a pod that it has not placed."""
+    is_claim_unbound = "unbound immediate PersistentVolumeClaims" in message or any(_find_missing(message))
+    cause = causes.CLAIM_UNBOUND if is_claim_unbound else causes.UNSCHEDULABLE
+    return cause.trouble(pod=pod, why=shorten(_NO_HELP.sub("", message)))
+
+
+def diagnose_mount(pod: str, message: str) -> Trouble:
+    """What the kubelet says of a Secret, ConfigMap or claim that it cannot mount into a pod."""
+    missing, is_secret = next(_find_missing(message), ("", False))
+    if not missing:
+        return causes.MOUNT_FAILED.trouble(pod=pod, why=shorten(message))
+    cause = causes.SECRET_MISSING if is_secret else causes.VOLUME_MISSING
+    return cause.trouble(pod=pod, missing=missing)
+
+
+def diagnose_start(pod: str, container: str, message: str) -> Trouble:
+    """What the kubelet says of a container that it cannot create or start."""
+    if any(_find_missing(message)):
+        return diagnose_mount(pod, message)
+    return causes.START_FAILED.trouble(pod=pod, container=container, why=_shorten_stable(message))
+
+
+def diagnose_pull(pod: str, image: str, message: str) -> Trouble:
+    """What the kubelet says of an image that it cannot pull."""
+    why = _shorten_stable(_PULL_PREFIX.sub("", message))
+    return causes.IMAGE_PULL_FAILED.trouble(pod=pod, image=image, why=f": {why}" if why else "")
+
+
+def shorten(message: str) -> str:
+    """``message`` on one line, of bounded length, without its last full stop."""
+    line = "; ".join(part.strip() for part in message.splitlines() if part.strip())
+    line = line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 1] + "…"
+    return line.removesuffix(".")
+
+
+def _shorten_stable(message: str) -> str:
+    """``message`` shortened, without what is another in each attempt."""
+    return shorten(_VOLATILE.sub("", message))
+
+
+def _diagnose_refused_pods(kind: str, name: str, message: str) -> Trouble:
+    workload, why = f"{kind} {name}", shorten(_REFUSED_POD.sub("", message))
+    if _QUOTA.search(why):
+        return causes.QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(kind, why))
+    return causes.PODS_REFUSED.trouble(workload=workload, why=why)
+
+
+def _quota_remedy(kind: str, message: str) -> str:
+    """What to do about a quota, or a limit range, that does not let pods of ``kind`` in."""
+    field = _RESOURCE_FIELDS.get(kind, "resources")
+    unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
+    if unspecified:
+        # A quota calls requests.cpu cpu, too.
+        members = (name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified)
+        return "set " + " and ".join(f"{field}.{member}" for member in members)
+    return f"raise the namespace's quota or lower {field}"
+
+
+def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
+    """Each object that ``message`` says is missing, in words, and whether it is a Secret."""
+    for found in _MISSING.finditer(message):
+        kind = found["kind"].lower()
+        yield f"{_KINDS[kind]} {found['name']}, which does not exist", kind == "secret"
+    for found in _MISSING_KEY.finditer(message):
+        name = found["name"].rpartition("/")[2]
+        yield f"key {found['key']} in {found['kind']} {name}, which lacks it", found["kind"] == "Secret"
