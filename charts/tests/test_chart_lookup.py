@@ -72,7 +72,7 @@ def test_an_answer_that_is_not_the_value(script: ModuleType, router: str, key: s
 def test_no_such_dataset(script: ModuleType) -> None:
     said = script.main("airports", "default", "KJFK", "127.0.0.1:1")
     assert said.startswith("No dataset airports in default answers")
-    assert "kubectl apply -n default -f examples/airports.yaml" in said
+    assert "Create one, e.g. with kubectl apply -n default -f examples/airports.yaml" in said
     assert "--set test.namespace=" in said
 
 
@@ -105,7 +105,11 @@ def test_the_first_namespace_counts_in_which_somebody_answers(
 def test_the_pod_looks_where_the_notes_say(values: Values, namespaces: str) -> None:
     (container,) = dict(render(values).pods())["lookupdb-test-lookup"]["spec"]["containers"]
     assert container["args"][2] == namespaces
-    assert f"kubectl apply -n {namespaces.split(',')[0]} -f -" in notes(values)
+    first = namespaces.split(",")[0]
+    told = notes(values)
+    for command in ("kubectl apply", "kubectl wait", "kubectl port-forward"):
+        assert f"{command} -n {first} " in told
+    assert f"http://airports-router.{first}.svc/" in told
 
 
 def test_the_pod_runs_that_script() -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import http.server
 import socket
 import ssl
 import threading
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
+from http.client import BadStatusLine, RemoteDisconnected
 from pathlib import Path
 
 import pytest
@@ -20,7 +25,7 @@ from obstore.exceptions import GenericError, UnauthenticatedError
 
 from lookupdb.build.source import location
 from lookupdb.errors import BadSource
-from lookupdb.network import describe_failure, is_unreachable, without_secrets
+from lookupdb.network import describe_failure, describe_socket_failure, is_unreachable, without_secrets
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +118,54 @@ class TestSources:
             error = refusal(f"http://user:SECRET@localhost:{port}/people.csv?signature=SECRET")
         assert "418" in error.message
         assert "SECRET" not in str(error)
+
+
+def socket_failure(url: str) -> str:
+    """What is said of the failure with which Python's own client ends when it asks for ``url``."""
+    host = urllib.parse.urlsplit(url).netloc
+    with pytest.raises((urllib.error.URLError, TimeoutError)) as caught:
+        urllib.request.urlopen(url, timeout=0.5)
+    error = caught.value
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    assert isinstance(reason, BaseException)
+    return describe_socket_failure(reason, host).replace(host, "HOST")
+
+
+class TestPythonsOwnClient:
+    def test_a_host_that_does_not_resolve(self) -> None:
+        assert socket_failure("http://data.invalid/") == "the host HOST does not resolve"
+
+    def test_a_refused_connection_and_one_that_nobody_answers(self) -> None:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+            assert socket_failure(url) == "HOST refuses connections: nothing listens there, or not yet"
+            server.listen()
+            assert socket_failure(url) == "HOST did not answer in time"
+
+    def test_a_bad_certificate(self, certificate: Path) -> None:
+        with https_server(certificate) as port:
+            said = socket_failure(f"https://localhost:{port}/")
+        assert said == "the certificate of HOST is not trusted: self-signed certificate"
+
+    def test_a_server_without_tls(self) -> None:
+        with https_server(None) as port:
+            said = socket_failure(f"https://localhost:{port}/")
+        assert said == "HOST does not speak TLS, though the URL begins with https"
+
+    @pytest.mark.parametrize(
+        ("error", "sentence"),
+        [
+            (ConnectionResetError("[Errno 104]"), "HOST closed the connection without an answer"),
+            (RemoteDisconnected("Remote end closed"), "HOST closed the connection without an answer"),
+            (OSError(errno.ENETUNREACH, "Network is unreachable"), "there is no route to HOST"),
+            (OSError(errno.EHOSTUNREACH, "No route to host"), "there is no route to HOST"),
+            (BadStatusLine("SSH-2.0"), "HOST does not answer as a web server does: SSH-2.0"),
+            (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        ],
+    )
+    def test_what_cannot_be_brought_about_here(self, error: Exception, sentence: str) -> None:
+        assert describe_socket_failure(error, "HOST") == sentence
 
 
 @pytest.mark.parametrize(
