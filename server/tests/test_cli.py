@@ -73,7 +73,7 @@ def test_a_verb_of_another_package_is_found_by_its_entry_point_and_loaded_only_w
 
 
 def test_no_other_package_displaces_a_verb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookupdb_cli, "entry_points", lambda group: [EntryPoint("build", "click:echo", group)])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [EntryPoint("build", "click:echo", group)])
     assert lookupdb_cli.other_verbs.__wrapped__() == {}
 
 

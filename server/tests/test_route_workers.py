@@ -71,17 +71,6 @@ async def test_workers_share_a_port_and_a_dead_one_comes_back_while_the_others_a
         assert len(clients.failures) + clients.refused <= 16
 
 
-def test_a_worker_that_hangs_is_not_ready_then_replaced(table: Path) -> None:
-    with routing(table) as router:
-        pid = router.status()["workers"][0]["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda: router.get("/readyz", admin=True)[0] == 503, "not ready")
-        until(lambda: restarted(router), "another one serves")
-        assert router.get("/readyz", admin=True)[0] == 200
-        assert router.status()["workers"][0]["pid"] != pid
-        assert router.get("/v1/lookup/k1") == (200, b"v1")
-
-
 async def test_a_stop_under_load_loses_no_request(table: Path) -> None:
     with routing(table, drain_seconds=1, workers=2) as router:
         async with Clients(router.port, KEYS, count=16) as clients:

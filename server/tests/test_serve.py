@@ -308,20 +308,6 @@ def test_a_killed_worker_is_back_on_its_port(generation: Path) -> None:
         assert counted["lookupdb_shard_lookups_total"] == 2
 
 
-def test_a_worker_that_hangs_is_not_ready_then_replaced_and_metrics_answer_meanwhile(generation: Path) -> None:
-    with serving(generation) as server:
-        pid = orjson.loads(admin(server, "/status")[1])["workers"][0]["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda: admin(server, "/readyz")[0] == 503, "not ready")
-        assert admin(server, "/readyz")[1] == "not ready: worker 0: its event loop does not run\n"
-        assert metrics(server)["lookupdb_shard_ready"] == 0
-        until(lambda: admin(server, "/readyz")[0] == 200, "ready again")
-        with connected(server) as client:
-            assert client.get("key 1") == b"value 1"
-        counted = metrics(server)
-        assert counted["lookupdb_shard_workers_killed_total"] == counted["lookupdb_shard_worker_restarts_total"] == 1
-
-
 def test_workers_end_with_their_supervisor(generation: Path) -> None:
     with serving(generation) as server:
         pid = orjson.loads(admin(server, "/status")[1])["workers"][0]["pid"]

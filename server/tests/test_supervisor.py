@@ -19,7 +19,7 @@ from support.waiting import soon, until
 from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.runtime import listeners
 from lookupdb.runtime.counters import Counters
-from lookupdb.runtime.liveness import HUNG_SECONDS, STALE_SECONDS
+from lookupdb.runtime.liveness import LivenessLimits
 from lookupdb.runtime.process import Fleet, State
 from lookupdb.runtime.restarts import LONGEST_DELAY, Restarts
 from lookupdb.runtime.supervisor import Supervisor
@@ -28,7 +28,15 @@ from lookupdb.runtime.worker import BEAT_SECONDS
 TESTS = str(Path(__file__).parent)
 
 
-def fleet(workers: int = 1, drain_seconds: float = 0.0, **config: str) -> Fleet:
+HANGS_SOON = LivenessLimits(stale_seconds=2.5, hung_seconds=5.0)
+
+
+def fleet(
+    workers: int = 1,
+    drain_seconds: float = 0.0,
+    liveness: LivenessLimits = LivenessLimits(),  # noqa: B008 - it cannot change
+    **config: str,
+) -> Fleet:
     sockets = [listeners.bind("127.0.0.1", 0) for _ in range(workers)]
     for listener in sockets:
         listener.listen(8)
@@ -39,6 +47,7 @@ def fleet(workers: int = 1, drain_seconds: float = 0.0, **config: str) -> Fleet:
         counters=Counters(("connections",), workers),
         drain_seconds=drain_seconds,
         environment={"PYTHONPATH": TESTS},
+        liveness=liveness,
     )
 
 
@@ -119,15 +128,15 @@ async def test_a_worker_that_dies_without_a_word_is_named() -> None:
 
 
 async def test_a_worker_that_hangs_is_not_ready_then_killed_and_another_one_serves() -> None:
-    async with running(fleet(workers=2)) as supervisor:
+    async with running(fleet(workers=2, liveness=HANGS_SOON)) as supervisor:
         stopped, other = supervisor.workers
         pid = stopped.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
-        await soon(lambda: stopped.state is State.STALLED, "the worker is not ready", 4 * STALE_SECONDS)
+        await soon(lambda: stopped.state is State.STALLED, "the worker is not ready")
         assert supervisor.state is State.STARTING
         assert stopped.pid == pid
-        await soon(lambda: supervisor.state is State.READY, "another one serves", 4 * HUNG_SECONDS)
+        await soon(lambda: supervisor.state is State.READY, "another one serves")
         assert stopped.pid != pid
         assert await asyncio.to_thread(ask, supervisor.fleet.sockets[0][0]) == stopped.pid
         assert (stopped.kills, stopped.restarts.count) == (1, 1)
@@ -135,12 +144,12 @@ async def test_a_worker_that_hangs_is_not_ready_then_killed_and_another_one_serv
 
 
 async def test_a_worker_that_goes_on_in_time_is_ready_again_and_not_killed() -> None:
-    async with running(fleet()) as supervisor:
+    async with running(fleet(liveness=LivenessLimits(stale_seconds=2.5))) as supervisor:
         (worker,) = supervisor.workers
         pid = worker.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
-        await soon(lambda: worker.state is State.STALLED, "the worker is not ready", 4 * STALE_SECONDS)
+        await soon(lambda: worker.state is State.STALLED, "the worker is not ready")
         os.kill(pid, signal.SIGCONT)
         await soon(lambda: worker.state is State.READY, "the worker is ready again")
         assert (worker.pid, worker.kills, worker.restarts.count) == (pid, 0, 0)
@@ -148,12 +157,12 @@ async def test_a_worker_that_goes_on_in_time_is_ready_again_and_not_killed() -> 
 
 async def test_a_supervisor_that_is_late_itself_kills_nobody() -> None:
     """As in a container that was paused: nothing ran for much longer than a worker may be silent."""
-    async with running(fleet()) as supervisor:
+    async with running(fleet(liveness=HANGS_SOON)) as supervisor:
         (worker,) = supervisor.workers
         pid = worker.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(HUNG_SECONDS + 2)  # noqa: ASYNC251 - that the supervisor's loop stands still is what is tested
+        time.sleep(HANGS_SOON.hung_seconds + 1)  # noqa: ASYNC251 - that the supervisor's loop stands still is what is tested
         worker.check(time.monotonic())
         assert worker.state is State.READY
         os.kill(pid, signal.SIGCONT)

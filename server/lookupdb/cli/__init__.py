@@ -8,13 +8,15 @@ import difflib
 import importlib
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from lookupdb import __version__
 from lookupdb.errors import LookupdbError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 VERBS: Final = {
     "up": "Build, serve and route a dataset on this machine.",
@@ -39,6 +41,8 @@ SENTENCES: Final = {"operator": "Run the Kubernetes operator."}
 @cache
 def other_verbs() -> dict[str, EntryPoint]:
     """The verbs that other packages bring. None of them displaces one of ours."""
+    from importlib.metadata import entry_points  # here, because servers need none of them
+
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in VERBS}
 
 
@@ -47,15 +51,15 @@ class _Verbs(click.Group):
         return [*VERBS, *other_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in other_verbs():
-            loaded: click.Command = other_verbs()[cmd_name].load()
-            return loaded
-        if cmd_name not in VERBS:
+        if cmd_name in VERBS:
+            command: click.Command = importlib.import_module(f"lookupdb.cli.{cmd_name}").command
+            return command
+        if cmd_name not in other_verbs():
             near = difflib.get_close_matches(cmd_name, self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
-        command: click.Command = importlib.import_module(f"lookupdb.cli.{cmd_name}").command
-        return command
+        loaded: click.Command = other_verbs()[cmd_name].load()
+        return loaded
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

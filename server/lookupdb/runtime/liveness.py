@@ -8,7 +8,7 @@ that is paused, a machine that sleeps or a supervisor that gets no processor can
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lookupdb.runtime.worker import BEAT_SECONDS
@@ -21,6 +21,15 @@ HUNG_SECONDS: Final = 15.0
 clients' connections."""
 START_SECONDS: Final = 120.0
 """A worker that has not beaten yet imports and opens its file, behind others who do so too: it is given so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessLimits:
+    """How long workers may be silent. Nobody chooses them but tests, which cannot wait for so long."""
+
+    stale_seconds: float = STALE_SECONDS
+    hung_seconds: float = HUNG_SECONDS
+    start_seconds: float = START_SECONDS
 
 
 class Verdict(enum.Enum):
@@ -37,6 +46,7 @@ class Liveness:
 
     beats: int
     looked_at: float
+    limits: LivenessLimits = field(default_factory=LivenessLimits)
     begun: bool = False
     """Whether it has beaten, or said that it is ready."""
     silence: float = 0.0
@@ -56,9 +66,9 @@ class Liveness:
         if beats != self.beats:
             self.beats, self.begun, self.silence = beats, True, 0.0
         if not self.begun:
-            return Verdict.HUNG if self.silence >= START_SECONDS else Verdict.ALIVE
+            return Verdict.HUNG if self.silence >= self.limits.start_seconds else Verdict.ALIVE
         if waits_for_disk:
-            self.silence = min(self.silence, STALE_SECONDS)
-        if self.silence >= HUNG_SECONDS:
+            self.silence = min(self.silence, self.limits.stale_seconds)
+        if self.silence >= self.limits.hung_seconds:
             return Verdict.HUNG
-        return Verdict.STALE if self.silence >= STALE_SECONDS else Verdict.ALIVE
+        return Verdict.STALE if self.silence >= self.limits.stale_seconds else Verdict.ALIVE

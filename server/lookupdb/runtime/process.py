@@ -20,7 +20,7 @@ import orjson
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime import memory
 from lookupdb.runtime.counters import Counters
-from lookupdb.runtime.liveness import Liveness, Verdict
+from lookupdb.runtime.liveness import Liveness, LivenessLimits, Verdict
 from lookupdb.runtime.restarts import Restarts
 from lookupdb.runtime.worker import MAX_REPORT_BYTES, Boot
 
@@ -57,6 +57,7 @@ class Fleet:
     """Added to the supervisor's own."""
     forward_hangup: bool = False
     """Pass SIGHUP on to the workers."""
+    liveness: LivenessLimits = field(default_factory=LivenessLimits)
 
 
 class Worker:
@@ -88,7 +89,7 @@ class Worker:
             reports = await self._reports(held)
             process = await self._start(held)
             self.pid = process.pid
-            self._liveness = Liveness(fleet.counters.beats(self.index), time.monotonic())
+            self._liveness = Liveness(fleet.counters.beats(self.index), time.monotonic(), fleet.liveness)
             if self._draining:
                 self.drain()
             try:
