@@ -119,6 +119,7 @@ class World:
             self._completed = (
                 self.metadata_generation,
                 *completed(orjson.dumps(self.given, option=orjson.OPT_SORT_KEYS)),
+                {},
             )
         return Dataset(
             NAMESPACE,
@@ -133,6 +134,7 @@ class World:
             refresh=self.refresh,
             assigned=self.assigned,
             deleting=self.deleting,
+            renderings=self._completed[3],  # as parsed: kept until the spec changes
         )
 
     # What is seen.
