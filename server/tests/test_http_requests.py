@@ -332,6 +332,7 @@ class TestBatches:
             (b'{"keys": [null]}', "keys[0] is null"),
             (b'{"keys": [], "partial": 1}', "found a number"),
             (b'{"keys": [], "partail": true}', "found 'partail'"),
+            (b'{"key": ["KJFK"]}', "found 'key'"),
         ],
     )
     def test_a_body_that_is_no_batch_is_400(self, client: Client, body: bytes, found: str) -> None:

@@ -241,6 +241,11 @@ def test_each_worker_has_a_port_and_a_directory_of_shards_needs_a_number(tmp_pat
         assert metrics(server)["lookupdb_shard_connections_total"] >= 2
 
 
+def test_the_log_tells_which_ports_were_free(generation: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with serving(generation) as server:
+        assert f"ready ports={server.ports} admin={server.admin}\n" in capfd.readouterr().err
+
+
 def test_a_password_is_asked_for_before_anything_else(generation: Path, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("s3cret\n")

@@ -300,7 +300,7 @@ class TestRefused:
             ({"formatVersion": 2}, "format version 2; this lookupdb reads 1"),
             ({"datasets": None}, "datasets is None, expected list"),
             ({"datasets": [{"namespace": "team", "name": "people", "uid": "1", "keep": 0}]}, "keep is 0"),
-            ({"datasets": [{"namespace": "team", "name": "people", "uid": "1"}]}, "'keep'"),
+            ({"datasets": [{"namespace": "team", "name": "people", "uid": "1"}]}, "it has no member 'keep'"),
             ({"datasets": [{"namespace": "..", "name": "people", "uid": "1", "keep": 1}]}, "cannot be part of"),
             (
                 {"datasets": [{"namespace": "t", "name": "p", "uid": "1", "keep": 1, "protect": ["newest"]}]},
@@ -345,13 +345,22 @@ class TestRefused:
         place.list.write_text('{"formatVersion": 1, "clus')
         assert isinstance(run(place).exception, UsageError)
 
-    def test_a_list_that_does_not_say_whose_it_is(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('{"formatVersion": 1}', "it has no member 'cluster'"),
+            ('{"cluster": 7}', "cluster is 7, expected str"),
+            ("[]", "the list is [], expected dict"),
+            ("", "it is not JSON: "),
+        ],
+    )
+    def test_a_list_that_does_not_say_whose_it_is(self, tmp_path: Path, text: str, said: str) -> None:
         place = Place(tmp_path, str(tmp_path / "store"), None)
-        place.list.write_text('{"formatVersion": 1}')
+        place.list.write_text(text)
         words = ["--store", place.url, "--living", str(place.list)]
         error = CliRunner().invoke(verb.command, words, standalone_mode=False).exception
         assert isinstance(error, UsageError)
-        assert "is not a living list" in error.message
+        assert f"is not a living list: {said}" in error.message
 
     @pytest.mark.parametrize("grace", ["24", "1y", "-1h", ""])
     def test_a_grace_period_that_is_none(self, tmp_path: Path, grace: str) -> None:

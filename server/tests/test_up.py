@@ -221,6 +221,22 @@ def test_a_bad_source_leaves_the_last_good_generation_serving(people: Callable[.
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Mended"}}
 
 
+def test_a_source_that_comes_and_goes_is_told_of_each_time(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    assert stack.find("ada@example.com")
+    source = stack.directory / "people.csv"
+
+    def said(text: str, times: int) -> None:
+        eventually(lambda: stack.output.count(text) == times, f"{text!r} {times} times")
+
+    for turn in (1, 2):
+        source.rename(away := stack.directory / "away.csv")
+        said("there is no such file", turn)
+        away.rename(source)
+        said("can be read again", turn)
+    assert stack.generations() == ["g1"], "it is the file that g1 was built from"
+
+
 def test_a_start_with_a_bad_source_serves_the_last_good_generation(people: Callable[..., Stack]) -> None:
     first = people()
     assert first.find("ada@example.com")

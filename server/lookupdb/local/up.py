@@ -33,6 +33,8 @@ DRAIN_MARGIN_SECONDS: Final = 0.2
 MOST_LOOKS: Final = 10
 """A source that has changed at each of so many looks is built as it is."""
 
+NOT_REBUILT: Final = "not rebuilt"
+
 Say = Callable[[str], None]
 
 
@@ -202,8 +204,9 @@ class Up:
             spec = self._reread()
             objects = await asyncio.to_thread(resolve, spec, volume=self._options.volume)
         except LookupdbError as error:
-            self._complain(f"not rebuilt: {error}")
+            self._complain(f"{NOT_REBUILT}: {error}")
             return None
+        self._recover()
         found = fingerprint(objects)
         if found is None:  # to fetch it at every look would be too much to ask of its server
             self._complain("its source's changes are not watched: its server tells neither ETag nor Last-Modified")
@@ -214,6 +217,12 @@ class Up:
         if what != self._last_complaint:
             self._last_complaint = what
             self._say(f"{self._spec.name}: {what}")
+
+    def _recover(self) -> None:
+        """Say once that manifest and source can be read again, when the last word was that they cannot."""
+        if self._last_complaint.startswith(NOT_REBUILT):
+            self._say(f"{self._spec.name}: manifest and source can be read again")
+            self._last_complaint = ""
 
     def _reread(self) -> DatasetSpec:
         """The manifest as it is now. Raises InvalidManifest, also when it has become another dataset's."""

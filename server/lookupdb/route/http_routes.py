@@ -146,13 +146,13 @@ def batch_of(body: bytes, max_keys: int) -> tuple[list[str], bool]:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise HttpProblem(problems.INVALID_BODY, f"the body is not JSON: {error}") from None
-    if not isinstance(document, dict) or "keys" not in document:
-        raise HttpProblem(problems.INVALID_BODY, 'expected an object such as {"keys": ["KJFK", "EGLL"]}')
-    unknown = document.keys() - {"keys", "partial"}
+    unknown = document.keys() - {"keys", "partial"} if isinstance(document, dict) else ()
     if unknown:
         raise HttpProblem(
             problems.INVALID_BODY, f'expected only "keys" and "partial", found {sorted(unknown)[0][:40]!r}'
         )
+    if not isinstance(document, dict) or "keys" not in document:
+        raise HttpProblem(problems.INVALID_BODY, 'expected an object such as {"keys": ["KJFK", "EGLL"]}')
     partial = document.get("partial", False)
     if not isinstance(partial, bool):
         raise HttpProblem(problems.INVALID_BODY, f'"partial" is true or false, found {_kind(partial)}')

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,8 @@ from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import Admin
 from lookupdb.runtime.process import Fleet, State
 from lookupdb.runtime.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 
 async def _nothing() -> None:
@@ -82,10 +85,12 @@ def _listen(fleet: Fleet) -> None:
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:
+    """Tell where the service listens once it answers: whoever asked for free ports has no other way to know."""
     await supervisor.wait_ready()
+    ports = {**service.ready_members, "admin": listeners.port_of(service.admin_listener)}
+    log.info("ready", extra=ports)
     if service.ready_file:
-        admin = listeners.port_of(service.admin_listener)
-        ready_file.write(service.ready_file, {"pid": os.getpid(), "admin": admin, **service.ready_members})
+        ready_file.write(service.ready_file, {"pid": os.getpid(), **ports})
 
 
 @contextlib.contextmanager

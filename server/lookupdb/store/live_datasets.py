@@ -35,7 +35,7 @@ def check_age(path: Path, now: float, most_seconds: float) -> None:
         age = now - written.timestamp()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path} does not say when it was written: {type(error).__name__}: {error}",
+            f"{path} does not say when it was written: {_reason(error)}",
             hint="its operator writes writtenAt, and the list anew, every ten minutes: look whether it runs",
         ) from error
     if not -most_seconds <= age <= most_seconds:
@@ -49,9 +49,9 @@ def check_age(path: Path, now: float, most_seconds: float) -> None:
 def cluster_of(path: Path) -> str:
     """The cluster whose list it is that is in the file at ``path``. Raises UsageError when it does not say."""
     try:
-        return str(_typed(orjson.loads(_text(path))["cluster"], str, "cluster"))
+        return str(_typed(_typed(orjson.loads(_text(path)), dict, "the list")["cluster"], str, "cluster"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a living list: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{path} is not a living list: {_reason(error)}") from error
 
 
 def namespaces_of(path: Path) -> frozenset[str] | None:
@@ -61,7 +61,7 @@ def namespaces_of(path: Path) -> frozenset[str] | None:
         found = orjson.loads(_text(path)).get("namespaces")
         return None if found is None else frozenset(_typed(name, str, "namespaces") for name in _typed(found, list, ""))
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a living list: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{path} is not a living list: {_reason(error)}") from error
 
 
 def read(path: Path, cluster: str) -> dict[Address, Living]:
@@ -70,8 +70,7 @@ def read(path: Path, cluster: str) -> dict[Address, Living]:
     try:
         return _parse(orjson.loads(text), cluster)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-        reason = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} is not the living list of cluster {cluster}: {reason}") from error
+        raise UsageError(f"{path} is not the living list of cluster {cluster}: {_reason(error)}") from error
 
 
 def _text(path: Path) -> bytes:
@@ -100,6 +99,20 @@ def _living(entry: dict[str, Any], cluster: str) -> Living:
         raise ValueError(f"keep is {keep}, expected 1 or more")
     protect = _typed(entry.get("protect", []), list, "protect")
     return Living(address, keep, frozenset(checked_generation(_typed(name, str, "protect")) for name in protect))
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with the list, for whoever wrote it by hand."""
+    match error:
+        case UsageError():
+            return error.message
+        case KeyError():
+            return f"it has no member {error}"
+        case orjson.JSONDecodeError():
+            return f"it is not JSON: {error}"
+        case AttributeError():
+            return "it is not a JSON object, or an entry of datasets is none"
+    return str(error)
 
 
 def _typed(value: Any, kind: type, what: str) -> Any:

@@ -1,0 +1,48 @@
+"""The recipes of docs/sources.md: each spec reads the file above it, and a lookup answers what stands below it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.sources import read
+
+from lookupdb import keys
+from lookupdb.spec import parse_resource
+
+TEXT = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+RECIPES = re.findall(r"^```text (\S+)\n(.*?)^```\n+```yaml\n(.*?)^```\n+```json\n(.*?)^```$", TEXT, re.M | re.S)
+SPECS = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.M | re.S)
+
+
+def resource(spec: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "lookupdb.dev/v1alpha1",
+        "kind": "LookupDataset",
+        "metadata": {"name": "recipe"},
+        "spec": yaml.safe_load(spec),
+    }
+
+
+def test_there_are_recipes_for_all_formats_that_are_text() -> None:
+    assert [name for name, *_ in RECIPES] == ["prices.csv", "rates.csv", "users.jsonl", "features.json"]
+
+
+@pytest.mark.parametrize(("name", "content", "spec", "answers"), RECIPES, ids=[name for name, *_ in RECIPES])
+def test_a_recipe_answers_what_the_page_says(tmp_path: Path, name: str, content: str, spec: str, answers: str) -> None:
+    (tmp_path / name).write_text(content)
+    dataset = parse_resource(resource(spec), tmp_path)
+    values = {key: json.loads(value) for key, value in read(dataset, tmp_path / "scratch").values.items()}
+    encode = keys.key_encoder(dataset.key.normalize)
+    expected = json.loads(answers)
+    assert len(values) == len(expected)
+    assert {key: values[encode(key).decode()] for key in expected} == expected
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_spec_is_valid(tmp_path: Path, spec: str) -> None:
+    assert parse_resource(resource(spec), tmp_path).name == "recipe"
