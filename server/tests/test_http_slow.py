@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
 from lookupdb.route import http_front
 from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_PIPELINE
+from lookupdb.route.waiters import Waiter
 
 BIG = b'"' + b"x" * 500_000 + b'"'
 
@@ -235,3 +239,34 @@ class TestDraining:
             for thread in threads:
                 thread.join(5)
             assert failures == []
+
+
+class TestHeldAnswers:
+    """The lookup core may know a waiter for as long as a deadline: what was counted only until then is not kept."""
+
+    @pytest.mark.parametrize("leaves", [False, True])
+    def test_an_answer_that_was_sent_or_will_not_be_is_kept_by_nobody(self, leaves: bool) -> None:
+        lookups = RecordingLookups(values={"a": b"1", "big": BIG}, held={"a"})
+        with serving(lookups) as server, server.connect() as client:
+            client.send(request("/v1/lookup/a") + request("/v1/lookup/big"))
+            eventually(lambda: len(lookups.waiters) == 2 and lookups.waiters[1].answer is not None)
+            if leaves:
+                client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.raw.close()
+                eventually(lambda: server.count("connections") == 0)
+            else:
+                server.call(lookups.release)
+                assert [client.response().body for _ in range(2)] == [b"1", BIG]
+            assert lookups.waiters[1].answer is None
+
+
+class RecordingLookups(ScriptedLookups):
+    """Keeps every waiter, as deadlines do."""
+
+    def __init__(self, **script: Any) -> None:
+        super().__init__(**script)
+        self.waiters: list[Any] = []
+
+    def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
+        self.waiters.append(waiter)
+        super().find(key, waiter, generation)

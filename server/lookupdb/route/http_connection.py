@@ -308,11 +308,12 @@ class Connection(asyncio.Protocol):
     def _after(self, exchange: Exchange) -> None:
         """``exchange``'s answer is sent, and there is more to do."""
         pending = self._pending
-        while exchange.line is not CLOSE and pending and pending[0].answer is not None:
+        while exchange.line is not CLOSE and pending and (answer := pending[0].answer) is not None:
             exchange = pending.popleft()
-            assert exchange.answer is not None
-            self._hold(-_size(exchange.answer))
-            self._write(exchange.answer)
+            # Not kept beyond this: the lookup core may know the exchange for as long as a deadline.
+            exchange.answer = None
+            self._hold(-_size(answer))
+            self._write(answer)
         if exchange.line is CLOSE:
             self._close()
             return
@@ -381,6 +382,7 @@ class Connection(asyncio.Protocol):
     def _drop(self) -> None:
         """Forget what is due, and what has come. Lookups that have begun are counted until they are answered."""
         for exchange in self._pending:
+            exchange.answer = None
             exchange.abandon()
         for exchange in self._waiting:
             self.budget.give(exchange.charge)
