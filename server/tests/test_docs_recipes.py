@@ -15,7 +15,7 @@ import pytest
 import urllib3
 from support.http import ScriptedLookups, Server, serving
 
-from lookupdb.route import http_problems
+from lookupdb.route.http import problems
 from lookupdb.route.waiters import OVERLOADED, BatchWaiter, Problem
 
 TEXT = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
@@ -88,7 +88,7 @@ def test_it_gives_up_in_the_end_and_waits_as_long_as_it_was_told(
         look_up(recipe, server, ["a"])
     waits = [wait for wait in waits if wait > 0.5]
     assert len(waits) == 5
-    assert min(waits) >= http_problems.RETRY_SECONDS
+    assert min(waits) >= problems.RETRY_SECONDS
     assert len(set(waits)) > 3, "not all clients come back at the same moments"
 
 

@@ -17,7 +17,7 @@ from support.routers import routing
 from support.routing import table_file
 from support.shards import write_generation
 
-from lookupdb.route import http_problems, http_routes
+from lookupdb.route.http import problems, routes
 
 DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text())
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
@@ -61,7 +61,7 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def test_it_has_the_router_s_resources_and_methods() -> None:
     known = {
         (path.decode().removesuffix("/") + ("/{key}" if path.endswith(b"/") else ""), method)
-        for path, methods in http_routes.METHODS.items()
+        for path, methods in routes.METHODS.items()
         if path != b"*"
         for method in methods.split(", ")
     }
@@ -71,14 +71,14 @@ def test_it_has_the_router_s_resources_and_methods() -> None:
 def test_it_has_every_type_of_problem_under_its_status() -> None:
     schema = DOCUMENT["components"]["schemas"]["Problem"]["properties"]["type"]["enum"]
     assert schema == list(dict.fromkeys(schema))
-    assert set(schema) == {http_problems.TYPE_PREFIX + kind.name for kind in http_problems.ALL}
+    assert set(schema) == {problems.TYPE_PREFIX + kind.name for kind in problems.ALL}
     described: dict[str, set[str]] = {}
     for _, _, operation in operations():
         for status, response in operation["responses"].items():
             name = response.get("$ref", "").rpartition("/")[2]
             description = DOCUMENT["components"]["responses"].get(name, response)["description"]
             described.setdefault(status, set()).update(re.findall(r"`([a-z-]+)`", description))
-    for kind in http_problems.ALL:
+    for kind in problems.ALL:
         assert kind.name in described[str(kind.status)], f"{kind.status} {kind.name} is not described"
 
 
@@ -96,5 +96,5 @@ def test_it_is_valid_json_too() -> None:
 def test_people_read_of_every_status() -> None:
     """docs/http-api.md names every type of problem."""
     text = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
-    for kind in http_problems.ALL:
+    for kind in problems.ALL:
         assert f"`{kind.name}`" in text

@@ -18,7 +18,7 @@ from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.cutover import Cutover
 from lookupdb.route.endpoint import Settings
-from lookupdb.route.http_front import HttpFront
+from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookups import Lookups
 from lookupdb.route.watch import Watcher

@@ -16,7 +16,7 @@ import uvloop
 from lookupdb.keys import InvalidKey, key_encoder
 from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.http_front import HttpFront
+from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookups import UNAVAILABLE, BatchWaiter, DatasetInfo, Generation, Problem, Waiter
 from lookupdb.runtime.counters import Counters

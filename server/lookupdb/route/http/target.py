@@ -11,8 +11,8 @@ import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from lookupdb.route import http_problems as problems
-from lookupdb.route.http_problems import HttpProblem
+from lookupdb.route.http import problems
+from lookupdb.route.http.problems import HttpProblem
 
 LOOKUP: Final = b"/v1/lookup"
 LOOKUP_KEY: Final = b"/v1/lookup/"

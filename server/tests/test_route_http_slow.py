@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.route import http_front
-from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_PIPELINE
+from lookupdb.route.http import front
+from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_PIPELINE
 from lookupdb.route.waiters import Waiter
 
 BIG = b'"' + b"x" * 500_000 + b'"'
@@ -23,8 +23,8 @@ BIG = b'"' + b"x" * 500_000 + b'"'
 @pytest.fixture(autouse=True, scope="module")
 def _frequent_sweeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(http_front, "LINGER_SECONDS", 0.3)
+        patch.setattr(front, "SWEEP_SECONDS", 0.02)
+        patch.setattr(front, "LINGER_SECONDS", 0.3)
         yield
 
 

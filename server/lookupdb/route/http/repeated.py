@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lookupdb.keys import MAX_KEY_BYTES
-from lookupdb.route import http_target as target
-from lookupdb.route.http_answers import CLOSE
-from lookupdb.route.http_exchanges import Exchange, Lookup
-from lookupdb.route.http_limits import MAX_REPEATED_HEAD_BYTES
-from lookupdb.route.http_request import ACCEPT, CONNECTION, GENERATION, HOST, Request
+from lookupdb.route.http import target
+from lookupdb.route.http.answers import CLOSE
+from lookupdb.route.http.exchanges import Exchange, LookupExchange
+from lookupdb.route.http.limits import MAX_REPEATED_HEAD_BYTES
+from lookupdb.route.http.request import ACCEPT, CONNECTION, GENERATION, HOST, Request
 
 if TYPE_CHECKING:
-    from lookupdb.route.http_connection import Connection
+    from lookupdb.route.http.connection import HttpConnection
 
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
@@ -29,35 +29,35 @@ _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0x
 """Translates to itself what stands for itself in a path, and everything else to something else."""
 
 
-class Again:
+class RepeatedRequest:
     """What the requests of one connection have in common: all that stands behind the key, and what it came to."""
 
     __slots__ = ("_accept", "_generation", "_line", "_tail", "_tail_size")
 
-    def __init__(self, tail: bytes, lookup: Lookup) -> None:
+    def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
         self._tail = tail
         self._tail_size = len(tail)
         self._line = lookup.line
         self._generation = lookup.generation
         self._accept = lookup.accept
 
-    def lookup(self, data: bytes, connection: Connection) -> Lookup | None:
+    def lookup(self, data: bytes, connection: HttpConnection) -> LookupExchange | None:
         """The lookup that ``data``, which begins a request, asks for; None when it is not this request again."""
         if not (data.endswith(self._tail) and data.startswith(_BEGINNING)):
             return None
         key = data[_KEY_AT : -self._tail_size]
         if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
             return None
-        return Lookup(connection, self._line, key.decode(), self._generation, self._accept)
+        return LookupExchange(connection, self._line, key.decode(), self._generation, self._accept)
 
 
-def again(data: bytes, request: Request, exchange: Exchange) -> Again | None:
+def recognise_repeats(data: bytes, request: Request, exchange: Exchange) -> RepeatedRequest | None:
     """How to tell ``request`` when it comes again, if ``data`` is nothing but it and it is a lookup that stays open."""
     if len(data) > MAX_REPEATED_HEAD_BYTES:
         return None
-    if request.method != b"GET" or request.line is CLOSE or type(exchange) is not Lookup:
+    if request.method != b"GET" or request.line is CLOSE or type(exchange) is not LookupExchange:
         return None
     head = _GET + request.target
     tail = data[len(head) :]
     whole = data.startswith(_BEGINNING) and data.startswith(head) and tail.find(_END) == len(tail) - len(_END)
-    return Again(tail, exchange) if whole and _FIELDS.issuperset(request.fields) else None
+    return RepeatedRequest(tail, exchange) if whole and _FIELDS.issuperset(request.fields) else None

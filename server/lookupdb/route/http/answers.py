@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.route import http_problems as problems
-from lookupdb.route.http_limits import MAX_HEADS
-from lookupdb.route.http_problems import REASONS, HttpProblem
+from lookupdb.route.http import problems
+from lookupdb.route.http.limits import MAX_HEADS
+from lookupdb.route.http.problems import REASONS, HttpProblem
 from lookupdb.route.lookups import UNAVAILABLE, Generation, Values
 
 STAY: Final = b""

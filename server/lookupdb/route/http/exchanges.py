@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
-from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
-from lookupdb.route.http_answers import CONTINUE, JSON, STAY, batch_body, batch_pieces, missing_detail
-from lookupdb.route.http_limits import JOINED_BYTES
-from lookupdb.route.http_problems import HttpProblem
+from lookupdb.route.http import problems
+from lookupdb.route.http.answers import CONTINUE, JSON, STAY, batch_body, batch_pieces, missing_detail
+from lookupdb.route.http.limits import JOINED_BYTES
+from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.lookups import UNAVAILABLE, Generation, Problem, Values
 from lookupdb.route.waiters import OVERLOADED
 
 if TYPE_CHECKING:
     from lookupdb.route.asks import Gather
-    from lookupdb.route.http_accept import Accept
-    from lookupdb.route.http_connection import Connection
+    from lookupdb.route.http.accept import Accept
+    from lookupdb.route.http.connection import HttpConnection
 
 _LONGEST_CHARACTER: Final = 12
 """Bytes: a character has at most 4 in UTF-8, and normalisation makes it three at most."""
@@ -54,7 +54,7 @@ class Exchange:
     is_alone = False
     """No other request of the connection is begun beside it."""
 
-    def __init__(self, connection: Connection, line: bytes, *, bodyless: bool) -> None:
+    def __init__(self, connection: HttpConnection, line: bytes, *, bodyless: bool) -> None:
         self.connection = connection
         self.line = line
         self.bodyless = bodyless
@@ -109,7 +109,7 @@ class Refusal(Exchange):
 
     __slots__ = ("problem",)
 
-    def __init__(self, connection: Connection, line: bytes, problem: HttpProblem, *, bodyless: bool) -> None:
+    def __init__(self, connection: HttpConnection, line: bytes, problem: HttpProblem, *, bodyless: bool) -> None:
         super().__init__(connection, line, bodyless=bodyless)
         self.problem = problem
 
@@ -118,12 +118,12 @@ class Refusal(Exchange):
         self.refuse(self.problem)
 
 
-class Options(Exchange):
+class OptionsExchange(Exchange):
     """OPTIONS: which methods a resource knows."""
 
     __slots__ = ("methods",)
 
-    def __init__(self, connection: Connection, line: bytes, methods: str) -> None:
+    def __init__(self, connection: HttpConnection, line: bytes, methods: str) -> None:
         super().__init__(connection, line, bodyless=True)
         self.methods = methods
 
@@ -134,7 +134,7 @@ class Options(Exchange):
         connection.answer(self, connection.answers.allowed(self.methods, connection.line_of(self)))
 
 
-class Dataset(Exchange):
+class DatasetExchange(Exchange):
     """GET /v1/dataset."""
 
     __slots__ = ()
@@ -164,14 +164,14 @@ class Dataset(Exchange):
         connection.answer(self, head if self.bodyless else head + body)
 
 
-class Lookup(Exchange):
+class LookupExchange(Exchange):
     """One key. A ``lookups.Waiter``."""
 
     __slots__ = ("accept", "generation", "key")
 
     def __init__(
         self,
-        connection: Connection,
+        connection: HttpConnection,
         line: bytes,
         key: str,
         generation: str | None = None,
@@ -241,7 +241,7 @@ class Lookup(Exchange):
         )
 
 
-class Batch(Exchange):
+class BatchExchange(Exchange):
     """Many distinct keys, from a body of ``body_bytes``. A ``lookups.BatchWaiter``."""
 
     __slots__ = ("body_bytes", "gather", "generation", "keys", "partial")
@@ -249,7 +249,7 @@ class Batch(Exchange):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: HttpConnection,
         line: bytes,
         keys: list[str],
         generation: str | None,

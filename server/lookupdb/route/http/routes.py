@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from lookupdb.route import http_problems as problems
-from lookupdb.route import http_target as target
-from lookupdb.route.http_accept import accept
-from lookupdb.route.http_answers import JSON
-from lookupdb.route.http_exchanges import Batch, Dataset, Exchange, Lookup, Options, Refusal
-from lookupdb.route.http_problems import HttpProblem
-from lookupdb.route.http_request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, GENERATION, Request
+from lookupdb.route.http import problems, target
+from lookupdb.route.http.accept import accept
+from lookupdb.route.http.answers import JSON
+from lookupdb.route.http.exchanges import (
+    BatchExchange,
+    DatasetExchange,
+    Exchange,
+    LookupExchange,
+    OptionsExchange,
+    Refusal,
+)
+from lookupdb.route.http.problems import HttpProblem
+from lookupdb.route.http.request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, GENERATION, Request
 
 if TYPE_CHECKING:
-    from lookupdb.route.http_connection import Connection
+    from lookupdb.route.http.connection import HttpConnection
 
 METHODS: Final = {
     target.LOOKUP_KEY: "GET, HEAD, OPTIONS",
@@ -35,19 +41,19 @@ _TAKEN_FOR_JSON: Final = (JSON, "application/x-www-form-urlencoded")
 """The second is what ``curl -d`` says of whatever it sends."""
 
 
-def exchange_for(request: Request, connection: Connection) -> Exchange:
+def exchange_for(request: Request, connection: HttpConnection) -> Exchange:
     """The exchange that answers ``request``. Never raises: a bad request's exchange is a refusal."""
     wanted = request.target
     try:
         if request.plain and request.method == b"GET" and wanted.startswith(target.LOOKUP_KEY):
             # Nearly all requests end here; everything below would come to the same.
-            return Lookup(connection, request.line, target.key_in_path(wanted[_KEY_AT:]))
+            return LookupExchange(connection, request.line, target.key_in_path(wanted[_KEY_AT:]))
         return _exchange(request, connection)
     except HttpProblem as problem:
         return Refusal(connection, request.line, problem, bodyless=request.method == b"HEAD")
 
 
-def _exchange(request: Request, connection: Connection) -> Exchange:
+def _exchange(request: Request, connection: HttpConnection) -> Exchange:
     wanted = request.target
     if not wanted.startswith(b"/"):
         wanted = target.origin_form(wanted)
@@ -62,7 +68,7 @@ def _exchange(request: Request, connection: Connection) -> Exchange:
         )
     if path == target.DATASET and request.method in (b"GET", b"HEAD"):
         _no_query(question)
-        return Dataset(connection, request.line, bodyless=request.method == b"HEAD")
+        return DatasetExchange(connection, request.line, bodyless=request.method == b"HEAD")
     if path == target.LOOKUP and request.method in (b"GET", b"HEAD"):
         return _lookup(request, connection, target.key_in_query(query))
     if path == target.LOOKUP and request.method == b"POST":
@@ -71,10 +77,10 @@ def _exchange(request: Request, connection: Connection) -> Exchange:
     return _other(request, connection, path)
 
 
-def _other(request: Request, connection: Connection, resource: bytes) -> Exchange:
+def _other(request: Request, connection: HttpConnection, resource: bytes) -> Exchange:
     """OPTIONS, or a method that ``resource`` does not know."""
     if request.method == b"OPTIONS":
-        return Options(connection, request.line, METHODS[resource])
+        return OptionsExchange(connection, request.line, METHODS[resource])
     allowed = METHODS[resource]
     raise HttpProblem(
         problems.METHOD_NOT_ALLOWED,
@@ -88,9 +94,9 @@ def _no_query(question: bytes) -> None:
         raise HttpProblem(problems.INVALID_TARGET, "this resource takes no query")
 
 
-def _lookup(request: Request, connection: Connection, key: str) -> Lookup:
+def _lookup(request: Request, connection: HttpConnection, key: str) -> LookupExchange:
     fields = request.fields
-    return Lookup(
+    return LookupExchange(
         connection,
         request.line,
         key,
@@ -105,7 +111,7 @@ def _generation(fields: dict[str, bytes]) -> str | None:
     return None if field is None else field.strip().decode("latin-1")
 
 
-def _batch(request: Request, connection: Connection) -> Batch:
+def _batch(request: Request, connection: HttpConnection) -> BatchExchange:
     _check_media_type(request.fields)
     accepted = accept(request.fields.get(ACCEPT))
     if accepted is not None and not accepted.allows(JSON):
@@ -113,7 +119,7 @@ def _batch(request: Request, connection: Connection) -> Batch:
     keys, partial = batch_of(request.body, connection.limits.max_keys)
     generation = _generation(request.fields)
     size = len(request.body)
-    return Batch(connection, request.line, keys, generation, partial=partial, body_bytes=size)
+    return BatchExchange(connection, request.line, keys, generation, partial=partial, body_bytes=size)
 
 
 def _check_media_type(fields: dict[str, bytes]) -> None:

@@ -10,13 +10,13 @@ import math
 import socket
 from typing import Final
 
-from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
 from lookupdb.route.endpoint import CONNECTIONS_AN_ENDPOINT
-from lookupdb.route.http_answers import Answers
-from lookupdb.route.http_connection import Connection
-from lookupdb.route.http_limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SWEEP_SECONDS
-from lookupdb.route.http_problems import HttpProblem
+from lookupdb.route.http import problems
+from lookupdb.route.http.answers import Answers
+from lookupdb.route.http.connection import HttpConnection
+from lookupdb.route.http.limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SWEEP_SECONDS
+from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookups import Lookups
 from lookupdb.runtime import capacity, descriptors
@@ -45,8 +45,8 @@ class HttpFront:
         """Answers say ``Connection: close`` from now on."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
         """What a deadline that begins now is set to: as exact as the sweep."""
-        self._connections: set[Connection] = set()
-        self._refused: set[Connection] = set()
+        self._connections: set[HttpConnection] = set()
+        self._refused: set[HttpConnection] = set()
         """Beyond the limit: open only until they have read that they are."""
         self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None
@@ -57,7 +57,7 @@ class HttpFront:
         if self._sweeping is None:
             self._sweep()
         # The backlog is given again because asyncio would lower it to 100.
-        server = await self._loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
+        server = await self._loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
         self._servers.append(server)
 
     def drain(self) -> None:
@@ -79,7 +79,7 @@ class HttpFront:
         for connection in (*self._connections, *self._refused):
             connection.abort()
 
-    def admit(self, connection: Connection) -> None:
+    def admit(self, connection: HttpConnection) -> None:
         """Count ``connection`` in, or have it tell its client that there are too many."""
         limit = self._most_connections()
         if len(self._connections) < limit:
@@ -100,7 +100,7 @@ class HttpFront:
         connections = CONNECTIONS_AN_ENDPOINT * endpoints
         return min(self.limits.max_connections, capacity.most_connections(self._descriptors, connections))
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: HttpConnection) -> None:
         """``connection`` is lost."""
         self._refused.discard(connection)
         self._connections.discard(connection)

@@ -10,7 +10,7 @@ import pytest
 from support.http import Client, Response, ScriptedLookups, Server, eventually, request, serving
 
 from lookupdb.route.budget import MAX_ANSWER_BYTES
-from lookupdb.route.http_limits import (
+from lookupdb.route.http.limits import (
     MAX_CHUNK_OVERHEAD_BYTES,
     MAX_HEAD_BYTES,
     MAX_TARGET_BYTES,

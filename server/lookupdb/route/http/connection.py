@@ -15,31 +15,30 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
-from lookupdb.route import http_problems as problems
 from lookupdb.route.counters import INDEX
-from lookupdb.route.http_again import Again, again
-from lookupdb.route.http_answers import CLOSE, STAY
-from lookupdb.route.http_exchanges import Answer, Exchange, Interim, Refusal
-from lookupdb.route.http_limits import HIGH_WATER_BYTES, MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
-from lookupdb.route.http_problems import HttpProblem
-from lookupdb.route.http_request import Request, RequestReader
-from lookupdb.route.http_routes import exchange_for
+from lookupdb.route.http import problems
+from lookupdb.route.http.answers import CLOSE, STAY
+from lookupdb.route.http.exchanges import Answer, Exchange, Interim, Refusal
+from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
+from lookupdb.route.http.problems import HttpProblem
+from lookupdb.route.http.repeated import RepeatedRequest, recognise_repeats
+from lookupdb.route.http.request import Request, RequestReader
+from lookupdb.route.http.routes import exchange_for
 from lookupdb.route.waiters import OVERLOADED
 
 if TYPE_CHECKING:
-    from lookupdb.route.http_front import HttpFront
+    from lookupdb.route.http.front import HttpFront
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _CLIENTS_TIMED_OUT: Final = INDEX["clients_timed_out"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One client connection of ``front``, which makes it and knows it until it is lost."""
 
     __slots__ = (
         "_advancing",
-        "_again",
         "_blocked",
         "_closing",
         "_ended",
@@ -50,6 +49,7 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_reader",
         "_receiving",
+        "_repeated",
         "_transport",
         "_unread",
         "_unsent",
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         """Begun, in order; answered once all before them are."""
         self._waiting: deque[Exchange] = deque()
         """Read, not begun."""
-        self._again: Again | None = None
+        self._repeated: RepeatedRequest | None = None
         """The last request, should it come again for another key."""
         self._last: tuple[Request, Exchange] | None = None
         """Read, while the reader is at it."""
@@ -129,8 +129,8 @@ class Connection(asyncio.Protocol):
             return
         reader = self._reader
         begins = not reader.partial
-        if begins and self._again is not None:
-            lookup = self._again.lookup(data, self)
+        if begins and self._repeated is not None:
+            lookup = self._repeated.lookup(data, self)
             if lookup is not None:
                 self._submit(lookup)
                 if self._waiting:
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
                 return
         self._read(data)
         if begins and self._last is not None and not reader.partial and not self._receiving:
-            self._again = again(data, *self._last)
+            self._repeated = recognise_repeats(data, *self._last)
         self._last = None
         if self._waiting:
             self._advance()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from lookupdb.route.http_answers import JSON, OCTETS
+from lookupdb.route.http.answers import JSON, OCTETS
 
 ANYTHING: Final = b"*/*"
 

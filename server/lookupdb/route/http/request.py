@@ -16,16 +16,16 @@ from typing import Final
 
 import httptools
 
-from lookupdb.route import http_problems as problems
-from lookupdb.route.http_answers import CLOSE, KEEP_ALIVE, STAY
-from lookupdb.route.http_limits import (
+from lookupdb.route.http import problems
+from lookupdb.route.http.answers import CLOSE, KEEP_ALIVE, STAY
+from lookupdb.route.http.limits import (
     MAX_CHUNK_OVERHEAD_BYTES,
     MAX_HEAD_BYTES,
     MAX_REMEMBERED_HOST_BYTES,
     MAX_TARGET_BYTES,
     SLICE_BYTES,
 )
-from lookupdb.route.http_problems import HttpProblem, ProblemType
+from lookupdb.route.http.problems import HttpProblem, ProblemType
 
 log = logging.getLogger(__name__)
 

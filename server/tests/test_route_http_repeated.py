@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from support.http import Client, ScriptedLookups, Server, generation, request, serving
 
-from lookupdb.route.http_again import Again
-from lookupdb.route.http_connection import Connection
-from lookupdb.route.http_exchanges import Lookup
+from lookupdb.route.http.connection import HttpConnection
+from lookupdb.route.http.exchanges import LookupExchange
+from lookupdb.route.http.repeated import RepeatedRequest
 
 PLAIN = request("/v1/lookup/k1")
 HOST = b"Host: lookups.example\r\n"
@@ -73,13 +73,13 @@ def test_the_answer_is_that_of_a_connection_that_asks_for_the_first_time(
 def test_it_is_recognised_the_second_time(server: Server, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     recognised: list[bytes] = []
 
-    class Noted(Again):
-        def lookup(self, data: bytes, connection: Connection) -> Lookup | None:
+    class Noted(RepeatedRequest):
+        def lookup(self, data: bytes, connection: HttpConnection) -> LookupExchange | None:
             found = super().lookup(data, connection)
             recognised.extend([data] if found else [])
             return found
 
-    monkeypatch.setattr("lookupdb.route.http_again.Again", Noted)
+    monkeypatch.setattr("lookupdb.route.http.repeated.RepeatedRequest", Noted)
     with server.connect() as client:
         for _ in range(3):
             client.send(head).response()
@@ -102,7 +102,7 @@ def test_it_is_recognised_the_second_time(server: Server, head: bytes, monkeypat
 def test_what_is_more_than_one_get_is_always_read_in_full(
     server: Server, read: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Again, "__init__", None)  # none is made
+    monkeypatch.setattr(RepeatedRequest, "__init__", None)  # none is made
     bodyless = read.startswith(b"HEAD")
     with server.connect() as client:
         for _ in range(2):

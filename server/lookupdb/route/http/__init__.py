@@ -1,0 +1,1 @@
+"""HTTP in, lookups out: the router's public port."""
