@@ -55,6 +55,10 @@ class RequeueRequested(Exception):
         self.at_least = at_least
 
 
+class LookDeferred(Exception):
+    """Raised by a look that comes again by itself when what it needs is there: neither a success nor a failure."""
+
+
 class Queue(Generic[K]):
     """Keys that wait for a look, now or later. Must be used from one event loop."""
 
@@ -185,6 +189,8 @@ class Workers(Generic[K]):
     async def _try(self, key: K) -> None:
         try:
             again = await self._look(key)
+        except LookDeferred as why:
+            log.debug("%s: %s", key, why)
         except RequeueRequested as why:
             delay = self._queue.retry(key, why.at_least)
             if why.at_most is not None:

@@ -24,10 +24,9 @@ from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref, Unat
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
 from lookupdb_operator.plan.standstill import diagnose_unattended
-from lookupdb_operator.queue import RequeueRequested
+from lookupdb_operator.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.repairs import Repairs
 from lookupdb_operator.reports import EventBudget, ProgressWrites, Report, transitions
-from lookupdb_operator.router_polls import ReportsPending
 from lookupdb_operator.status import Status
 from lookupdb_operator.turn_taking import Decide, TurnTaking
 
@@ -90,6 +89,9 @@ class Reconciler:
             with self._metrics.seconds.time():
                 again = await self._look(key)
             outcome = "done"
+        except LookDeferred:
+            outcome = "done"
+            raise
         except RequeueRequested:
             outcome = "refused"
             self._metrics.succeeded()  # all was done that the API server lets be done
@@ -113,10 +115,7 @@ class Reconciler:
     async def _look(self, key: Key) -> float | None:
         refusals = self._refusals.get(key, {})
         asks = self._is_to_ask(key)
-        try:
-            observed = await self._observer.observe(key, ask_routers=asks, refusals=refusals, store=self._store())
-        except ReportsPending:
-            return None  # the poll's end queues the dataset again
+        observed = await self._observer.observe(key, ask_routers=asks, refusals=refusals, store=self._store())
         if observed is None:
             self._forget(key)
             return None

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from lookupdb_operator import names
 from lookupdb_operator.cache import Key
 from lookupdb_operator.model import Observed, Pod, RouterReport
+from lookupdb_operator.queue import LookDeferred
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ _ASKED_AT_ONCE_OF_A_DATASET: Final = 16
 """So that one with many routers that do not answer leaves room for others."""
 
 
-class ReportsPending(Exception):
+class ReportsPending(LookDeferred):
     """Raised instead of what is observed: routers are being asked, and the dataset is looked at again afterwards."""
 
 
@@ -56,7 +57,7 @@ class RouterPolls:
             return {}
         if key not in self._polls:
             self._polls[key] = asyncio.create_task(self._poll(key, observed.dataset.uid, routers))
-        raise ReportsPending
+        raise ReportsPending("routers are being asked")
 
     def forget(self, key: Key) -> None:
         """The dataset is gone."""

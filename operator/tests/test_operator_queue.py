@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lookupdb_operator.queue import FIRST_DELAY, JITTER, LONGEST_DELAY, Queue, RequeueRequested, Workers
+from lookupdb_operator.queue import FIRST_DELAY, JITTER, LONGEST_DELAY, LookDeferred, Queue, RequeueRequested, Workers
 
 
 class ManualClock:
@@ -220,3 +220,18 @@ async def test_a_worker_that_died_is_noticed(queue: Queue[str]) -> None:
     await settle()
     assert not workers.alive
     await workers.stop()
+
+
+async def test_a_look_that_is_deferred_ends_no_backoff() -> None:
+    """A write is refused, and each look at it has to wait for what routers answer."""
+    queue: Queue[str] = Queue(chance=lambda: 0.0)
+    outcomes = iter((RequeueRequested("no"), LookDeferred("routers are asked"), RequeueRequested("no")))
+
+    async def look(key: str) -> float | None:
+        raise next(outcomes)
+
+    workers = Workers(queue, look, 1)
+    for _ in range(3):
+        await workers._try("a")
+    assert queue.retry("a") == 4 * FIRST_DELAY
+    queue.close()

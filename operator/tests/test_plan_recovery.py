@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from operator_support.plan_given import broken, condition, deleted, serving
 from operator_support.plan_world import World
 
@@ -125,3 +126,15 @@ def test_until_then_nobody_says_that_what_status_remembers_is_in_effect() -> Non
     rolled_out = status.condition("RolledOut")
     assert rolled_out is not None
     assert rolled_out.reason == reasons.CONFIRMING
+
+
+@pytest.mark.parametrize("torn", ["rollouts", "generations", "rollouts table", "generations table", "table"])
+def test_a_status_of_which_a_part_was_taken_away_takes_nothing_from_what_serves(torn: str) -> None:
+    world = _of_some_age()
+    members = {name: member for name, member in world.status.to_json().items() if name not in torn.split()}
+    _set_back(world, Status.from_json(members))
+    world.invariants.forget({"g1", "g2", "g3"}, {"r3"})
+    planned = world.reconcile()
+    assert not [name for name in deleted(planned) if "airports-r3" in name]
+    world.settle()
+    assert (world.status.last_rollout, _versions(world)) == (4, {4})

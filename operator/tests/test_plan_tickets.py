@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from operator_support.plan_given import applied, broken, condition, deleted, rebuilt, says, serving, trouble
+from operator_support.plan_things import Takes
 from operator_support.plan_world import NEVER, World
 
-from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import clock, turns
-from lookupdb_operator.status import Status
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Observed, Plan, Predecessor, Turn, Turns
+from lookupdb_operator.plan import clock, plan, turns
+from lookupdb_operator.status import Build, Rollout, Status
 
 NOT_NOW = Turn(is_granted=False, ahead=7)
 WAIT_TO_BUILD, WAIT_TO_ROLL_OUT = Turns(build=NOT_NOW), Turns(rollout=NOT_NOW)
@@ -276,3 +278,77 @@ def test_a_status_with_tickets_is_read_as_it_was_written() -> None:
     world.turns = Turns(rollout=YIELD)
     status = world.reconcile().status
     assert Status.from_json(status.to_json()) == status
+
+
+class TestATurnThatCannotBeUsed:
+    def test_is_not_waited_for_with_as_many_rollouts_as_there_may_be(self) -> None:
+        world = upgraded()
+        kept = tuple(
+            Rollout(f"r{count}", "g1", "old", world.status.rollouts[0].started_at, 2) for count in range(2, 13)
+        )
+        world.status = replace(world.status, rollouts=(*world.status.rollouts, *kept), last_rollout=12)
+        assert world.look().status.rollout_ticket is None
+
+    def test_is_not_waited_for_while_a_predecessor_is_collected(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        assert world.reconcile().status.build_ticket is not None
+        world.predecessors = (Predecessor("Service", "airports-r1", "uid-0"),)
+        assert world.look().status.build_ticket is None
+
+
+class TestABuildForWhichNothingRuns:
+    @staticmethod
+    def _without_pods(*, deleting: bool) -> World:
+        world = World(turns=Turns(build=YIELD), takes=Takes(build=NEVER))
+
+        def planner(observed: Observed, config: Config, now: datetime) -> Plan:
+            jobs = tuple(replace(job, deleting=deleting) for job in observed.jobs)
+            return plan(replace(observed, jobs=jobs, pods=()), config, now)
+
+        world.planner = planner
+        world.reconcile()
+        return world
+
+    def test_gets_on_for_a_while(self) -> None:
+        world = self._without_pods(deleting=False)
+        world.step(turns.PATIENCE - 1)
+        assert world.reconcile().status.build == world.dataset.status.build
+
+    def test_gives_its_turn_up(self) -> None:
+        """Its Job is suspended, by a quota's controller say."""
+        world = self._without_pods(deleting=False)
+        world.step(turns.PATIENCE + 2)
+        planned = world.reconcile()
+        assert (planned.status.build, deleted(planned)) == (
+            None,
+            {"Job/airports-g1-build", "ConfigMap/airports-g1-build"},
+        )
+        assert says(planned)["Degraded"] == "True Interrupted"
+
+    def test_is_begun_anew_under_another_number_though_nobody_waits_when_its_job_is_held_while_deleted(self) -> None:
+        world = self._without_pods(deleting=True)
+        world.turns = Turns()
+        world.step(turns.PATIENCE + 2)
+        assert "keeps it" in condition(world.reconcile(), "Degraded").message
+        world.step(turns.PATIENCE + 2)
+        assert world.reconcile().status.build is None
+        world.step(turns.FIRST_BACKOFF + 2)
+        assert world.reconcile().status.build == replace(
+            world.status.build or Build("", "", "", "", ""), generation="g2"
+        )
+
+
+def test_servers_of_which_enough_are_ready_serve_instead_of_giving_their_turn_up() -> None:
+    """No operator ran for long, and one server of each shard cannot be placed."""
+    world = stuck()
+    world.turns = Turns(rollout=YIELD)
+    for pod in world.pods.values():
+        if pod.labels.get("lookupdb.dev/rollout") == "r2" and pod.name.endswith("-0"):
+            pod.trouble, pod.ready = None, True
+    world.step(turns.PATIENCE)
+    for pod in world.pods.values():
+        if pod.name.endswith("-0"):
+            pod.ready = True
+    planned = world.look()
+    assert planned.status.table is not None
+    assert planned.status.table.rollout == "r2"

@@ -106,6 +106,16 @@ class TestATurn:
         made.note(B, waiting(-9000), BEGIN - timedelta(seconds=7200))
         assert B in granted(made, turns.POSTPONED - 7200 + 1), "the clock was set back"
 
+    def test_of_a_dataset_that_cannot_be_written_keeps_nobody_from_theirs(self) -> None:
+        """Its status is refused: it can neither end its turn nor give it up."""
+        made = queues(limit=2, a=building(since=5, stalled=0), b=building(since=1, stalled=0), c=waiting(-1))
+        at = turns.PATIENCE + 1
+        assert (granted(made, at), turn(made, B, building(), at).must_yield) == (frozenset(), False)
+        made.postpone(A, BEGIN + timedelta(seconds=at))
+        assert turn(made, B, building(), at).must_yield
+        made.note(B, SETTLED, BEGIN + timedelta(seconds=at))
+        assert granted(made, at) == {C}
+
 
 class TestATurnThatDoesNotGetOn:
     LONG = turns.PATIENCE + 1

@@ -74,8 +74,9 @@ def _without_unneeded_build(status: Status, situation: Situation) -> Status:
 
 def _with_turn(status: Status, build: Build, situation: Situation) -> Status:
     """``status`` with the build under way; without it when it gives its turn up."""
-    trouble = outcomes.obstacle(build, situation.observed)
-    if trouble is None or not situation.observed.turns.build.must_yield:
+    trouble = outcomes.diagnose_stall(build, situation)
+    is_given_up = situation.observed.turns.build.must_yield or outcomes.has_lost_job(build, situation)
+    if trouble is None or not is_given_up:
         return replace(status, build_ticket=tickets.take(status.build_ticket))
     return replace(
         status, build=None, build_ticket=tickets.give_up(status.build_ticket, trouble, build.digest, situation.now)

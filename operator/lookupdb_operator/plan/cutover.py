@@ -98,6 +98,12 @@ def remaining_drain(table: Table, situation: Situation) -> float:
     return clock.seconds_until(table.confirmed_at, seconds, situation.now)
 
 
+def is_retirement_overdue(table: Table, situation: Situation) -> bool:
+    """Whether a router keeps the servers of an older table for long after the drain time of ``table``."""
+    seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, MOUNTED_FOR)
+    return clock.seconds_until(table.confirmed_at, seconds + CONFIRMED_WITHIN, situation.now) == 0
+
+
 def is_overdue(status: Status, situation: Situation) -> bool:
     """Whether a router takes too long to take up the routing table."""
     table = status.table

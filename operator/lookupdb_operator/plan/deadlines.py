@@ -61,7 +61,8 @@ def _routers(status: Status, situation: Situation) -> float | None:
     if not table.confirmed_at:
         return ASK_SLOWLY if cutover.is_overdue(status, situation) else ASK_EVERY
     # The drain time may have passed, and a router still be behind.
-    return max(ASK_EVERY, cutover.remaining_drain(table, situation))
+    slowest = ASK_SLOWLY if cutover.is_retirement_overdue(table, situation) else ASK_EVERY
+    return max(slowest, cutover.remaining_drain(table, situation))
 
 
 def _turn(status: Status, now: datetime) -> float | None:

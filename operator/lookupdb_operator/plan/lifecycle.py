@@ -80,7 +80,10 @@ RECOVER: Final = Transition(
         (RolloutPhase.UNCLAIMED, RolloutPhase.GONE),
         *((phase, GenerationPhase.GONE) for phase in GenerationPhase if phase is not GenerationPhase.GONE),
     ),
-    when="status was wiped or set back: objects carry numbers, or the routing table a version, that it does not know",
+    when=(
+        "status was wiped, torn or set back: objects carry numbers, or the routing table a version, that it does not"
+        " know, or its own table references what it lacks"
+    ),
     written_first="`rollouts` with all servers, `lastRollout`, `lastGeneration`; no `table`, no `generations`",
     may_be_deleted="nothing of a rollout that has servers",
 )
@@ -212,7 +215,9 @@ def rollout_phase(name: str, status: Status) -> RolloutPhase:
     """The phase of the rollout ``name``."""
     rollout = status.rollout_called(name)
     if rollout is None:
-        return RolloutPhase.GONE if 0 < number(name) <= status.last_rollout else RolloutPhase.UNCLAIMED
+        # A torn status does not know what is gone.
+        is_past = 0 < number(name) <= status.last_rollout and not recovery.is_torn(status)
+        return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
     return _phase_of_kept(rollout, status)
 
 

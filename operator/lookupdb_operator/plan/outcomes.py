@@ -11,7 +11,7 @@ from typing import Final, Literal, cast
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import failures, generations, reasons, refusals
+from lookupdb_operator.plan import clock, failures, generations, reasons, refusals, turns
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import Build, Generation, Status
 
@@ -59,6 +59,28 @@ def obstacle(build: Build, observed: Observed) -> Trouble | None:
         name = names.build(observed.dataset.name, build.generation)
         return next(refusals.list_refusals(observed, "Job", name), None)
     return next((pod.trouble for pod in pods_of(observed, build) if pod.trouble is not None), None)
+
+
+def diagnose_stall(build: Build, situation: Situation) -> Trouble | None:
+    """What keeps ``build`` from getting on, if it is only that nothing runs for it: its Job is suspended, or is being
+    deleted and held by a finalizer."""
+    observed = situation.observed
+    trouble, job = obstacle(build, observed), job_of(observed, build)
+    if trouble is not None or job is None or any(_goes_on(pod) for pod in pods_of(observed, build)):
+        return trouble
+    if not job.deleting and job.state != "Running":
+        return None
+    if clock.seconds_until(build.started_at, turns.PATIENCE, situation.now) > 0:
+        return None
+    why = " and is being deleted, but something, a finalizer say, keeps it" if job.deleting else ""
+    return Trouble(reasons.INTERRUPTED, f"Job {job.ref.name} has no pod that runs{why}")
+
+
+def has_lost_job(build: Build, situation: Situation) -> bool:
+    """Whether nothing will ever run for ``build`` again: its Job has been about to go for long, and cannot be made
+    anew meanwhile."""
+    job = job_of(situation.observed, build)
+    return job is not None and job.deleting and build.stall is not None and turns.is_long(build.stall, situation.now)
 
 
 def job_of(observed: Observed, build: Build) -> BuildJob | None:

@@ -80,9 +80,9 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
 
 def _with_stalls(status: Status, situation: Situation) -> Status:
     """``status`` with what keeps the build and the rollout that have a turn from getting on."""
-    build, observed, now = status.build, situation.observed, situation.now
+    build, now = status.build, situation.now
     if build is not None:
-        build = replace(build, stall=tickets.noted_stall(build.stall, outcomes.obstacle(build, observed), now))
+        build = replace(build, stall=tickets.noted_stall(build.stall, outcomes.diagnose_stall(build, situation), now))
     candidate = turns.candidate(status)
     stalled = tuple(
         replace(

@@ -25,7 +25,9 @@ def recover_status(status: Status, situation: Situation) -> Status:
     """``status`` with the rollouts that it does not know, each as one that some routing table references, and with
     counters not below what is there."""
     observed = situation.observed
-    forgotten = tuple(_forgotten_rollouts(status, observed, situation.now))
+    # Also of numbers that are past: what serves is among them, and nobody knows any more which of them it is.
+    oldest = 0 if is_torn(status) else status.last_rollout + 1
+    forgotten = tuple(_forgotten_rollouts(status, observed, oldest, situation.now))
     rollout_objects: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
     generation_objects: tuple[BuildJob | ShardSet | Existing, ...] = (*observed.jobs, *rollout_objects)
     status = _without_outdated_table(status, observed)
@@ -70,12 +72,21 @@ def is_lost(status: Status) -> bool:
     return status.table is None and any(rollout.referenced_replicas for rollout in status.rollouts)
 
 
-def _without_outdated_table(status: Status, observed: Observed) -> Status:
-    """``status`` without its routing table and generations, when a newer table is there: what that one references is
-    not known, so that all servers there are may be referenced, and going back to an older generation would be worse
-    than building a new one."""
+def is_torn(status: Status) -> bool:
+    """Whether a part of ``status`` is missing that another one counts on: somebody edited it."""
     table = status.table
-    if table is None or table.version >= routers.written_table(observed):
+    if table is None:
+        return bool(status.generation)
+    return status.rollout_called(table.rollout) is None or status.generation_called(table.generation) is None
+
+
+def _without_outdated_table(status: Status, observed: Observed) -> Status:
+    """``status`` without its routing table and generations, when a newer table is there, or what its own references is
+    missing: what is referenced is not known, so that all servers there are may be referenced, and going back to an
+    older generation would be worse than building a new one."""
+    table = status.table
+    is_newest = table is None or table.version >= routers.written_table(observed)
+    if is_newest and not is_torn(status):
         return status
     kept = tuple(
         replace(
@@ -88,11 +99,12 @@ def _without_outdated_table(status: Status, observed: Observed) -> Status:
     return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
 
 
-def _forgotten_rollouts(status: Status, observed: Observed, now: datetime) -> Iterator[Rollout]:
+def _forgotten_rollouts(status: Status, observed: Observed, oldest: int, now: datetime) -> Iterator[Rollout]:
+    known = {rollout.rollout for rollout in status.rollouts}
     unknown = {
         (shard_set.rollout, shard_set.generation)
         for shard_set in observed.sets
-        if number(shard_set.rollout) > status.last_rollout and not shard_set.deleting
+        if number(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
     }
     for name, generation in sorted(unknown, key=lambda names: number(names[0])):
         yield Rollout(

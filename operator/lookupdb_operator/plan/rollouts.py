@@ -9,7 +9,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Dataset, Observed, Trouble
 from lookupdb_operator.plan import clock, reasons, refusals, tickets
 from lookupdb_operator.plan.generations import deployable_generation
-from lookupdb_operator.plan.readiness import has_exceeded_deadline, is_stuck
+from lookupdb_operator.plan.readiness import has_exceeded_deadline, is_servable, is_stuck
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Generation, Rollout, Status
 
@@ -49,7 +49,7 @@ def abandon_rollouts(status: Status, situation: Situation) -> Status:
     not: what corrects a mistake never waits for the mistake."""
     target = target_rollout(status, situation)
     trouble = None if target is None else diagnose_stall(target, status, situation)
-    if target is not None and trouble is not None and _must_yield(target, situation):
+    if target is not None and trouble is not None and _must_yield(target, status, situation):
         ticket = tickets.give_up(status.rollout_ticket, trouble, target.template, situation.now)
         status, target = replace(status, rollout_ticket=ticket), None
     kept = tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas or rollout == target)
@@ -64,8 +64,8 @@ def claim_rollout(status: Status, situation: Situation) -> Status:
     if generation is None or target is not None:
         has_turn = target is not None and not target.referenced_replicas
         return replace(status, rollout_ticket=tickets.take(status.rollout_ticket) if has_turn else None)
-    if len(status.rollouts) >= MOST_ROLLOUTS:
-        return status
+    if len(status.rollouts) >= MOST_ROLLOUTS:  # it could not use a turn
+        return replace(status, rollout_ticket=tickets.take(status.rollout_ticket))
     template = situation.template_of(generation)
     if not tickets.may_begin(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
         return replace(status, rollout_ticket=tickets.wait(status.rollout_ticket, template, situation.now))
@@ -131,9 +131,12 @@ def _is_of_present_spec(rollout: Rollout, status: Status, situation: Situation) 
     return is_asked_for and is_current(rollout, status, situation)
 
 
-def _must_yield(rollout: Rollout, situation: Situation) -> bool:
-    """Whether ``rollout`` has a turn to give up: what a routing table references has none any more."""
-    return not rollout.referenced_replicas and situation.observed.turns.rollout.must_yield
+def _must_yield(rollout: Rollout, status: Status, situation: Situation) -> bool:
+    """Whether ``rollout`` has a turn to give up: what a routing table references has none any more, and what one may
+    reference by now gets on."""
+    if rollout.referenced_replicas or not situation.observed.turns.rollout.must_yield:
+        return False
+    return not is_servable(rollout, situation.desired.replicas, status, situation)
 
 
 def _rollout_of(generation: Generation, status: Status, situation: Situation) -> Rollout | None:

@@ -7,6 +7,7 @@ have the very names that those of its successor will have, and hold the old data
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -95,4 +96,5 @@ def plan_waiting(status: Status, observed: Observed, now: datetime) -> Plan:
         waits = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, predecessors.collected(observed))
         judged_degraded = degraded.judge_degraded(status, (), serves=False)
     judged = {READY: waits, BUILT: waits, ROLLED_OUT: waits, DEGRADED: judged_degraded}
+    status = replace(status, build_ticket=None, rollout_ticket=None)  # it could not use a turn
     return Plan(status=conditions.date_conditions(status, judged, observed.dataset, now))

@@ -108,9 +108,11 @@ class _Queue:
         self._leave(key)
 
     def postpone(self, key: Key, until: str) -> None:
-        """Let others come before ``key`` until then."""
+        """Let others come before ``key`` until then; should it have a turn, that counts for nothing meanwhile."""
         place = self._places.get(key)
-        if place is not None:
+        if key in self._turns:
+            self._postponed[key] = until
+        elif place is not None:
             self._postponed[key] = until
             self._leave(key)
             self._enter(key, place[1].since, place[0])
@@ -134,11 +136,18 @@ class _Queue:
             free -= ready
 
     def _free(self, now: datetime) -> int:
+        turns = self._usable_turns(now)
         lacks_room = any(
-            turn.stall is not None and turn.stall.reason in reasons.OF_ROOM and _is_long(turn.stall, now)
-            for turn in self._turns.values()
+            turn.stall is not None and turn.stall.reason in reasons.OF_ROOM and is_long(turn.stall, now)
+            for turn in turns.values()
         )
-        return 0 if lacks_room else max(0, self._limit - len(self._turns))
+        return 0 if lacks_room else max(0, self._limit - len(turns))
+
+    def _usable_turns(self, now: datetime) -> dict[Key, _Turn]:
+        """Without those of datasets that could not be written lately: they can neither end their turn nor give it
+        up."""
+        moment = clock.written(now)
+        return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
     def _ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
         place = self._places.get(key)
@@ -151,11 +160,12 @@ class _Queue:
         return bisect.bisect_right(self._waiting[is_urgent], clock.written(now), key=lambda waiting: waiting.since)
 
     def _must_yield(self, key: Key, turn: _Turn, now: datetime) -> bool:
-        if turn.stall is None or not _is_long(turn.stall, now):
+        if turn.stall is None or not is_long(turn.stall, now):
             return False
         if self._yielded_at and clock.seconds_until(self._yielded_at, YIELD_EVERY, now) > 0:
             return False
-        stalled = [(other.since, at) for at, other in self._turns.items() if other.stall and _is_long(other.stall, now)]
+        turns = self._usable_turns(now) | {key: turn}
+        stalled = [(other.since, at) for at, other in turns.items() if other.stall and is_long(other.stall, now)]
         is_wanted = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
         return (turn.since, key) == max(stalled) and (is_wanted or len(stalled) > 1)
 
@@ -224,5 +234,6 @@ def _gave_up(ticket: Ticket | None) -> bool:
     return ticket is not None and ticket.given_up > 0
 
 
-def _is_long(stall: Stall, now: datetime) -> bool:
+def is_long(stall: Stall, now: datetime) -> bool:
+    """Whether a turn with ``stall`` may have to be given up."""
     return clock.seconds_until(stall.since, patience(stall), now) == 0

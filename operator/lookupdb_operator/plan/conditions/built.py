@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lookupdb.wording import counted
-from lookupdb_operator.model import Observed, Trouble
+from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import build, outcomes, reasons
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
 from lookupdb_operator.plan.conditions.waiting import describe_wait, diagnose_ticket, is_waiting
@@ -16,7 +16,7 @@ from lookupdb_operator.status import Generation, Status
 def judge_built(status: Status, situation: Situation) -> Verdict:
     """Whether the store holds what is asked for."""
     under_way = status.build
-    trouble = diagnose_build(status, situation.observed)
+    trouble = diagnose_build(status, situation)
     if trouble is not None:
         text = sentence(trouble.reason, trouble.message)
         return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
@@ -57,11 +57,11 @@ def _contents(generation: Generation) -> str:
     return f"{counted(generation.records, 'record')} in {counted(generation.shards, 'shard')}"
 
 
-def diagnose_build(status: Status, observed: Observed) -> Trouble | None:
+def diagnose_build(status: Status, situation: Situation) -> Trouble | None:
     """What keeps the build under way from getting on, else how the last one failed."""
     under_way, failure = status.build, status.failure
     if under_way is not None:
-        trouble = outcomes.obstacle(under_way, observed)
+        trouble = outcomes.diagnose_stall(under_way, situation)
         if trouble is not None:
             return trouble
     given_up = diagnose_ticket(status.build_ticket)

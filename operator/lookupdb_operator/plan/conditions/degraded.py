@@ -36,7 +36,7 @@ def diagnose(status: Status, situation: Situation) -> tuple[Trouble, ...]:
         *diagnose_serving(status, situation),
         *_diagnose_writes(observed),
         predecessors.orphaned(observed),
-        diagnose_build(status, observed),
+        diagnose_build(status, situation),
         diagnose_candidate(status, situation),
         diagnose_table(status, situation),
     )
