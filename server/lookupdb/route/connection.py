@@ -22,6 +22,8 @@ KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 _ARRAY: Final = ord("*")
 PROOF_BYTES: Final = 64 * 1024
 """Of all that an endpoint says before it is asked for values."""
+PING: Final = b"*1\r\n$4\r\nPING\r\n"
+PONG: Final = b"+PONG\r\n"
 
 
 class Connection(asyncio.Protocol):
@@ -45,6 +47,12 @@ class Connection(asyncio.Protocol):
         self._counted = 0
         """What is taken of the budget for it."""
         self._elements: ElementReader | None = None
+        self._read: Callable[[bytes], None] | None = None
+        """Reads what comes instead of hiredis: an answer to PING, or a large reply."""
+        self._pong = b""
+        """What has not come of the answer to PING."""
+        self._received_before = 0
+        """Bytes when ``ping`` was called last."""
 
     @classmethod
     async def open(
@@ -80,8 +88,8 @@ class Connection(asyncio.Protocol):
         """Hand over whole replies; close at the first byte that is not RESP."""
         self.received += len(data)
         try:
-            if self._elements is not None:
-                self._read_elements(data)
+            if self._read is not None:
+                self._read(data)
                 return
             reader = self._reader
             if data[0] == _ARRAY and not self._chunks:
@@ -125,6 +133,7 @@ class Connection(asyncio.Protocol):
             self._forget_chunks()
             self._reader = hiredis.Reader(notEnoughData=_NOTHING)
             self._elements = ElementReader(self.sink)
+            self._read = self._read_elements
             for chunk in chunks:
                 self._read_elements(chunk)
 
@@ -137,10 +146,48 @@ class Connection(asyncio.Protocol):
             return
         end = elements.feed(data)
         if elements.is_whole:
-            self._elements = None
+            self._elements = self._read = None
             self.on_reply(elements.reply)
             if end < len(data) and self._why is None:
                 raise NotResp("more follows than was asked for")
+
+    # Whether the other end is alive (see ``heartbeat``).
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is gone, for whatever reason."""
+        return self._why is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a PING is not answered yet."""
+        return bool(self._pong)
+
+    def ping(self) -> bool:
+        """Send a PING if nothing has come since the last call and nothing is asked for; whether one was sent.
+
+        Replies come in order: what is asked for from now on is answered after it.
+        """
+        is_idle = self.received == self._received_before and self.sink is not None and not self.sink.expected_keys()
+        self._received_before = self.received
+        if not is_idle or self._pong:
+            return False
+        self._pong = PONG
+        self._read = self._read_pong
+        self.write(PING)
+        return True
+
+    def _read_pong(self, data: bytes) -> None:
+        """Read the answer to PING; what follows is a reply as any other."""
+        piece, rest = data[: len(self._pong)], data[len(self._pong) :]
+        if not self._pong.startswith(piece):
+            raise NotResp(f"expected {PONG!r}, found {data[:20]!r}")
+        self._pong = self._pong[len(piece) :]
+        if not self._pong:
+            self._read = None
+            if rest:
+                self.received -= len(rest)
+                self.data_received(rest)
 
     def _forget_chunks(self) -> None:
         self._budget.give(self._counted)
@@ -163,7 +210,8 @@ class Connection(asyncio.Protocol):
 
     def _end(self, why: str) -> None:
         self._why = why
-        self._elements = None
+        self._elements = self._read = None
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)  # the heartbeat knows this connection a while longer
         self._forget_chunks()
         self._on_lost(why)
 

@@ -83,7 +83,7 @@ class Endpoint:
 
     @property
     def broken_at(self) -> float:
-        """The loop's time when it was ready for the last time."""
+        """The loop's time when it was ready for the last time, if it may be back in a moment."""
         return self._small.link.broken_at
 
     @property

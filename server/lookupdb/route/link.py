@@ -13,6 +13,7 @@ from lookupdb.route.budget import Budget
 from lookupdb.route.connection import Connection
 from lookupdb.route.counters import INDEX
 from lookupdb.route.gathering import Gathering
+from lookupdb.route.heartbeat import Heartbeat
 from lookupdb.route.identity import Identity
 from lookupdb.route.proof import NotProven, connect
 from lookupdb.route.table import Address
@@ -54,6 +55,7 @@ class Settings:
     password: str | None = None
     """Given to every endpoint before it is asked who it is."""
     gathering: Gathering = field(default_factory=Gathering)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
 class LinkUser(Protocol):
@@ -77,8 +79,10 @@ class Link:
         self.why: str | None = None
         """Why it is not ready: the last failure."""
         self.broken_at = float("-inf")
-        """The loop's time when it was ready for the last time."""
+        """The loop's time when it was ready for the last time, if it may be back in a moment."""
         self.was_ready = False
+        self._is_silent = False
+        """It did not break but stands still: nobody knows for how long."""
         self._address = address
         self._identity = identity
         self._settings = settings
@@ -146,7 +150,9 @@ class Link:
             self._miss(f"cannot be connected to: {error.strerror or error}")
         else:
             self._connection = connection
+            self._is_silent = False
             self._user.opened(connection)
+            settings.heartbeat.watch(connection, self._fall_silent)
             self._set_state(State.READY, None)
             return self._loop.time()
         return None
@@ -159,6 +165,11 @@ class Link:
     def _fail(self, why: str) -> None:
         self._set_state(State.BROKEN, why)
         self.break_connection(why)
+
+    def _fall_silent(self) -> None:
+        """The idle connection is dead: the first lookup on it would wait in vain, and so would the next ones."""
+        self._is_silent = True
+        self.break_connection(f"did not answer PING within {self._settings.heartbeat.silence_seconds:g} s")
 
     def _broken(self, why: str) -> None:
         """The connection is gone."""
@@ -179,7 +190,7 @@ class Link:
             log.warning("endpoint not usable: %s", why, extra=self._names)
         self.state, self.why = state, why
         if was_ready:
-            self.broken_at = self._loop.time()
+            self.broken_at = float("-inf") if self._is_silent else self._loop.time()
         self.was_ready = self.was_ready or is_ready
         if is_ready:
             log.info("endpoint ready", extra=self._names)

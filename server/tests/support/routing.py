@@ -16,6 +16,7 @@ from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.cutover import Cutover
 from lookupdb.route.endpoint import Settings
 from lookupdb.route.generation import Generation
+from lookupdb.route.heartbeat import Heartbeat
 from lookupdb.route.identity import Identity
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookups import UNAVAILABLE, Lookups, Problem, Values
@@ -126,12 +127,18 @@ class Core:
     counters: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * len(NAMES))).cast("Q"))
     dataset_uid: str | None = None
     budget_bytes: int = 256 << 20
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
         self.budget = Budget(self.budget_bytes)
         self.lookups = Lookups(self.limits, self.counters, self.budget)
         settings = Settings(
-            self.limits.deadline_seconds, self.limits.max_queued_keys, self.counters, random.Random(1), self.budget
+            self.limits.deadline_seconds,
+            self.limits.max_queued_keys,
+            self.counters,
+            random.Random(1),
+            self.budget,
+            heartbeat=self.heartbeat,
         )
         self.cutover = Cutover(self.lookups, settings, lambda: None, self.dataset_uid)
 
