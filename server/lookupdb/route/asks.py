@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hiredis import ReplyError
 
+from lookupdb.route.batch_size import LARGE_ASK_KEYS
 from lookupdb.route.counters import INDEX
 from lookupdb.route.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
 
@@ -29,7 +30,6 @@ class Ask:
     __slots__ = ("done", "retried", "shard", "started", "tried", "tries")
     count: int
     """How many keys."""
-    is_single = False
 
     def __init__(self, shard: Shard, started: float) -> None:
         self.shard = shard
@@ -83,7 +83,6 @@ class One(Ask):
 
     __slots__ = ("generation", "key", "waiter")
     count = 1
-    is_single = True
 
     def __init__(self, key: bytes, waiter: Waiter, generation: Generation, shard: Shard, started: float) -> None:
         # Not through super(): this is the hot path.
@@ -125,12 +124,13 @@ class Gather:
     """The answers to one list of keys, until all its parts have come in. Counts its values in ``budget``."""
 
     __slots__ = (
-        "_budget",
-        "_held",
         "_parts",
         "_waiter",
+        "budget",
         "bytes",
         "generation",
+        "held",
+        "is_large",
         "pending",
         "problem",
         "unavailable",
@@ -150,29 +150,33 @@ class Gather:
         """Positions of keys of which nothing can be said."""
         self.problem: Problem | None = None
         """The first one."""
-        self._budget = budget
-        self._held = 0
+        self.budget = budget
+        self.held = 0
+        """Bytes that are taken of the budget."""
         self._parts: list[Part] = []
+        self.is_large = False
+        """Whether its parts are large work, by their mean: then those that happen to be small go with them."""
 
     def await_parts(self, parts: list[Part]) -> None:
         """These have to come in."""
         self._parts = parts
         self.pending = len(parts)
+        self.is_large = len(self.values) > LARGE_ASK_KEYS * len(parts)
 
     def count_bytes(self, size: int) -> bool:
         """``size`` bytes of values more; False when they are too many: then the waiter was told."""
         self.bytes += size
-        if self.bytes <= self._budget.answer_bytes:
+        if self.bytes <= self.budget.answer_bytes:
             return True
         waiter = self._release_waiter()
         self.abandon()
-        waiter.too_large(self._budget.answer_bytes)
+        waiter.too_large(self.budget.answer_bytes)
         return False
 
     def hold(self, size: int) -> None:
         """``size`` bytes of values are kept here from now on."""
-        self._held += size
-        self._budget.take(size)
+        self.held += size
+        self.budget.take(size)
 
     def part_done(self) -> None:
         """Tell the waiter when this was the last one."""
@@ -218,8 +222,8 @@ class Gather:
         return waiter
 
     def _give_back(self) -> None:
-        self._budget.give(self._held)
-        self._held = 0
+        self.budget.give(self.held)
+        self.held = 0
         self._parts = []
 
 
@@ -244,16 +248,24 @@ class Part(Ask):
 
     def take(self, values: list[bytes | None], at: int) -> None:
         """Put the values where they belong."""
+        # Calls are spared: this is the hot path of batches.
         mine = values[at : at + self.count]
         size = sum(map(len, filter(None, mine)))
-        if not self._count(size):
-            return
-        self.gather.hold(size)
-        places = self.gather.values
+        gather = self.gather
+        if self.bytes or gather.bytes + size > gather.budget.answer_bytes:
+            if not self._count(size):
+                return
+        else:
+            gather.bytes += size
+        gather.held += size
+        gather.budget.used += size
+        places = gather.values
         for position, value in zip(self.positions, mine, strict=True):
             places[position] = value
         self.end()
-        self.gather.part_done()
+        gather.pending -= 1
+        if not gather.pending:
+            gather.finish()
 
     def end(self) -> None:
         """Nothing is waited for any longer. What is done stays in queues for a while, where its keys would be counted

@@ -18,12 +18,14 @@ LARGE_ASK_KEYS: Final = 16
 """An ask of more keys is large work whatever came lately: its values may be larger."""
 _TIMED_BYTES: Final = 64 * 1024
 """Only an answer of so many bytes tells that values come slowly; a small one may have waited for this process."""
+_UNCUT_BYTES: Final = BATCH_BYTES // PART_KEYS
+"""Of a value: up to so many, parts have PART_KEYS."""
 
 
 class BatchSize:
     """Follows the answers of one lane. An answer should take no longer than ``target_seconds``."""
 
-    __slots__ = ("_target_seconds", "keys", "value_bytes")
+    __slots__ = ("_target_seconds", "keys", "part_keys", "value_bytes")
 
     def __init__(self, target_seconds: float, first_keys: int = FIRST_KEYS) -> None:
         self._target_seconds = target_seconds
@@ -31,11 +33,15 @@ class BatchSize:
         """At most so many in the next batch."""
         self.value_bytes = 0.0
         """What a key's answer is expected to be: the mean of the last batch, or half of what was expected before it."""
+        self.part_keys = PART_KEYS
+        """How many keys of one request stay together, by ``value_bytes``."""
 
     def measure(self, keys: int, received: int, seconds: float) -> None:
         """A batch of ``keys`` was answered with ``received`` bytes in ``seconds``."""
         mean, half = received / keys, self.value_bytes / 2
         self.value_bytes = mean if mean > half else half
+        if mean > _UNCUT_BYTES or self.part_keys != PART_KEYS:
+            self.part_keys = part_keys(self.value_bytes)
         if received <= BATCH_BYTES and self.keys == BATCH_KEYS:
             return
         fitting = BATCH_BYTES // max(self.value_bytes, 1)

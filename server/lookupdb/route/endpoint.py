@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from lookupdb.route.asks import Ask
-from lookupdb.route.batch_size import LARGE_ASK_BYTES, LARGE_ASK_KEYS, part_keys
+from lookupdb.route.asks import Ask, Part
+from lookupdb.route.batch_size import LARGE_ASK_BYTES, LARGE_ASK_KEYS
 from lookupdb.route.identity import Identity
 from lookupdb.route.lane import Lane
 from lookupdb.route.link import Settings, State
@@ -36,12 +36,12 @@ class Endpoint:
 
     def ask(self, ask: Ask) -> bool:
         """Queue ``ask`` for the next batch; False when the queue is full. Only for a ready endpoint."""
-        return self._ask_small(ask) if ask.is_single else self._lane_for(ask).ask(ask)
+        return self._lane_for(ask).ask(ask) if type(ask) is Part else self._ask_small(ask)
 
-    def _lane_for(self, ask: Ask) -> Lane:
+    def _lane_for(self, ask: Part) -> Lane:
         """Of a part of a request: the large lane if it is large and that lane is there; it is made at the first."""
         large, count = self._large, ask.count
-        if count <= LARGE_ASK_KEYS:
+        if count <= LARGE_ASK_KEYS and not ask.gather.is_large:
             most = LARGE_ASK_BYTES / count
             if self._small.size.value_bytes <= most and large.size.value_bytes <= most:
                 return self._small
@@ -57,14 +57,10 @@ class Endpoint:
         return self._small.outstanding + self._large.outstanding
 
     @property
-    def value_bytes(self) -> float:
-        """What a key of a request of many is expected to bring."""
-        return max(self._small.size.value_bytes, self._large.size.value_bytes)
-
-    @property
     def part_keys(self) -> int:
         """How many keys of a request stay together."""
-        return part_keys(self.value_bytes)
+        small, large = self._small.size.part_keys, self._large.size.part_keys
+        return small if small < large else large
 
     @property
     def answered_at(self) -> float:

@@ -12,29 +12,39 @@ class FairQueue:
     """As a deque of parts, but ``popleft`` takes the next part of the request whose turn it is."""
 
     def __init__(self) -> None:
-        self._requests: dict[Gather, deque[Part]] = {}
-        """In the order of their turns."""
+        self._turns: deque[Gather] = deque()
+        """The requests, in the order of their turns."""
+        self._parts: dict[Gather, deque[Part]] = {}
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._turns)
 
     def __iter__(self) -> Iterator[Part]:
-        for parts in self._requests.values():
-            yield from parts
+        for gather in self._turns:
+            yield from self._parts[gather]
 
     def append(self, part: Part) -> None:
         """``part`` waits behind the others of its request."""
-        self._requests.setdefault(part.gather, deque()).append(part)
+        gather = part.gather
+        parts = self._parts.get(gather)
+        if parts is None:
+            self._parts[gather] = deque((part,))
+            self._turns.append(gather)
+        else:
+            parts.append(part)
 
     def popleft(self) -> Part:
         """The first part of the request whose turn it is; its next turn comes after all others'."""
-        gather = next(iter(self._requests))
-        parts = self._requests.pop(gather)
+        gather = self._turns.popleft()
+        parts = self._parts[gather]
         part = parts.popleft()
         if parts:
-            self._requests[gather] = parts
+            self._turns.append(gather)
+        else:
+            del self._parts[gather]
         return part
 
     def clear(self) -> None:
         """Forget all."""
-        self._requests.clear()
+        self._turns.clear()
+        self._parts.clear()

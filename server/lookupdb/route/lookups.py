@@ -167,6 +167,8 @@ class Lookups:
 
 def _cut(keys: list[bytes], positions: list[int], gather: Gather, shard: Shard, now: float) -> list[Part]:
     most = shard.part_keys
+    if len(keys) <= most:
+        return [Part(keys, positions, gather, shard, now)]
     return [
         Part(keys[start : start + most], positions[start : start + most], gather, shard, now)
         for start in range(0, len(keys), most)
