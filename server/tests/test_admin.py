@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -32,9 +35,9 @@ class Slow(Collector):
 
 
 @contextlib.asynccontextmanager
-async def serving(*collectors: Collector) -> AsyncIterator[int]:
+async def serving(*collectors: Collector, status: Callable[[], Mapping[str, Any]] = dict) -> AsyncIterator[int]:
     listener = listeners.bind("127.0.0.1", 0)
-    runner = await Admin(unready=lambda: None, status=dict, collectors=collectors).start(listener)
+    runner = await Admin(unready=lambda: None, status=status, collectors=collectors).start(listener)
     try:
         yield listeners.port_of(listener)
     finally:
@@ -62,6 +65,28 @@ async def test_clients_that_hold_connections_keep_no_probe_away() -> None:
                 assert await asyncio.to_thread(get, port, "/readyz") == (200, "ready\n")
             closed = [client for client in held if await asyncio.to_thread(is_closed, client)]
             assert len(closed) >= 4 * MAX_CONNECTIONS
+
+
+async def test_clients_that_take_no_answers_keep_no_descriptors() -> None:
+    async with serving(status=lambda: {"figures": "x" * (8 << 20)}) as port:
+        with contextlib.ExitStack() as opened:
+            before = open_descriptors()
+            clients = 3 * MAX_CONNECTIONS
+            for _ in range(clients):
+                client = opened.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                await asyncio.to_thread(client.connect, ("127.0.0.1", port))
+                client.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+                await asyncio.to_thread(client.recv, 1)
+            assert await asyncio.to_thread(get, port, "/readyz") == (200, "ready\n")
+            deadline = time.monotonic() + 10
+            while open_descriptors() - before - clients > MAX_CONNECTIONS:  # each client's own end is open here too
+                assert time.monotonic() < deadline, "connections that were to be closed are still open"
+                await asyncio.sleep(0.01)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def is_closed(client: socket.socket) -> bool:

@@ -101,7 +101,8 @@ class _BoundedSite(web.SockSite):
         def accept() -> asyncio.Protocol:
             connections = server.connections
             for handler in connections[: max(0, len(connections) - MAX_CONNECTIONS + 1)]:
-                handler.force_close()
+                if handler.transport is not None:
+                    handler.transport.abort()  # closing would wait until the client takes its answers
             return server()
 
         # So many are accepted at once, before the first of them counts.
