@@ -106,6 +106,16 @@ def test_a_value_without_its_frame_is_an_error_for_its_key_alone(tmp_path: Path,
         check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
 
 
+def test_a_value_without_its_end_is_an_error_for_who_asks_for_it_alone(tmp_path: Path) -> None:
+    generation = write_generation(tmp_path, VALUES)
+    with serving(generation) as server, connect(server) as client:
+        expect(client, request(b"GET", BAD.encode()), STORED)
+        overwrite(generation, STORED, STORED[:-2] + b"  ")
+        for command in (b"GET", b"get"):
+            expect(client, request(command, BAD.encode()), DAMAGED)
+        expect(client, request(b"GET", b"key 1"), frame(VALUES["key 1"]))
+
+
 @pytest.mark.parametrize("byte", [b"_", b"\xff", b"$", b"\0"])
 def test_a_value_cut_to_a_single_byte_is_damaged_and_never_missing(tmp_path: Path, byte: bytes) -> None:
     generation = write_generation(tmp_path, VALUES)

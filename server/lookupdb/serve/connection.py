@@ -19,7 +19,6 @@ from lookupdb.serve import counted
 from lookupdb.serve.commands import execute
 from lookupdb.serve.output import Output
 from lookupdb.serve.resp import (
-    CRLF,
     ProtocolError,
     Requests,
     error,
@@ -104,12 +103,11 @@ class Connection:
 
     def received(self, data: bytes) -> None:
         """``data`` has been read while nothing was under way; empty: the client sends no more."""
-        parts = data.split(CRLF)
-        keys = keys_of_gets(parts)
+        keys = keys_of_gets(data)
         if keys is not None:
             self._answer(b"", keys, len(keys))
             return
-        keys = keys_of_mget(parts)
+        keys = keys_of_mget(data)
         if keys is not None:
             self._answer(b"*%d\r\n" % len(keys), keys, 1)
             return

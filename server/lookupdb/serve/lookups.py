@@ -136,12 +136,22 @@ def _count_misses(replies: list[bytes]) -> int:
     """How many of ``replies`` are MISSING. Raises DamagedValue unless each other is one bulk string: none can disturb
     those behind it.
     """
-    heads, ends, short, misses = BULK_HEADS, BULK_ENDS, len(BULK_HEADS), 0
-    for reply in replies:
-        size = len(reply)
-        if size >= short or reply < heads[size] or reply >= ends[size]:
-            if reply is MISSING:
+    heads, ends, misses = BULK_HEADS, BULK_ENDS, 0
+    try:
+        for reply in replies:
+            size = len(reply)
+            if not heads[size] <= reply < ends[size]:
+                if reply is not MISSING:
+                    raise DamagedValue("a reply is not one RESP bulk string")
                 misses += 1
-            elif not is_framed(reply):
-                raise DamagedValue("a reply is not one RESP bulk string")
+    except IndexError:  # a large one
+        return _count_misses_of_any(replies)
     return misses
+
+
+def _count_misses_of_any(replies: list[bytes]) -> int:
+    """As ``_count_misses``, of replies some of which are large."""
+    found = [reply for reply in replies if reply is not MISSING]
+    if not all(map(is_framed, found)):
+        raise DamagedValue("a reply is not one RESP bulk string")
+    return len(replies) - len(found)

@@ -89,7 +89,12 @@ class Loop:
                         if first != framed and first < claims_size:
                             reply = inflate(reply)
                         size = len(reply)
-                        if size >= bulk_sizes or reply < bulk_heads[size] or reply >= bulk_ends[size]:
+                        if (
+                            size >= bulk_sizes
+                            or reply < bulk_heads[size]
+                            or reply >= bulk_ends[size]
+                            or reply[tail] != crlf
+                        ):
                             # missing, large or damaged
                             reply = host.lookups.check(key, reply) or connections[fd].nil
                             size = len(reply)

@@ -39,38 +39,44 @@ class ProtocolError(Exception):
     """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
 
 
-def _bounds_of_get() -> tuple[list[bytes], list[bytes], list[slice]]:
+_GET: Final = b"*2\r\n$3\r\nGET\r\n$"
+"""How a GET begins, up to its key's length."""
+_NEXT_GET: Final = CRLF + _GET
+
+
+def _key_bounds(before: bytes, after: bytes) -> tuple[list[bytes], list[bytes], list[slice]]:
     heads, ends, keys = [b""] * 600, [b""] * 600, [slice(0)] * 600  # nothing is less than b""
     for length in range(1, MAX_KEY_BYTES + 1):
-        head = b"*2\r\n$3\r\nGET\r\n$%d\r\n" % length
-        size = len(head) + length + len(CRLF)
-        heads[size], ends[size], keys[size] = head, prefix_end(head), slice(len(head), -2)
+        head = b"%b%d\r\n" % (before, length)
+        end = len(head) + length
+        heads[end + len(after)], ends[end + len(after)] = head, prefix_end(head)
+        keys[end + len(after)] = slice(len(head), end)
     return heads, ends, keys
 
 
-GET_HEADS, GET_ENDS, GET_KEYS = _bounds_of_get()
+GET_HEADS, GET_ENDS, GET_KEYS = _key_bounds(_GET, CRLF)
 """By the size of a read, if it is one GET: how it begins, the ``prefix_end`` of that, and where its key is. The size
 decides the key's length."""
+_PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS = _key_bounds(b"", b"")
+"""The same by the size of a key with its length before it, as between two ``_NEXT_GET``."""
 
 
-def keys_of_gets(parts: list[bytes]) -> list[bytes] | None:
-    """The keys, when ``parts`` (a read split at CRLF) is one or more whole GETs and nothing else."""
-    count, rest = divmod(len(parts), 5)
-    if rest != 1 or not count or parts[2] != b"GET" or parts[-1]:
+def keys_of_gets(data: bytes) -> list[bytes] | None:
+    """The keys, when ``data`` is one or more whole GETs and nothing else."""
+    if not data.startswith(_GET) or not data.endswith(CRLF):
         return None
-    keys = parts[4::5]
-    try:
-        plain = (
-            parts[0:-1:5].count(b"*2") == parts[1::5].count(b"$3") == parts[2::5].count(b"GET") == count
-            and [_LENGTHS[len(key)] for key in keys] == parts[3::5]
-        )
-    except IndexError:  # a key longer than any can be
-        return None
-    return keys if plain else None
+    heads, ends, slices, sizes, keys = _PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS, len(_PAIR_HEADS), []
+    for pair in data[len(_GET) : -2].split(_NEXT_GET):
+        size = len(pair)
+        if size >= sizes or pair < heads[size] or pair >= ends[size]:
+            return None
+        keys.append(pair[slices[size]])
+    return keys
 
 
-def keys_of_mget(parts: list[bytes]) -> list[bytes] | None:
-    """The keys, when ``parts`` (a read split at CRLF) is one whole MGET and nothing else."""
+def keys_of_mget(data: bytes) -> list[bytes] | None:
+    """The keys, when ``data`` is one whole MGET and nothing else."""
+    parts = data.split(CRLF)
     count, odd = divmod(len(parts) - 2, 2)
     if odd or count < 2 or parts[2] != b"MGET" or parts[1] != b"$4" or parts[0] != b"*%d" % count or parts[-1]:
         return None
