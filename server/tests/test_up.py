@@ -208,6 +208,25 @@ def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: 
     assert stack.generations() == ["g3", "g4"], "keepGenerations: 2"
 
 
+def test_an_older_generation_that_cannot_be_removed_does_not_undo_a_cutover(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    manifest = stack.directory / "people.yaml"
+    manifest.write_text(MANIFEST.replace("keepGenerations: 2", "keepGenerations: 1"))
+    assert len(stack.state["shards"]) == 1
+    (g1,) = stack.data.rglob("g1")
+    g1.rename(stack.directory / "elsewhere")
+    g1.symlink_to(stack.directory / "elsewhere")  # a folder that no store would remove
+    manifest.write_text(MANIFEST.replace("keepGenerations: 2", "keepGenerations: 1\n  replicas: 2"))
+    write_people(stack.directory, ada="Duchess")
+    stack.says("older generations are not removed: cannot remove")
+    stack.says("cut over to g2")
+    assert "keeps serving" not in stack.output.partition("g2 is loaded")[2]
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Duchess"}}
+    assert len(stack.state["shards"]) == 2
+    manifest.write_text(MANIFEST.replace("keepGenerations: 2", "keepGenerations: 1"))
+    eventually(lambda: len(stack.state["shards"]) == 1, "the one replica that the manifest asks for again")
+
+
 def test_a_bad_source_leaves_the_last_good_generation_serving(people: Callable[..., Stack]) -> None:
     stack = people("--watch", "--watch-seconds", "0.1")
     assert stack.find("ada@example.com")

@@ -73,6 +73,11 @@ class Router:
         """Of the router's supervisor."""
         return self._child.pid
 
+    @property
+    def deadline_seconds(self) -> float:
+        """The longest that it takes for a lookup: what it was started with, whatever the manifest says since."""
+        return self._spec.router.deadline_milliseconds / 1000
+
     async def start(self) -> None:
         """Start it and wait until it answers. A table must have been written. Raises ChildFailed."""
         await self._child.start()

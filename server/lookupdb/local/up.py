@@ -243,12 +243,14 @@ class Up:
             spec = self._reread()
             unless = active.fingerprint if wanted.content == active.content else None
             generation = await builds.build(self._wish, active.generation, unless) or active.generation
-            await self._cut_over(await self._roll_out(generation, spec))
-            self._spec = spec
+            await self._cut_over(await self._roll_out(generation, spec), spec)
         except LookupdbError as error:
             self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving")
+            return
+        self._prune(generation)
+        self._say(f"{spec.name}: cut over to {generation}")
 
-    async def _cut_over(self, candidate: Rollout) -> None:
+    async def _cut_over(self, candidate: Rollout, spec: DatasetSpec) -> None:
         """Swap the routing table; stop the old rollout when no request can be in flight to it any more."""
         old, self._rollout = self._rollout, candidate  # first: whatever is written from now on names the candidate
         assert old is not None
@@ -259,12 +261,17 @@ class Up:
             self._router.write_table(old.table_entry())
             await candidate.stop()
             raise
+        self._spec = spec
         self._write_state()
-        await asyncio.sleep(self._spec.router.deadline_milliseconds / 1000 + DRAIN_MARGIN_SECONDS)
+        await asyncio.sleep(self._router.deadline_seconds + DRAIN_MARGIN_SECONDS)
         await old.stop()
-        active = candidate.manifest.generation
-        self._dataset.prune(self._spec.keep_generations, protect={active})
-        self._say(f"{self._spec.name}: cut over to {active}")
+
+    def _prune(self, active: str) -> None:
+        """Remove generations that are no longer kept. When that fails they stay until the next cutover."""
+        try:
+            self._dataset.prune(self._spec.keep_generations, protect={active})
+        except LookupdbError as error:
+            self._say(f"{self._spec.name}: older generations are not removed: {error}")
 
 
 def _addressed(spec: DatasetSpec) -> str:
