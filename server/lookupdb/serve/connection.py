@@ -164,8 +164,8 @@ class Connection:
     def _answer(self, head: bytes, keys: list[bytes], commands: int) -> None:
         """Send ``head`` and what is stored under ``keys``."""
         self._slot[counted.COMMANDS] += commands
-        replies, count = self._lookups.begin(keys, self._session.nil)
-        self._send(head + replies)
+        replies, count = self._lookups.begin(head, keys, self._session.nil)
+        self._send(replies)
         if count < len(keys):
             self._replies = self._lookups.rest(keys, self._session.nil, count)
             self._pump()

@@ -46,14 +46,18 @@ class Lookups:
         self._slot[counted.LOOKUPS] += 1
         return self._find(key)
 
-    def begin(self, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:
-        """The replies to the first of ``keys``, and how many they are: all, unless that is too much for one write.
+    def begin(self, head: bytes, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:
+        """``head`` with the replies to the first of ``keys``, and how many these are: all, unless that is too much for
+        one write.
 
         All of ``keys`` are counted. ``nil`` answers for what is missing.
         """
         self._slot[counted.LOOKUPS] += len(keys)
         replies = self._chunk(keys, nil)
-        return b"".join(replies), len(replies)
+        count = len(replies)
+        if head:
+            replies.insert(0, head)
+        return b"".join(replies), count
 
     def rest(self, keys: list[bytes], nil: bytes, start: int) -> Iterator[bytes]:
         """The replies to ``keys[start:]``, which have been counted: some at a time, as they are asked for."""
