@@ -27,7 +27,7 @@ OBJECTS = [
 
 @pytest.mark.parametrize("manifest", OBJECTS)
 def test_what_an_api_server_holds_is_as_it_was_written(manifest: Json) -> None:
-    assert manifests.held_fields(held(manifest)) == stamp(manifest)
+    assert manifests.hash_held_fields(held(manifest)) == stamp(manifest)
 
 
 @pytest.mark.parametrize("manifest", OBJECTS)
@@ -35,15 +35,15 @@ def test_every_change_of_a_field_is_noticed(manifest: Json) -> None:
     body, fields = held(manifest), fields_of_manifest(manifest)
     paths = list(leaves(fields))
     assert len(paths) > 10
-    fingerprint = manifests.fingerprint(body)
+    fingerprint = manifests.take_fingerprint(body)
     for path in paths:
         if path[-1] in IGNORED:
             continue
         taken = copy.deepcopy(fields)
         _take(taken, path)
         body["metadata"]["managedFields"] = managed(taken)
-        assert manifests.held_fields(body) != stamp(manifest), path
-        assert manifests.fingerprint(body) != fingerprint, path
+        assert manifests.hash_held_fields(body) != stamp(manifest), path
+        assert manifests.take_fingerprint(body) != fingerprint, path
 
 
 IGNORED = (f"f:{names.DIGEST}", f"f:{names.FIELDS}", "f:replicas")

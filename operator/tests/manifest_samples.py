@@ -116,10 +116,10 @@ def rendered(of: Dataset, config: Config = CONFIG) -> dict[str, tuple[Manifest, 
     """All that there can be of a dataset, by what it is part of."""
     built = generation(of)
     return {
-        "build": manifests.builder(of, BUILD, config),
-        "shards": manifests.shards(of, rollout(), built, of.spec["replicas"], config),
-        "router": manifests.routers(of, config),
-        "routing-table": (manifests.routing_table(of, table(of), built),),
-        "network-policy": manifests.network_policies(of, config),
-        "store-secret": (manifests.store_secret(of, ACCESS),),
+        "build": manifests.render_builder(of, BUILD, config),
+        "shards": manifests.render_shards(of, rollout(), built, of.spec["replicas"], config),
+        "router": manifests.render_routers(of, config),
+        "routing-table": (manifests.render_routing_table(of, table(of), built),),
+        "network-policy": manifests.render_network_policies(of, config),
+        "store-secret": (manifests.render_store_secret(of, ACCESS),),
     }

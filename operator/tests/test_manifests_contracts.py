@@ -13,7 +13,7 @@ from manifest_samples import BUILD, CONFIG, FULL_CONFIG, airports, everything, f
 from lookupdb.spec import read_manifest
 from lookupdb.store import credentials
 from lookupdb_operator import manifests, names
-from lookupdb_operator.manifests import secret
+from lookupdb_operator.manifests import store_secret
 from lookupdb_operator.model import Dataset
 
 
@@ -45,7 +45,7 @@ def test_every_verb_understands_its_flags(of: Dataset) -> None:
 
 @pytest.mark.parametrize("of", [airports(), everything(), from_config_map()], ids=lambda of: of.name)
 def test_a_builder_reads_the_dataset_that_the_operator_parsed(of: Dataset, tmp_path: Path) -> None:
-    config_map, _ = manifests.builder(of, BUILD, CONFIG)
+    config_map, _ = manifests.render_builder(of, BUILD, CONFIG)
     path = tmp_path / names.DATASET_FILE
     path.write_text(config_map["data"][names.DATASET_FILE], encoding="utf-8")
     read = read_manifest(path)
@@ -55,4 +55,4 @@ def test_a_builder_reads_the_dataset_that_the_operator_parsed(of: Dataset, tmp_p
 
 
 def test_the_stores_variables_are_called_as_the_data_plane_looks_for_them() -> None:
-    assert secret.PREFIX == credentials.PREFIX
+    assert store_secret.PREFIX == credentials.PREFIX

@@ -24,7 +24,7 @@ def _parsed(manifest: Manifest) -> route_table.RoutingTable:
 def test_a_router_reads_what_was_written() -> None:
     of = everything()
     built = generation(of, value_format="raw", built_at="2026-03-04T05:06:07Z")
-    read = _parsed(manifests.routing_table(of, table(of, version=9), built))
+    read = _parsed(manifests.render_routing_table(of, table(of, version=9), built))
     assert (read.version, read.active) == (9, "g12")
     assert read.dataset == route_table.Dataset(of.namespace, of.name, of.uid)
     entry = read.active_entry
@@ -41,7 +41,7 @@ def test_a_router_reads_what_was_written() -> None:
 
 def test_a_table_names_as_many_servers_as_it_says_not_as_the_spec_does() -> None:
     of = airports(replicas=5)
-    read = _parsed(manifests.routing_table(of, table(of, replicas=2, workers=3), generation(of)))
+    read = _parsed(manifests.render_routing_table(of, table(of, replicas=2, workers=3), generation(of)))
     assert [len(shard) for shard in read.active_entry.shards] == [6] * 4
 
 
@@ -65,14 +65,14 @@ def _long(shards: int) -> Dataset:
 )
 def test_the_largest_tables_fit_a_config_map(of: Dataset, endpoints: int) -> None:
     built = generation(of, bytes=1 << 50, records=1 << 40)
-    manifest = manifests.routing_table(of, table(of, rollout="r9999", replicas=endpoints), built)
+    manifest = manifests.render_routing_table(of, table(of, rollout="r9999", replicas=endpoints), built)
     assert len(manifest["data"][names.TABLE_FILE]) + 1024 < CONFIG_MAP_BYTES
     assert [len(shard) for shard in _parsed(manifest).active_entry.shards] == [endpoints] * of.spec["shards"]
 
 
 def test_a_nudge_is_about_one_pod_and_one_annotation() -> None:
     pod = Pod(name="airports-router-abc", uid="u1", component=names.ROUTER)
-    assert manifests.synced(airports(), pod, 7) == {
+    assert manifests.render_nudge(airports(), pod, 7) == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -103,7 +103,7 @@ ROUTERS = [
 
 
 def test_shards_answer_their_own_routers_alone_and_admin_ports_nobody_unless_told() -> None:
-    assert _ingress(manifests.network_policies(airports(), CONFIG)) == {
+    assert _ingress(manifests.render_network_policies(airports(), CONFIG)) == {
         "airports-shard": [(ROUTERS, 7000)],
         "airports-router": [(None, 8080)],
         "airports-builder": [],
@@ -112,7 +112,7 @@ def test_shards_answer_their_own_routers_alone_and_admin_ports_nobody_unless_tol
 
 def test_clients_are_those_the_operator_is_told_of() -> None:
     routers, admin = list(FULL_CONFIG.router_clients), list(FULL_CONFIG.admin_clients)
-    assert _ingress(manifests.network_policies(airports(), FULL_CONFIG)) == {
+    assert _ingress(manifests.render_network_policies(airports(), FULL_CONFIG)) == {
         "airports-shard": [(ROUTERS, 7000), (admin, 9090)],
         "airports-router": [(routers, 8080), (admin, 9090)],
         "airports-builder": [],
@@ -120,17 +120,17 @@ def test_clients_are_those_the_operator_is_told_of() -> None:
 
 
 def test_every_worker_of_a_shard_server_can_be_reached() -> None:
-    shard, *_ = manifests.network_policies(airports(), CONFIG)
+    shard, *_ = manifests.render_network_policies(airports(), CONFIG)
     assert shard["spec"]["ingress"][0]["ports"] == [{"port": 7000, "endPort": 7063, "protocol": "TCP"}]
 
 
 def test_there_are_no_policies_where_none_are_wanted() -> None:
-    assert manifests.network_policies(airports(), dataclasses.replace(CONFIG, network_policies=False)) == ()
+    assert manifests.render_network_policies(airports(), dataclasses.replace(CONFIG, network_policies=False)) == ()
 
 
 def test_the_stores_variables_have_a_prefix() -> None:
     access = StoreAccess(environment={"AWS_REGION": "eu-1", "AWS_SECRET_ACCESS_KEY": "geheim ß"}, digest="d")
-    secret = manifests.store_secret(airports(), access)
+    secret = manifests.render_store_secret(airports(), access)
     assert "stringData" not in secret
     assert {name: base64.b64decode(value).decode() for name, value in secret["data"].items()} == {
         "LOOKUPDB_STORE_AWS_REGION": "eu-1",
@@ -139,20 +139,20 @@ def test_the_stores_variables_have_a_prefix() -> None:
 
 
 def test_autoscaling_leaves_the_number_of_routers_to_the_autoscaler_within_its_bounds() -> None:
-    kinds = {manifest["kind"]: manifest for manifest in manifests.routers(everything(), CONFIG)}
+    kinds = {manifest["kind"]: manifest for manifest in manifests.render_routers(everything(), CONFIG)}
     assert kinds["Deployment"]["spec"]["replicas"] == 3, "the least, until there are more"
     by_present = {0: 3, 2: 3, 3: 3, 7: 7, 12: 12, 13: 12}
     assert {present: manifests.router_replicas(everything(), present) for present in by_present} == by_present
     assert manifests.router_replicas(airports(), 7) == 2
     more = manifests.with_replicas(kinds["Deployment"], 7)
     assert more["spec"] == {**kinds["Deployment"]["spec"], "replicas": 7}
-    assert manifests.digest_of(more) == manifests.digest_of(kinds["Deployment"])
+    assert manifests.read_digest(more) == manifests.read_digest(kinds["Deployment"])
     assert kinds["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "people-router"
-    fixed = {manifest["kind"]: manifest for manifest in manifests.routers(airports(), CONFIG)}
+    fixed = {manifest["kind"]: manifest for manifest in manifests.render_routers(airports(), CONFIG)}
     assert fixed["Deployment"]["spec"]["replicas"] == 2
     assert "HorizontalPodAutoscaler" not in fixed
 
 
 def test_a_router_has_time_to_drain_before_it_is_killed() -> None:
-    deployment, *_ = manifests.routers(airports(router={"drainSeconds": 60}), CONFIG)
+    deployment, *_ = manifests.render_routers(airports(router={"drainSeconds": 60}), CONFIG)
     assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 75

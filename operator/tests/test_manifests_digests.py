@@ -11,7 +11,7 @@ from manifest_samples import BUILD, CONFIG, FULL_CONFIG, airports, everything, g
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests.metadata import digest, stamped
+from lookupdb_operator.manifests.metadata import digest, stamp
 
 RESOURCES = {"limits": {"memory": "3Gi"}}
 
@@ -23,7 +23,7 @@ def _config(**members: Any) -> Config:
 def test_equal_content_has_equal_digests_whatever_the_order_of_members() -> None:
     one = {"metadata": {"name": "a", "labels": {"x": "1", "y": "2"}}, "data": {"k": "v"}}
     other = {"data": {"k": "v"}, "metadata": {"labels": {"y": "2", "x": "1"}, "name": "a"}}
-    assert manifests.digest_of(stamped(one)) == manifests.digest_of(stamped(other))
+    assert manifests.read_digest(stamp(one)) == manifests.read_digest(stamp(other))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_equal_content_has_equal_digests_whatever_the_order_of_members() -> None
     ],
 )
 def test_other_content_has_another_digest(changed: dict[str, Any]) -> None:
-    assert manifests.digest_of(stamped({"metadata": {"name": "a"}, "data": {"k": "v"}})) != manifests.digest_of(
-        stamped(changed)
+    assert manifests.read_digest(stamp({"metadata": {"name": "a"}, "data": {"k": "v"}})) != manifests.read_digest(
+        stamp(changed)
     )
 
 
@@ -52,18 +52,18 @@ def test_a_digest_is_sixteen_hex_digits_of_the_object_without_it() -> None:
                 bare["metadata"]["annotations"] = annotations
             if manifest["kind"] == "Deployment":  # its number of pods may be an autoscaler's
                 bare["spec"] = {name: value for name, value in bare["spec"].items() if name != "replicas"}
-            assert manifests.digest_of(manifest) == digest(bare)
-            assert len(manifests.digest_of(manifest)) == 16
+            assert manifests.read_digest(manifest) == digest(bare)
+            assert len(manifests.read_digest(manifest)) == 16
 
 
 @pytest.mark.parametrize("held", [{}, {"metadata": {}}, {"metadata": {"annotations": None}}, {"metadata": None}])
 def test_an_object_without_digest_has_an_empty_one(held: dict[str, Any]) -> None:
-    assert manifests.digest_of(held) == ""
+    assert manifests.read_digest(held) == ""
 
 
 def test_stamping_leaves_its_argument_alone() -> None:
     manifest: dict[str, Any] = {"metadata": {"name": "a", "annotations": {"b": "c"}}}
-    assert stamped(manifest)["metadata"]["annotations"].keys() == {"b", names.DIGEST, names.FIELDS}
+    assert stamp(manifest)["metadata"]["annotations"].keys() == {"b", names.DIGEST, names.FIELDS}
     assert manifest == {"metadata": {"name": "a", "annotations": {"b": "c"}}}
 
 
@@ -110,7 +110,9 @@ def test_a_build_is_not_superseded_by_what_its_builder_does_not_see(spec: dict[s
 def test_a_builds_digest_is_the_same_for_every_build_of_a_spec() -> None:
     dataset = airports()
     build = dataclasses.replace(BUILD, generation="g99", active="g98", unless_fingerprint="f")
-    digests = [[manifests.digest_of(one) for one in manifests.builder(dataset, b, CONFIG)] for b in (BUILD, build)]
+    digests = [
+        [manifests.read_digest(one) for one in manifests.render_builder(dataset, b, CONFIG)] for b in (BUILD, build)
+    ]
     assert digests[0] != digests[1]
     assert manifests.build_digest(dataset, CONFIG) == manifests.build_digest(airports(), CONFIG)
 
@@ -174,7 +176,7 @@ def test_a_rollouts_template_does_not_change_with_anything_else(spec: dict[str, 
 
 def test_the_objects_of_a_rollout_differ_from_shard_to_shard_and_with_replicas_as_little_as_can_be() -> None:
     dataset = airports()
-    two, three = (manifests.shards(dataset, rollout(), generation(dataset), n, CONFIG) for n in (2, 3))
+    two, three = (manifests.render_shards(dataset, rollout(), generation(dataset), n, CONFIG) for n in (2, 3))
     changed = [one for one, other in zip(two, three, strict=True) if one != other]
     assert [one["kind"] for one in changed] == ["StatefulSet"] * 4
     assert _templates(two) == _templates(three)
@@ -186,8 +188,8 @@ def _templates(objects: tuple[dict[str, Any], ...]) -> list[Any]:
 
 def test_what_is_part_of_an_object_is_applied_in_another_name() -> None:
     dataset = airports()
-    scaled = manifests.scaled(dataset, rollout(), 3, 5)
-    whole = manifests.shards(dataset, rollout(), generation(dataset), 2, CONFIG)[-2]
+    scaled = manifests.render_scale(dataset, rollout(), 3, 5)
+    whole = manifests.render_shards(dataset, rollout(), generation(dataset), 2, CONFIG)[-2]
     assert (scaled["kind"], scaled["metadata"]["name"]) == (whole["kind"], whole["metadata"]["name"])
     assert scaled["spec"] == {"replicas": 5}
     manager: Callable[[dict[str, Any]], str] = manifests.field_manager

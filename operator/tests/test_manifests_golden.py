@@ -28,8 +28,8 @@ _REBUILD = dataclasses.replace(BUILD, generation="g13", active="g12", unless_fin
 _FILES: dict[str, tuple[Any, ...]] = {
     **{f"airports/{part}": objects for part, objects in rendered(airports()).items()},
     **{f"everything/{part}": objects for part, objects in rendered(everything(), FULL_CONFIG).items()},
-    "everything/build": manifests.builder(everything(), _REBUILD, FULL_CONFIG),
-    "configmap/build": manifests.builder(from_config_map(), BUILD, CONFIG),
+    "everything/build": manifests.render_builder(everything(), _REBUILD, FULL_CONFIG),
+    "configmap/build": manifests.render_builder(from_config_map(), BUILD, CONFIG),
 }
 
 

@@ -119,7 +119,7 @@ def test_every_object_belongs_to_its_dataset(of: Dataset, config: Config) -> Non
         assert owner["controller"] is owner["blockOwnerDeletion"] is True
         assert metadata["namespace"] == of.namespace
         assert metadata["labels"][names.DATASET] == of.name
-        assert manifests.digest_of(manifest)
+        assert manifests.read_digest(manifest)
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
@@ -243,10 +243,10 @@ def test_names_and_labels_of_the_longest_dataset_are_within_kubernetes_limits(ro
     }
     of = dataset(resource)
     built = generation(of, "g999999999")
-    sets = manifests.shards(of, rollout(rollout_name, built.generation), built, 64, FULL_CONFIG)
+    sets = manifests.render_shards(of, rollout(rollout_name, built.generation), built, 64, FULL_CONFIG)
     build = dataclasses.replace(BUILD, generation=built.generation)
-    others = [*manifests.builder(of, build, FULL_CONFIG), *manifests.routers(of, FULL_CONFIG)]
-    for manifest in [sets[0], *sets[-2:], *others, *manifests.network_policies(of, FULL_CONFIG)]:
+    others = [*manifests.render_builder(of, build, FULL_CONFIG), *manifests.render_routers(of, FULL_CONFIG)]
+    for manifest in [sets[0], *sets[-2:], *others, *manifests.render_network_policies(of, FULL_CONFIG)]:
         assert DNS_LABEL.fullmatch(manifest["metadata"]["name"])
         assert all(LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value) for key, value in _labels_within(manifest))
     last = sets[-2]
@@ -273,8 +273,8 @@ def test_no_two_datasets_names_meet() -> None:
         built = generation(of, "g1")
         for objects in (
             *rendered(of).values(),
-            manifests.shards(of, rollout("r1", "g1"), built, 1, CONFIG),
-            manifests.builder(of, dataclasses.replace(BUILD, generation="g1"), CONFIG),
+            manifests.render_shards(of, rollout("r1", "g1"), built, 1, CONFIG),
+            manifests.render_builder(of, dataclasses.replace(BUILD, generation="g1"), CONFIG),
         ):
             for manifest in objects:
                 place = manifest["kind"], manifest["metadata"]["name"]
@@ -282,7 +282,7 @@ def test_no_two_datasets_names_meet() -> None:
 
 
 def test_a_builder_is_told_what_it_needs_and_no_more() -> None:
-    _, job = manifests.builder(airports(), BUILD, CONFIG)
+    _, job = manifests.render_builder(airports(), BUILD, CONFIG)
     words = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert not {"--active", "--unless-fingerprint", "--volume", "--threads"} & set(words)
     assert words[-1] == "--no-local-files"

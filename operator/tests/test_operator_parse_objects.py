@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lookupdb_operator import names
-from lookupdb_operator.manifests.metadata import stamped
+from lookupdb_operator.manifests.metadata import stamp
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet
 from lookupdb_operator.parse import (
     compare_fields,
@@ -192,7 +192,7 @@ def test_others_are_their_digest() -> None:
 
 def applied(**spec: Any) -> dict[str, Any]:
     """A StatefulSet as the API server holds it after our apply; ``spec`` is what it asks for since."""
-    manifest = stamped(
+    manifest = stamp(
         {
             "apiVersion": "apps/v1",
             "kind": "StatefulSet",
@@ -213,7 +213,7 @@ def test_fields_are_compared_again_only_after_a_change_of_what_is_not_status(mon
     after["metadata"] |= {"resourceVersion": "42"}
     after["status"] = {"readyReplicas": 2}
     with monkeypatch.context() as patch:
-        patch.setattr(workloads, "held_fields", lambda body: pytest.fail("they are hashed again"))
+        patch.setattr(workloads, "hash_held_fields", lambda body: pytest.fail("they are hashed again"))
         assert compare_fields(after, before) == before
         assert compare_fields({"metadata": meta()}, before).changed == "", "not ours"
 

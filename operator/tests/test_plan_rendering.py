@@ -31,10 +31,10 @@ def test_the_same_spec_is_rendered_once_whatever_its_status() -> None:
 
 def test_stamps_are_of_what_would_be_written_without_hashing_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = replace(airports(), renderings={})
-    written = manifests.shards(dataset, ROLLOUT, GENERATION, 2, CONFIG)
-    monkeypatch.setattr(metadata, "applied_fields", lambda manifest: pytest.fail("nothing is written"))
+    written = manifests.render_shards(dataset, ROLLOUT, GENERATION, 2, CONFIG)
+    monkeypatch.setattr(metadata, "hash_applied_fields", lambda manifest: pytest.fail("nothing is written"))
     assert rendering.shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 2) == {
-        (manifest["kind"], manifest["metadata"]["name"], manifests.digest_of(manifest)) for manifest in written
+        (manifest["kind"], manifest["metadata"]["name"], manifests.read_digest(manifest)) for manifest in written
     }
 
 

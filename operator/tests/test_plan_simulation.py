@@ -60,7 +60,7 @@ def _scales_down_before_the_table_says_so(planned: Plan, observed: Observed) -> 
     assert observed.dataset.parsed is not None
     replicas = observed.dataset.parsed.replicas
     fewer = tuple(
-        manifests.scaled(observed.dataset, rollout, one.shard, replicas)
+        manifests.render_scale(observed.dataset, rollout, one.shard, replicas)
         for rollout in planned.status.rollouts
         for one in observed.sets
         if one.rollout == rollout.rollout and one.replicas > replicas

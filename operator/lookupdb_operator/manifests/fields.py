@@ -28,29 +28,29 @@ _NESTED: Final = (dict, list)
 _FINGERPRINT_BYTES: Final = 16
 
 
-def applied_fields(manifest: Mapping[str, Any]) -> str:
+def hash_applied_fields(manifest: Mapping[str, Any]) -> str:
     """A hash of what ``manifest`` asks the API server to hold. But for the number of pods, which is compared by
     itself: others may set it."""
-    return _hash(_document(manifest))
+    return _hash(_compared_part(manifest))
 
 
-def held_fields(body: Mapping[str, Any]) -> str | None:
-    """The same of what the API server holds in ``body`` of the fields that are ours; None where it does not say which
-    they are."""
+def hash_held_fields(body: Mapping[str, Any]) -> str | None:
+    """The same hash, of what the API server holds in ``body`` of the fields that are ours; None where it does not say
+    which they are."""
     if not body["metadata"].get("managedFields"):
         return None
-    fields = _our_fields(body)
-    return _hash(_document(_owned(body, fields) if fields else {}))
+    fields = _find_our_fields(body)
+    return _hash(_compared_part(_select_owned(body, fields) if fields else {}))
 
 
-def fingerprint(body: Mapping[str, Any]) -> bytes:
-    """What stays the same while ``held_fields`` does, for a tenth of its cost: ``body`` as it is written, without its
-    status and most of its metadata. ``metadata.generation`` does not do: labels change without it, and half of the
-    kinds have none."""
+def take_fingerprint(body: Mapping[str, Any]) -> bytes:
+    """Bytes that stay the same while ``hash_held_fields`` does, for a tenth of its cost: ``body`` as it is written,
+    without its status and most of its metadata. ``metadata.generation`` does not do: labels change without it, and
+    half of the kinds have none."""
     metadata = body["metadata"]
     members = [(name, member) for name, member in body.items() if name not in ("metadata", "status")]
     compared = [metadata.get(name) for name in _COMPARED_METADATA]
-    text = orjson.dumps((members, compared, bool(metadata.get("managedFields")), _our_fields(body)))
+    text = orjson.dumps((members, compared, bool(metadata.get("managedFields")), _find_our_fields(body)))
     return hashlib.blake2b(text, digest_size=_FINGERPRINT_BYTES).digest()
 
 
@@ -69,7 +69,7 @@ def _is_of_others(entry: Mapping[str, Any]) -> bool:
     return not is_of_operator and entry.get("subresource") != "status"
 
 
-def _our_fields(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _find_our_fields(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """FieldsV1 of what we have applied; None for nothing."""
     managed = body["metadata"].get("managedFields") or ()
     return next((entry.get("fieldsV1") for entry in managed if _is_ours(entry)), None)
@@ -81,8 +81,8 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
     return is_apply and entry.get("manager") == names.FIELD_MANAGER
 
 
-def _document(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is compared of a manifest, or of the part of an object that is ours."""
+def _compared_part(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a manifest, or of what is ours of an object, that is compared."""
     metadata = value.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     annotations = {name: text for name, text in annotations.items() if name not in (names.DIGEST, names.FIELDS)}
@@ -93,21 +93,25 @@ def _document(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**members, "metadata": compared}
 
 
-def _owned(value: Any, fields: Mapping[str, Any]) -> Any:
+def _select_owned(value: Any, fields: Mapping[str, Any]) -> Any:
     """The part of ``value`` that ``fields`` (FieldsV1) has: all of it where no member is listed."""
     if not fields or fields.keys() == {"."}:
         return value
     if isinstance(value, dict):
         members = ((name[2:], below) for name, below in fields.items() if name.startswith("f:"))
-        return {name: _owned(value[name], below) if below else value[name] for name, below in members if name in value}
+        return {
+            name: _select_owned(value[name], below) if below else value[name]
+            for name, below in members
+            if name in value
+        }
     if isinstance(value, list):
-        items = ((_item(value, name), below) for name, below in fields.items() if name != ".")
-        return [_owned(item, below) for item, below in items if item is not None]
+        items = ((_find_item(value, name), below) for name, below in fields.items() if name != ".")
+        return [_select_owned(item, below) for item, below in items if item is not None]
     return value
 
 
-def _item(items: list[Any], name: str) -> Any:
-    """Of ``items`` the one that a member's name in FieldsV1 means, by key, value or index; None when it is gone."""
+def _find_item(items: list[Any], name: str) -> Any:
+    """The one of ``items`` that a member's name in FieldsV1 means, by key, value or index; None when it is gone."""
     kind, key = _member_key(name)
     if kind == "k":
         keyed = (item for item in items if isinstance(item, dict))

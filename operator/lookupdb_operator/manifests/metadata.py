@@ -13,16 +13,16 @@ from typing import Any, Final
 import orjson
 
 from lookupdb_operator import names
-from lookupdb_operator.manifests.fields import applied_fields
+from lookupdb_operator.manifests.fields import hash_applied_fields
 from lookupdb_operator.model import Dataset, Manifest
 
 DIGEST_DIGITS: Final = 16
 
 
-def metadata(
+def render_metadata(
     dataset: Dataset, name: str, component: str | None = None, labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Of an object that belongs to ``dataset`` and goes with it."""
+    """The metadata of an object that belongs to ``dataset`` and is collected with it."""
     return {
         "namespace": dataset.namespace,
         "name": name,
@@ -40,21 +40,21 @@ def metadata(
     }
 
 
-def stamped(manifest: Manifest) -> Manifest:
+def stamp(manifest: Manifest) -> Manifest:
     """``manifest`` with its digest, and that of its fields."""
     metadata = manifest["metadata"]
-    stamps = {names.DIGEST: digest(manifest), names.FIELDS: applied_fields(manifest)}
+    stamps = {names.DIGEST: digest(manifest), names.FIELDS: hash_applied_fields(manifest)}
     annotations = metadata.get("annotations", {}) | stamps
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
-def given(**members: Any) -> dict[str, Any]:
-    """Those of ``members`` that are something. Server-side apply takes a null for an order, and an empty list for
-    one that is ours."""
+def drop_empty(**members: Any) -> dict[str, Any]:
+    """``members`` without those that are null or empty. Server-side apply takes a null for an order, and an empty list
+    for one that is ours."""
     return {name: value for name, value in members.items() if value is not None and value != [] and value != {}}
 
 
-def digest_of(manifest: Mapping[str, Any]) -> str:
+def read_digest(manifest: Mapping[str, Any]) -> str:
     """The digest that ``manifest``, or what the API server holds, carries; empty when it carries none."""
     value = ((manifest.get("metadata") or {}).get("annotations") or {}).get(names.DIGEST, "")
     return value if isinstance(value, str) else ""
@@ -62,14 +62,14 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 def mark_of(manifest: Mapping[str, Any]) -> str:
     """What tells two writes of one object apart: its digest, and its number of pods, which has no part in it."""
-    return f"{digest_of(manifest)} {(manifest.get('spec') or {}).get('replicas', '')}"
+    return f"{read_digest(manifest)} {(manifest.get('spec') or {}).get('replicas', '')}"
 
 
 def digest(value: Any) -> str:
-    """Of anything that JSON can say: the order of members does not matter, that of lists does."""
+    """The digest of anything that JSON can say: the order of members does not matter, that of lists does."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:DIGEST_DIGITS]
 
 
 def digest_of_all(manifests: Iterable[Mapping[str, Any]]) -> str:
-    """Of several stamped objects, in this order."""
-    return digest([digest_of(manifest) for manifest in manifests])
+    """The digest of several stamped objects, in this order."""
+    return digest([read_digest(manifest) for manifest in manifests])

@@ -6,12 +6,12 @@ import orjson
 
 from lookupdb.route.table import FORMAT_VERSION
 from lookupdb_operator import names
-from lookupdb_operator.manifests.metadata import metadata, stamped
+from lookupdb_operator.manifests.metadata import render_metadata, stamp
 from lookupdb_operator.model import Dataset, Manifest, Pod
 from lookupdb_operator.status import Generation, Table
 
 
-def routing_table(dataset: Dataset, table: Table, generation: Generation) -> Manifest:
+def render_routing_table(dataset: Dataset, table: Table, generation: Generation) -> Manifest:
     """``table``, whose generation is ``generation``. The API server refuses what has more than 1 MiB: the product of
     shards, replicas and workers may be some 6,000 with the longest names, 16,000 with short ones."""
     content = {
@@ -32,8 +32,8 @@ def routing_table(dataset: Dataset, table: Table, generation: Generation) -> Man
             }
         ],
     }
-    about = metadata(dataset, names.routing_table(dataset.name), names.ROUTER)
-    return stamped(
+    about = render_metadata(dataset, names.routing_table(dataset.name), names.ROUTER)
+    return stamp(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -43,7 +43,7 @@ def routing_table(dataset: Dataset, table: Table, generation: Generation) -> Man
     )
 
 
-def synced(dataset: Dataset, pod: Pod, version: int) -> Manifest:
+def render_nudge(dataset: Dataset, pod: Pod, version: int) -> Manifest:
     """The part of a router pod that is ours: the annotation that makes its kubelet sync the routing table at once.
 
     With the pod's uid the API server neither makes a pod of it nor takes another one of this name for it.

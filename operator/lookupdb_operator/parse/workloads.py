@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from lookupdb_operator import names
-from lookupdb_operator.manifests import find_changer, fingerprint, held_fields
+from lookupdb_operator.manifests import find_changer, hash_held_fields, take_fingerprint
 from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet, Trouble
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.header import (
@@ -113,10 +113,10 @@ def compare_fields(body: Body, before: Drift | None = None) -> Drift:
     has not changed: most versions differ in their status alone."""
     if not annotations_of(body).get(names.DIGEST):
         return Drift()
-    mark = fingerprint(body)
+    mark = take_fingerprint(body)
     if before is not None and before.fingerprint == mark:
         return before
-    fields = held_fields(body)
+    fields = hash_held_fields(body)
     changed = "" if fields is None or fields == annotations_of(body).get(names.FIELDS) else fields
     return Drift(mark, changed, find_changer(body, is_changed=bool(changed)))
 

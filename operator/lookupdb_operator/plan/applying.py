@@ -38,7 +38,7 @@ def differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest,
             return False
         # Scaled by another manager or by hand, it keeps its digest.
         scaled = name in replicas and replicas[name] != one["spec"]["replicas"]
-        return scaled or digests.get(name) != manifests.digest_of(one)
+        return scaled or digests.get(name) != manifests.read_digest(one)
 
     return tuple(filter(differs, wanted))
 
@@ -46,7 +46,7 @@ def differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest,
 def unscaled(status: Status, situation: Situation) -> tuple[Manifest, ...]:
     """Of each StatefulSet that is not made any more as it was, and has the wrong number of servers, that number."""
     return tuple(
-        manifests.scaled(situation.dataset, one, held.shard, replicas)
+        manifests.render_scale(situation.dataset, one, held.shard, replicas)
         for one in status.rollouts
         if not rollouts.is_current(one, status, situation)
         for replicas in (rollouts.desired_replicas(one, status, situation),)
@@ -67,7 +67,7 @@ def unsynced(status: Status, observed: Observed) -> tuple[Manifest, ...]:
     if table is None:
         return ()
     return tuple(
-        manifests.synced(observed.dataset, pod, table.version)
+        manifests.render_nudge(observed.dataset, pod, table.version)
         for pod in routers.living(observed)
         if pod.table_version != str(table.version)
     )
@@ -90,7 +90,7 @@ def _build(status: Status, situation: Situation) -> Iterator[Manifest]:
     if build is None or build.digest != situation.desired.build_digest:
         return  # what an older spec's build was made from is not known any more, and its pod may yet read it
     if not outcomes.is_lost(build, situation.observed):
-        yield from manifests.builder(situation.dataset, build, situation.config)
+        yield from manifests.render_builder(situation.dataset, build, situation.config)
 
 
 def _rollouts(status: Status, situation: Situation) -> Iterator[Manifest]:
@@ -104,7 +104,7 @@ def _rollouts(status: Status, situation: Situation) -> Iterator[Manifest]:
         replicas = rollouts.desired_replicas(one, status, situation)
         if _is_whole(one, generation, replicas, situation):
             continue
-        yield from manifests.shards(situation.dataset, one, generation, replicas, situation.config)
+        yield from manifests.render_shards(situation.dataset, one, generation, replicas, situation.config)
 
 
 def _service_and_budgets(one: Rollout, generation: Generation, situation: Situation) -> tuple[Manifest, ...]:
@@ -112,7 +112,7 @@ def _service_and_budgets(one: Rollout, generation: Generation, situation: Situat
     stamps = rendering.service_and_budget_stamps(situation.ingredients, one, generation)
     if stamps <= _stamps(situation.observed):
         return ()
-    return manifests.service_and_budgets(situation.dataset, one, generation)
+    return manifests.render_service_and_budgets(situation.dataset, one, generation)
 
 
 def _is_whole(one: Rollout, generation: Generation, replicas: int, situation: Situation) -> bool:
@@ -133,7 +133,7 @@ def _table(status: Status, situation: Situation) -> Iterator[Manifest]:
     table = status.table
     generation = None if table is None else status.generation_called(table.generation)
     if table is not None and generation is not None:
-        yield manifests.routing_table(situation.dataset, table, generation)
+        yield manifests.render_routing_table(situation.dataset, table, generation)
 
 
 def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:

@@ -99,4 +99,4 @@ def _with_stalls(status: Status, situation: Situation) -> Status:
 def _secret(status: Status, situation: Situation) -> tuple[Manifest, ...]:
     if not store.is_due(status, situation):
         return ()
-    return (manifests.store_secret(situation.dataset, situation.observed.store),)
+    return (manifests.render_store_secret(situation.dataset, situation.observed.store),)

@@ -66,33 +66,33 @@ def always(ingredients: Ingredients) -> tuple[Manifest, ...]:
     return _once(
         ingredients,
         "always",
-        lambda: (*manifests.network_policies(dataset, config), *manifests.routers(dataset, config)),
+        lambda: (*manifests.render_network_policies(dataset, config), *manifests.render_routers(dataset, config)),
     )
 
 
 def shard_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation, replicas: int) -> frozenset[Stamp]:
-    """What ``manifests.shards`` would render, without keeping it."""
+    """What ``manifests.render_shards`` would render, without keeping it."""
     dataset, config = ingredients.dataset, ingredients.config
 
     def render() -> frozenset[Stamp]:
-        return frozenset(manifests.shard_stamps(dataset, rollout, generation, replicas, config))
+        return frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config))
 
     # Of a rollout, shards are made from its name and its generation's alone.
     return _once(ingredients, ("shards", rollout.rollout, rollout.generation, generation, replicas), render)
 
 
 def service_and_budget_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation) -> frozenset[Stamp]:
-    """What ``manifests.service_and_budgets`` would render, without keeping it."""
+    """What ``manifests.render_service_and_budgets`` would render, without keeping it."""
 
     def render() -> frozenset[Stamp]:
-        return _stamps(manifests.service_and_budgets(ingredients.dataset, rollout, generation))
+        return _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation))
 
     return _once(ingredients, ("services", rollout.rollout, rollout.generation, generation.shards), render)
 
 
 def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
     return frozenset(
-        (manifest["kind"], manifest["metadata"]["name"], manifests.digest_of(manifest)) for manifest in rendered
+        (manifest["kind"], manifest["metadata"]["name"], manifests.read_digest(manifest)) for manifest in rendered
     )
 
 

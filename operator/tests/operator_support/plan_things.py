@@ -12,7 +12,7 @@ import orjson
 
 from lookupdb import schema, spec
 from lookupdb_operator import names
-from lookupdb_operator.manifests import digest_of
+from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import BuildResult, Existing, Manifest, Ref, Trouble
 
 NAMESPACE, NAME, UID = "default", "airports", "uid-1"
@@ -91,4 +91,4 @@ def existing(thing: Thing) -> Existing:
     labels = label(thing, names.ROLLOUT), label(thing, names.GENERATION)
     version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
     replicas = thing.manifest["spec"]["replicas"] if thing.manifest["kind"] == "Deployment" else 0
-    return Existing(ref(thing), digest_of(thing.manifest), *labels, version, replicas)
+    return Existing(ref(thing), read_digest(thing.manifest), *labels, version, replicas)

@@ -18,7 +18,7 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.manifests import digest_of
+from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import (
     BuildJob,
     BuildResult,
@@ -166,13 +166,13 @@ class World:
     def _job(self, thing: Thing) -> BuildJob:
         state = thing.manifest.get("state", "Running")
         waiting = thing.manifest.get("failure")
-        return BuildJob(ref(thing), label(thing, names.GENERATION), digest_of(thing.manifest), state, waiting)
+        return BuildJob(ref(thing), label(thing, names.GENERATION), read_digest(thing.manifest), state, waiting)
 
     def _set(self, thing: Thing) -> ShardSet:
         ready = sum(pod.ready and pod.dies_at is None for pod in self.pods.values() if pod.owner == thing.uid)
         shard, labels = int(label(thing, names.SHARD)), (label(thing, names.ROLLOUT), label(thing, names.GENERATION))
         replicas = thing.manifest["spec"]["replicas"]
-        return ShardSet(ref(thing), *labels, shard, digest_of(thing.manifest), replicas, ready)
+        return ShardSet(ref(thing), *labels, shard, read_digest(thing.manifest), replicas, ready)
 
     def _pod(self, pod: Process) -> Pod:
         waits = pod.trouble is not None and not pod.ready

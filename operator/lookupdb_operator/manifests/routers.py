@@ -7,26 +7,26 @@ from typing import Any, Final
 from lookupdb.route import flags
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import pod, resources
-from lookupdb_operator.manifests.disruption import disruption_budget
-from lookupdb_operator.manifests.metadata import metadata, stamped
+from lookupdb_operator.manifests import pods, resources
+from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
+from lookupdb_operator.manifests.metadata import render_metadata, stamp
 from lookupdb_operator.model import Dataset, Manifest
 
 SPARE_SECONDS: Final = 15
 """On top of the drain time, before a router is killed: it finishes within 5 seconds, or ends itself."""
 
 
-def routers(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
+def render_routers(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
     """A dataset's routers. They start without a routing table, and wait for one."""
-    about = metadata(dataset, names.router(dataset.name), names.ROUTER)
+    metadata = render_metadata(dataset, names.router(dataset.name), names.ROUTER)
     selector = names.selector(dataset.name, dataset.uid, names.ROUTER)
     fixed = (
-        _deployment(dataset, config, about, selector),
-        _service(about, selector),
-        stamped(disruption_budget(about, selector)),
+        _render_deployment(dataset, config, metadata, selector),
+        _render_service(metadata, selector),
+        stamp(render_disruption_budget(metadata, selector)),
     )
     autoscaling = dataset.spec["router"].get("autoscaling")
-    return (*fixed, _autoscaler(about, autoscaling)) if autoscaling else fixed
+    return (*fixed, _render_autoscaler(metadata, autoscaling)) if autoscaling else fixed
 
 
 def router_replicas(dataset: Dataset, present: int) -> int:
@@ -43,43 +43,45 @@ def with_replicas(deployment: Manifest, replicas: int) -> Manifest:
     return {**deployment, "spec": {**deployment["spec"], "replicas": replicas}}
 
 
-def _deployment(dataset: Dataset, config: Config, about: dict[str, Any], selector: dict[str, str]) -> Manifest:
-    manifest = stamped(
+def _render_deployment(
+    dataset: Dataset, config: Config, metadata: dict[str, Any], selector: dict[str, str]
+) -> Manifest:
+    manifest = stamp(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": about,
+            "metadata": metadata,
             "spec": {
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
                 "selector": {"matchLabels": selector},
-                "template": _template(dataset, config, selector),
+                "template": _render_template(dataset, config, selector),
             },
         }
     )
     return with_replicas(manifest, router_replicas(dataset, 0))
 
 
-def _template(dataset: Dataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:
-    return pod.template(
+def _render_template(dataset: Dataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:
+    return pods.render_template(
         dataset,
         config,
         names.labels(dataset.name, dataset.uid, names.ROUTER),
         {
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + SPARE_SECONDS,
-            "containers": [_container(dataset, config)],
-            **pod.placement(selector),
+            "containers": [_render_container(dataset, config)],
+            **pods.render_placement(selector),
         },
         # Optional: routers are there before the first routing table is. Mounted whole, because the kubelet does not
         # update single files.
         [{"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}}],
-        annotations=pod.SAFE_TO_EVICT,
+        annotations=pods.SAFE_TO_EVICT,
     )
 
 
-def _container(dataset: Dataset, config: Config) -> dict[str, Any]:
+def _render_container(dataset: Dataset, config: Config) -> dict[str, Any]:
     assert dataset.parsed is not None, "there are no routers of a spec that cannot be used"
-    own = {
+    options = {
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
         "--dataset-uid": dataset.uid,
         "--host": config.pod_host,
@@ -87,43 +89,43 @@ def _container(dataset: Dataset, config: Config) -> dict[str, Any]:
         "--admin-port": names.ADMIN_PORT,
         **flags.of(dataset.parsed.router),
     }
-    return pod.container(
+    return pods.render_container(
         dataset,
         config,
         "route",
-        ["route", *(str(word) for pair in own.items() for word in pair)],
+        ["route", *(str(word) for pair in options.items() for word in pair)],
         resources.router(dataset.spec),
         [{"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True}],
-        ports=[pod.port("http", names.ROUTER_PORT), pod.port("admin", names.ADMIN_PORT)],
+        ports=[pods.render_port("http", names.ROUTER_PORT), pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
-        **pod.probes(),
+        **pods.render_probes(),
     )
 
 
-def _service(about: dict[str, Any], selector: dict[str, str]) -> Manifest:
-    return stamped(
+def _render_service(metadata: dict[str, Any], selector: dict[str, str]) -> Manifest:
+    return stamp(
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": about,
+            "metadata": metadata,
             "spec": {
                 "selector": selector,
-                "ports": [pod.service_port("http", names.SERVICE_PORT, "http", appProtocol="http")],
+                "ports": [pods.render_service_port("http", names.SERVICE_PORT, "http", appProtocol="http")],
             },
         }
     )
 
 
-def _autoscaler(about: dict[str, Any], autoscaling: dict[str, Any]) -> Manifest:
-    """By cpu alone. Memory says nothing about a router's load, and of a shard server's it is the page cache."""
+def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) -> Manifest:
+    """By cpu alone. Memory says nothing metadata a router's load, and of a shard server's it is the page cache."""
     target = {"type": "Utilization", "averageUtilization": autoscaling["targetCPUUtilizationPercentage"]}
-    return stamped(
+    return stamp(
         {
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
-            "metadata": about,
+            "metadata": metadata,
             "spec": {
-                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": about["name"]},
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"]},
                 "minReplicas": autoscaling["minReplicas"],
                 "maxReplicas": autoscaling["maxReplicas"],
                 "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],

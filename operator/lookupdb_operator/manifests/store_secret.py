@@ -7,14 +7,14 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.manifests.metadata import metadata, stamped
+from lookupdb_operator.manifests.metadata import render_metadata, stamp
 from lookupdb_operator.model import Dataset, Manifest
 
 PREFIX: Final = "LOOKUPDB_STORE_"
 """Of every variable, so that the store's credentials are not taken for the source's, nor the other way round."""
 
 
-def store_secret(dataset: Dataset, access: StoreAccess) -> Manifest:
+def render_store_secret(dataset: Dataset, access: StoreAccess) -> Manifest:
     """Of ``access``, as environment variables.
 
     It is ``data`` and not ``stringData``: what is left out of that stays, because it is not ours to server-side apply.
@@ -22,11 +22,11 @@ def store_secret(dataset: Dataset, access: StoreAccess) -> Manifest:
     data = {
         PREFIX + name: base64.b64encode(value.encode()).decode() for name, value in sorted(access.environment.items())
     }
-    return stamped(
+    return stamp(
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": metadata(dataset, names.store_secret(dataset.name, dataset.uid)),
+            "metadata": render_metadata(dataset, names.store_secret(dataset.name, dataset.uid)),
             "type": "Opaque",
             "data": data,
         }

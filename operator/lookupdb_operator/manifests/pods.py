@@ -1,4 +1,5 @@
-"""What all pods have in common: they pass restricted pod security, hold no token, and go where the dataset says."""
+"""What all pods have in common: they pass restricted pod security, hold no token, and are scheduled as the dataset
+says."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests.metadata import given
+from lookupdb_operator.manifests.metadata import drop_empty
 from lookupdb_operator.manifests.resources import TMP_STORAGE, Resources
 from lookupdb_operator.model import Dataset
 
@@ -18,7 +19,7 @@ TMP: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - an emptyDir of
 _TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {"sizeLimit": TMP_STORAGE}}
 
 
-def template(
+def render_template(
     dataset: Dataset,
     config: Config,
     labels: Mapping[str, str],
@@ -33,71 +34,74 @@ def template(
     Without ``takes_volumes`` the kubelet does not hand what is mounted to our group: volumes of others stay theirs.
     """
     scheduling = dataset.spec["scheduling"]
-    chosen = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
-    security = {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
+    user = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
+    security = {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}}
     spec: dict[str, Any] = {
         **containers,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": security,
         "volumes": [*volumes, _TMP_VOLUME],
-        **given(
+        **drop_empty(
             imagePullSecrets=_pull_secrets(dataset, config),
             nodeSelector=scheduling.get("nodeSelector"),
             tolerations=scheduling.get("tolerations"),
             priorityClassName=scheduling.get("priorityClassName"),
         ),
     }
-    return {"metadata": {"labels": {**config.pod_labels, **labels}, **given(annotations=annotations)}, "spec": spec}
+    return {
+        "metadata": {"labels": {**config.pod_labels, **labels}, **drop_empty(annotations=annotations)},
+        "spec": spec,
+    }
 
 
-def container(
+def render_container(
     dataset: Dataset,
     config: Config,
     name: str,
-    words: Sequence[str],
+    arguments: Sequence[str],
     resources: Resources,
     mounts: Sequence[Mapping[str, Any]],
-    **further: Any,
+    **members: Any,
 ) -> dict[str, Any]:
-    """One container, which runs ``lookupdb`` with ``words``."""
+    """One container, which runs ``lookupdb`` with ``arguments``."""
     return {
         "name": name,
         "image": dataset.spec.get("image") or config.image,
         "imagePullPolicy": config.image_pull_policy,
         "command": ["lookupdb"],
-        "args": list(words),
+        "args": list(arguments),
         # HOME, because libraries look for their settings there, and this user has none.
         "env": [{"name": "LOOKUPDB_LOG_FORMAT", "value": "json"}, {"name": "HOME", "value": TMP["mountPath"]}],
-        "resources": given(**resources),
+        "resources": drop_empty(**resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [*mounts, TMP],
-        **further,
+        **members,
     }
 
 
-def port(name: str, number: int) -> dict[str, Any]:
+def render_port(name: str, number: int) -> dict[str, Any]:
     """A container's port. The protocol is part of the key by which server-side apply tells ports apart."""
     return {"name": name, "containerPort": number, "protocol": "TCP"}
 
 
-def service_port(name: str, number: int, target: str, **further: Any) -> dict[str, Any]:
+def render_service_port(name: str, number: int, target: str, **members: Any) -> dict[str, Any]:
     """A Service's port, which leads to the containers' port ``target``."""
-    return {"name": name, "port": number, "targetPort": target, "protocol": "TCP", **further}
+    return {"name": name, "port": number, "targetPort": target, "protocol": "TCP", **members}
 
 
 def store_environment(dataset: Dataset) -> dict[str, Any]:
-    """Where builders and fetchers have the store's address and credentials from. Nobody else has them."""
+    """The environment of builders and fetchers: the store's address and credentials. No other container has it."""
     return {"secretRef": {"name": names.store_secret(dataset.name, dataset.uid)}}
 
 
-def probes() -> dict[str, Any]:
-    """Of what serves. The admin port answers from the beginning, however long a shard takes to be verified; alive is
-    whoever answers at all, so that a busy node restarts nobody."""
+def render_probes() -> dict[str, Any]:
+    """The probes of shard servers and routers. The admin port answers from the beginning, however long a shard takes to
+    be verified; a container that answers at all is alive, so that a busy node restarts nothing."""
     healthy = {"httpGet": {"path": "/healthz", "port": "admin"}}
     return {
         "startupProbe": {**healthy, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60},
@@ -111,8 +115,8 @@ def probes() -> dict[str, Any]:
     }
 
 
-def placement(selector: Mapping[str, str]) -> dict[str, Any]:
-    """Over nodes and zones, where there are several; where there is one, pods run all the same.
+def render_placement(selector: Mapping[str, str]) -> dict[str, Any]:
+    """Affinity and spread constraints: over nodes and zones where there are several; on one node pods run all the same.
 
     Zones are no second spread constraint: the scheduler leaves nodes that lack the label of any one out of the count
     for all of them, so that on a cluster without zones nothing would be spread at all.

@@ -8,30 +8,30 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import pod, resources
-from lookupdb_operator.manifests.metadata import digest_of_all, metadata, stamped
+from lookupdb_operator.manifests import pods, resources
+from lookupdb_operator.manifests.metadata import digest_of_all, render_metadata, stamp
 from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Build
 
 CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
-"""The members of the spec that a builder goes by. It sees no other."""
+"""The members of the spec that a builder reads. It sees no other."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 _GRACE_SECONDS: Final = 30
 _ANY: Final = Build(generation="g1", content="", refresh="", digest="", started_at="")
 
 
-def builder(dataset: Dataset, build: Build, config: Config) -> tuple[Manifest, ...]:
+def render_builder(dataset: Dataset, build: Build, config: Config) -> tuple[Manifest, ...]:
     """A build's ConfigMap and Job, in the order in which they are applied."""
-    return _dataset_file(dataset, build), _job(dataset, build, config)
+    return _render_dataset_file(dataset, build), _render_job(dataset, build, config)
 
 
 def build_digest(dataset: Dataset, config: Config) -> str:
-    """Of everything that a build is made from, but for what tells one build from another: generation, active
-    generation, fingerprint. Another one supersedes a build that does not get on."""
-    return digest_of_all(builder(dataset, _ANY, config))
+    """The digest of everything that a build is made from, but for what tells one build from another: generation, active
+    generation, fingerprint. A build that does not get on is superseded by one with another digest."""
+    return digest_of_all(render_builder(dataset, _ANY, config))
 
 
-def _dataset_file(dataset: Dataset, build: Build) -> Manifest:
+def _render_dataset_file(dataset: Dataset, build: Build) -> Manifest:
     resource = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -40,38 +40,38 @@ def _dataset_file(dataset: Dataset, build: Build) -> Manifest:
     }
     # JSON is YAML. Its members are sorted, because their order in the API server's answers means nothing.
     text = orjson.dumps(resource, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode()
-    return stamped(
+    return stamp(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": _metadata(dataset, build),
+            "metadata": _render_metadata(dataset, build),
             "data": {names.DATASET_FILE: text + "\n"},
         }
     )
 
 
-def _job(dataset: Dataset, build: Build, config: Config) -> Manifest:
+def _render_job(dataset: Dataset, build: Build, config: Config) -> Manifest:
     """Its one pod is not tried again: what a failure means, and when the next try is, the operator decides."""
-    return stamped(
+    return stamp(
         {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": _metadata(dataset, build),
+            "metadata": _render_metadata(dataset, build),
             "spec": {
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": dataset.spec["build"]["deadlineSeconds"],
-                "template": _template(dataset, build, config),
+                "template": _render_template(dataset, build, config),
             },
         }
     )
 
 
-def _metadata(dataset: Dataset, build: Build) -> dict[str, Any]:
+def _render_metadata(dataset: Dataset, build: Build) -> dict[str, Any]:
     labels = {names.GENERATION: build.generation}
-    return metadata(dataset, names.build(dataset.name, build.generation), names.BUILDER, labels)
+    return render_metadata(dataset, names.build(dataset.name, build.generation), names.BUILDER, labels)
 
 
-def _template(dataset: Dataset, build: Build, config: Config) -> dict[str, Any]:
+def _render_template(dataset: Dataset, build: Build, config: Config) -> dict[str, Any]:
     source, amounts = dataset.spec["source"], resources.builder(dataset.spec)
     volumes: list[dict[str, Any]] = [
         {"name": "dataset", "configMap": {"name": names.build(dataset.name, build.generation)}},
@@ -86,11 +86,11 @@ def _template(dataset: Dataset, build: Build, config: Config) -> dict[str, Any]:
         mounts.append({"name": "source", "mountPath": names.SOURCE_PATH, "readOnly": True})
     # The store's come last: of one name in both, the last is taken, and no source may redirect what is published.
     secrets = [{"secretRef": {"name": source["secretName"]}}] if source.get("secretName") else []
-    environment = [*secrets, pod.store_environment(dataset)]
-    words = _words(dataset, build, config, amounts)
-    container = pod.container(dataset, config, "build", words, amounts, mounts, envFrom=environment)
+    environment = [*secrets, pods.store_environment(dataset)]
+    arguments = _arguments(dataset, build, config, amounts)
+    container = pods.render_container(dataset, config, "build", arguments, amounts, mounts, envFrom=environment)
     labels = names.labels(dataset.name, dataset.uid, names.BUILDER) | {names.GENERATION: build.generation}
-    return pod.template(
+    return pods.render_template(
         dataset,
         config,
         labels,
@@ -106,7 +106,7 @@ def _source_volume(volume: dict[str, str]) -> dict[str, Any]:
     return {"configMap": {"name": volume["configMapName"]}}
 
 
-def _words(dataset: Dataset, build: Build, config: Config, amounts: resources.Resources) -> list[str]:
+def _arguments(dataset: Dataset, build: Build, config: Config, amounts: resources.Resources) -> list[str]:
     flags = {
         "--file": f"{names.DATASET_PATH}/{names.DATASET_FILE}",
         "--store": config.store,
