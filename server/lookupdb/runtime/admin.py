@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
-from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
-_KEEPALIVE_SECONDS: Final = 75.0
-"""Longer than a scrape interval, so that scrapers keep their connection."""
-MAX_CONNECTIONS: Final = 32
-"""Of probes and scrapers. One more closes the oldest: whoever holds them open keeps no probe away."""
+from lookupdb.runtime.probe_http import ProbeAnswer, ProbeServer
+
 METRICS_SECONDS: Final = 10.0
 """/metrics is answered 503 when its figures take longer, as those of a process that hangs in the kernel may."""
 
@@ -34,77 +31,51 @@ class Admin:
     """The members of /status, as JSON can say them."""
     collectors: Iterable[Collector] = field(default=())
 
-    async def start(self, listener: socket.socket) -> web.AppRunner:
+    async def start(self, listener: socket.socket) -> ProbeServer:
         """Serve on the bound socket ``listener`` until ``cleanup()`` of what is returned."""
-        runner = web.AppRunner(
-            self.application(),
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=_KEEPALIVE_SECONDS,
-            shutdown_timeout=1.0,
-        )
-        await runner.setup()
-        await _BoundedSite(runner, listener).start()
-        return runner
+        paths = self._paths()
 
-    def application(self) -> web.Application:
-        """The four handlers."""
-        registry = CollectorRegistry(auto_describe=False)
-        for collector in self.collectors:
-            registry.register(collector)
+        async def answer(path: str) -> ProbeAnswer | None:
+            return await paths[path]() if path in paths else None
 
-        async def healthz(_: web.Request) -> web.Response:
-            return web.Response(text="ok\n")
+        server = ProbeServer(answer)
+        await server.start(listener)
+        return server
 
-        async def readyz(_: web.Request) -> web.Response:
+    def _paths(self) -> Mapping[str, Callable[[], Awaitable[ProbeAnswer]]]:
+        """What answers each path."""
+        figures = _Figures(self.collectors)
+
+        async def healthz() -> ProbeAnswer:
+            return ProbeAnswer(b"ok\n")
+
+        async def readyz() -> ProbeAnswer:
             reason = self.unready()
-            return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+            return ProbeAnswer(f"{reason or 'ready'}\n".encode(), 503 if reason else 200)
 
-        collecting: asyncio.Future[bytes] | None = None
-
-        async def metrics(_: web.Request) -> web.Response:
-            # In a thread: collectors read files in /proc, which takes long for a process with a large map. In one for
-            # all who ask meanwhile: threads are few.
-            nonlocal collecting
-            if collecting is None or collecting.done():
-                collecting = asyncio.ensure_future(asyncio.to_thread(generate_latest, registry))
-            try:
-                text = await asyncio.wait_for(asyncio.shield(collecting), METRICS_SECONDS)
-            except TimeoutError:
-                return web.Response(text=f"no figures within {METRICS_SECONDS:g} s\n", status=503)
-            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-        async def status(_: web.Request) -> web.Response:
+        async def status() -> ProbeAnswer:
             body = orjson.dumps(self.status(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            return web.Response(body=body, content_type="application/json")
+            return ProbeAnswer(body, content_type="application/json")
 
-        application = web.Application(client_max_size=1024)
-        for path, handler in {
-            "/healthz": healthz,
-            "/readyz": readyz,
-            "/metrics": metrics,
-            "/status": status,
-        }.items():
-            application.router.add_get(path, handler)
-        return application
+        return {"/healthz": healthz, "/readyz": readyz, "/metrics": figures.answer, "/status": status}
 
 
-class _BoundedSite(web.SockSite):
-    """A listening socket that has no more than ``MAX_CONNECTIONS`` clients."""
+class _Figures:
+    """/metrics."""
 
-    async def start(self) -> None:
-        """Accept clients until ``stop``."""
-        await web.BaseSite.start(self)
-        server = self._runner.server
-        assert server is not None
+    def __init__(self, collectors: Iterable[Collector]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        for collector in collectors:
+            self._registry.register(collector)
+        self._collecting: asyncio.Future[bytes] | None = None
 
-        def accept() -> asyncio.Protocol:
-            connections = server.connections
-            for handler in connections[: max(0, len(connections) - MAX_CONNECTIONS + 1)]:
-                if handler.transport is not None:
-                    handler.transport.abort()  # closing would wait until the client takes its answers
-            return server()
-
-        # So many are accepted at once, before the first of them counts.
-        backlog = MAX_CONNECTIONS
-        self._server = await asyncio.get_running_loop().create_server(accept, sock=self._sock, backlog=backlog)
+    async def answer(self) -> ProbeAnswer:
+        # In a thread: collectors read files in /proc, which takes long for a process with a large map. In one for
+        # all who ask meanwhile: threads are few.
+        if self._collecting is None or self._collecting.done():
+            self._collecting = asyncio.ensure_future(asyncio.to_thread(generate_latest, self._registry))
+        try:
+            text = await asyncio.wait_for(asyncio.shield(self._collecting), METRICS_SECONDS)
+        except TimeoutError:
+            return ProbeAnswer(f"no figures within {METRICS_SECONDS:g} s\n".encode(), 503)
+        return ProbeAnswer(text, content_type=CONTENT_TYPE_LATEST)

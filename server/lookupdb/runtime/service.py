@@ -64,7 +64,7 @@ async def run(service: Service) -> None:
         collectors=service.collectors(supervisor),
     )
     with _handlers(service, supervisor, stop):
-        runner = await admin.start(service.admin_listener)
+        server = await admin.start(service.admin_listener)
         announcing = asyncio.create_task(_announce(service, supervisor))
         try:
             await asyncio.wait((preparing,))
@@ -76,7 +76,7 @@ async def run(service: Service) -> None:
             announcing.cancel()
             if service.ready_file:
                 ready_file.remove(service.ready_file)
-            await runner.cleanup()
+            await server.cleanup()
 
 
 def _listen(fleet: Fleet) -> None:
