@@ -87,6 +87,29 @@ class TestSlowSenders:
             time.sleep(0.1)
             assert client.send(request("/v1/lookup/a")[20:]).response().body == b"1"
 
+    def test_it_does_so_too_where_each_read_ends_in_the_middle_of_a_request(self, client: Client) -> None:
+        whole = request("/v1/lookup/a")
+        client.send(whole[:20])
+        for _ in range(9):
+            assert client.send(whole[20:] + whole[:20]).response().body == b"1"
+            time.sleep(0.1)
+        assert client.send(whole[20:]).response().body == b"1"
+
+    def test_what_came_and_is_not_read_yet_is_not_late(self, server: Server, client: Client) -> None:
+        server.lookups.delays["a"] = 0.5
+        client.send(request("/v1/lookup/a", "X: " + "y" * 150) * 200)
+        assert [client.response().status for _ in range(200)] == [200] * 200
+
+    def test_a_part_of_a_request_leaves_a_slow_reader_its_time(self) -> None:
+        huge = b" " * 20_000_000
+        lookups = ScriptedLookups(values={"a": b"1", "huge": huge})
+        limits = {"header_timeout_seconds": 0.3, "write_timeout_seconds": 30}
+        with serving(lookups, **limits) as server, server.connect(receive_buffer=4096) as client:
+            client.send(request("/v1/lookup/huge") + request("/v1/lookup/a")[:20])
+            time.sleep(0.6)
+            assert client.response().body == huge
+            assert client.send(request("/v1/lookup/a")[20:]).response().body == b"1"
+
     def test_answers_due_come_before_the_408(self, server: Server, client: Client) -> None:
         server.lookups.delays["a"] = 0.5
         client.send(request("/v1/lookup/a") + b"GET /v1")

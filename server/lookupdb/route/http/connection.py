@@ -224,6 +224,7 @@ class HttpConnection(asyncio.Protocol):
     def _received(self, request: Request) -> None:
         if self._ended:
             return
+        self._receiving = False
         if request.line is CLOSE:
             self._ended = True
         exchange = exchange_for(request, self)
@@ -410,10 +411,8 @@ class HttpConnection(asyncio.Protocol):
         reader = self._reader
         if not self._receiving and not data.strip(b"\r\n"):
             reader.partial = False
-        if reader.partial and not self._receiving:
+        if reader.partial and not self._receiving and not self._blocked:
             self.deadline = self.front.header_deadline
-        elif self._receiving and not reader.partial and not self._blocked:
-            self.deadline = self.front.idle_deadline
         self._receiving = reader.partial
 
     def overdue(self) -> None:
@@ -426,6 +425,8 @@ class HttpConnection(asyncio.Protocol):
             self.deadline = self.front.write_deadline
         elif self._closing:
             self.abort()
+        elif self._receiving and not self._ended and self._waiting:
+            self.deadline = self.front.header_deadline  # what has come is not read yet
         elif self._receiving and not self._ended:
             self.counts[_CLIENTS_TIMED_OUT] += 1
             seconds = self.limits.header_timeout_seconds
