@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [".", "docs", "benchmarks", "charts/lookupdb", "e2e", "examples", "operator", "server"]
+FOLDERS = [".", "docs", "docs/decisions", "benchmarks", "charts/lookupdb", "e2e", "examples", "operator", "server"]
 DOCUMENTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
