@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from manifest_samples import CONFIG, FULL_CONFIG, airports, dataset, everything, generation, table
 
-from lookupdb.route import table as route_table
+from lookupdb.route.table import routing_table as route_table
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.model import Dataset, Manifest, Pod

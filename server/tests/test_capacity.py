@@ -19,7 +19,7 @@ from support.waiting import until
 from test_serve import admin, connected, metrics
 
 from lookupdb.errors import UsageError
-from lookupdb.route.endpoint import CONNECTIONS_AN_ENDPOINT
+from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.runtime.capacity import LEAST, RESERVED, affordable, most_connections
 from lookupdb.runtime.descriptors import raise_limit
 

@@ -16,7 +16,7 @@ import urllib3
 from support.http import ScriptedLookups, Server, serving
 
 from lookupdb.route.http import problems
-from lookupdb.route.waiters import OVERLOADED, BatchWaiter, Problem
+from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem
 
 TEXT = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))

@@ -12,8 +12,8 @@ from support.routing import identity
 from support.scripted_shard import ScriptedShard
 
 from lookupdb.route.budget import Budget
-from lookupdb.route.connection import Connection
-from lookupdb.route.table import Address
+from lookupdb.route.servers.connection import Connection
+from lookupdb.route.table.routing_table import Address
 
 NOWHERE = Address("no such host", 7000)
 

@@ -13,9 +13,9 @@ from support.scripted_shard import ScriptedShard, hang_up, hold, late
 from support.waiting import soon
 
 from lookupdb import shardfile
-from lookupdb.route import identity as identities
-from lookupdb.route.gathering import MOST_TURNS
-from lookupdb.route.lookups import Problem
+from lookupdb.route.lookup_core import Problem
+from lookupdb.route.servers import identity as identities
+from lookupdb.route.shards.coalescer import MOST_TURNS
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(2000)}
 

@@ -14,7 +14,7 @@ from support.waiting import soon
 
 from lookupdb.keys import shard_of
 from lookupdb.route.limits import Limits
-from lookupdb.route.lookups import Problem
+from lookupdb.route.lookup_core import Problem
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(500)}
 KEYS = [f"k{i}" for i in range(500)]

@@ -23,8 +23,8 @@ from support.shards import Running, write_generation
 from support.waiting import soon, until
 
 from lookupdb.keys import shard_of
-from lookupdb.route.heartbeat import Heartbeat
-from lookupdb.route.lookups import Problem
+from lookupdb.route.lookup_core import Problem
+from lookupdb.route.servers.heartbeat import Heartbeat
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(100)}
 

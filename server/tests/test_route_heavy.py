@@ -27,8 +27,8 @@ from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb import shardfile
-from lookupdb.route.lane import Lane
-from lookupdb.route.lookups import UNAVAILABLE, Problem
+from lookupdb.route.lookup_core import UNAVAILABLE, Problem
+from lookupdb.route.shards.lane import Lane
 
 LARGE = [f"large{number}" for number in range(60)]
 SMALL = {f"small{number}": str(number).encode() for number in range(200)}

@@ -15,7 +15,7 @@ from support.http import Client, ScriptedLookups, Server, eventually, request, s
 
 from lookupdb.route.http import front
 from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_PIPELINE
-from lookupdb.route.waiters import Waiter
+from lookupdb.route.lookups.waiters import Waiter
 
 BIG = b'"' + b"x" * 500_000 + b'"'
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from support.waiting import soon
 
-from lookupdb.route.asks import Gather, Part
-from lookupdb.route.batch_size import BATCH_BYTES, BATCH_KEYS, FIRST_KEYS, BatchSize, part_keys
 from lookupdb.route.budget import (
     CONNECTION_BYTES,
     LEAST_BUDGET_BYTES,
@@ -17,8 +15,10 @@ from lookupdb.route.budget import (
     affordable_connections,
     worker_budget,
 )
-from lookupdb.route.fair_queue import FairQueue
-from lookupdb.route.stall import PROGRESS_BYTES, StallWatch
+from lookupdb.route.lookups.pending import Gather, Part
+from lookupdb.route.shards.batch_size import BATCH_BYTES, BATCH_KEYS, FIRST_KEYS, BatchSize, part_keys
+from lookupdb.route.shards.fair_queue import FairQueue
+from lookupdb.route.shards.stall_watch import PROGRESS_BYTES, StallWatch
 
 MIB = 1 << 20
 

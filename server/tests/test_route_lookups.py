@@ -12,7 +12,7 @@ from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
 from lookupdb import keys
-from lookupdb.route.lookups import UNAVAILABLE, Problem
+from lookupdb.route.lookup_core import UNAVAILABLE, Problem
 
 SHARDS = 4
 

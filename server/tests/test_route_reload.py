@@ -15,8 +15,8 @@ from support.routing import LIMITS, Core, entry, table_file
 from support.shards import write_generation
 from support.waiting import soon
 
-from lookupdb.route import cutover
-from lookupdb.route.watch import Watcher
+from lookupdb.route.table import cutover
+from lookupdb.route.table.watcher import Watcher
 
 KEYS = [f"k{i}" for i in range(60)]
 

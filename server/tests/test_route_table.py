@@ -12,8 +12,16 @@ import pytest
 from support.routing import entry, table, table_file
 from support.waiting import soon
 
-from lookupdb.route.table import MAX_BYTES, Address, InvalidTable, RoutingTable, may_take_over, parse, refusal
-from lookupdb.route.watch import Watcher
+from lookupdb.route.table.routing_table import (
+    MAX_BYTES,
+    Address,
+    InvalidTable,
+    RoutingTable,
+    may_take_over,
+    parse,
+    refusal,
+)
+from lookupdb.route.table.watcher import Watcher
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from lookupdb.route.table import FORMAT_VERSION
+from lookupdb.route.table.routing_table import FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import render_metadata, stamp
 from lookupdb_operator.model import Dataset, Manifest, Pod

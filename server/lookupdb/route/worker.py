@@ -16,12 +16,12 @@ import uvloop
 
 from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX
-from lookupdb.route.cutover import Cutover
-from lookupdb.route.endpoint import Settings
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import Limits
-from lookupdb.route.lookups import Lookups
-from lookupdb.route.watch import Watcher
+from lookupdb.route.lookup_core import Lookups
+from lookupdb.route.shards.endpoint import Settings
+from lookupdb.route.table.cutover import Cutover
+from lookupdb.route.table.watcher import Watcher
 from lookupdb.runtime import worker
 from lookupdb.runtime.worker import Boot
 

@@ -18,7 +18,7 @@ from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import Limits
-from lookupdb.route.lookups import UNAVAILABLE, BatchWaiter, DatasetInfo, Generation, Problem, Waiter
+from lookupdb.route.lookup_core import UNAVAILABLE, BatchWaiter, DatasetInfo, Generation, Problem, Waiter
 from lookupdb.runtime.counters import Counters
 
 LIMITS = Limits(

@@ -10,17 +10,17 @@ from typing import Any
 
 import orjson
 
-from lookupdb.route import table as tables
 from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.cutover import Cutover
-from lookupdb.route.endpoint import Settings
-from lookupdb.route.generation import Generation
-from lookupdb.route.heartbeat import Heartbeat
-from lookupdb.route.identity import Identity
 from lookupdb.route.limits import Limits
-from lookupdb.route.lookups import UNAVAILABLE, Lookups, Problem, Values
-from lookupdb.route.table import RoutingTable
+from lookupdb.route.lookup_core import UNAVAILABLE, Lookups, Problem, Values
+from lookupdb.route.lookups.generation import Generation
+from lookupdb.route.servers.heartbeat import Heartbeat
+from lookupdb.route.servers.identity import Identity
+from lookupdb.route.shards.endpoint import Settings
+from lookupdb.route.table import routing_table as tables
+from lookupdb.route.table.cutover import Cutover
+from lookupdb.route.table.routing_table import RoutingTable
 from support.waiting import soon
 
 BUILT_AT = "2026-11-20T00:00:00Z"

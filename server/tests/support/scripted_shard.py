@@ -12,8 +12,8 @@ from typing import Any
 
 import hiredis
 
-from lookupdb.route.identity import Identity
-from lookupdb.route.table import Address
+from lookupdb.route.servers.identity import Identity
+from lookupdb.route.table.routing_table import Address
 
 Script = Callable[["ScriptedShard", list[bytes]], Awaitable[bytes]]
 

@@ -15,7 +15,7 @@ import orjson
 from lookupdb.route.http import problems
 from lookupdb.route.http.limits import MAX_HEADS
 from lookupdb.route.http.problems import REASONS, HttpProblem
-from lookupdb.route.lookups import UNAVAILABLE, Generation, Values
+from lookupdb.route.lookup_core import UNAVAILABLE, Generation, Values
 
 STAY: Final = b""
 """HTTP/1.1 connections stay open without being asked to."""

@@ -24,7 +24,7 @@ from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.http.repeated import RepeatedRequest, recognise_repeats
 from lookupdb.route.http.request import Request, RequestReader
 from lookupdb.route.http.routes import exchange_for
-from lookupdb.route.waiters import OVERLOADED
+from lookupdb.route.lookups.waiters import OVERLOADED
 
 if TYPE_CHECKING:
     from lookupdb.route.http.front import HttpFront

@@ -16,13 +16,13 @@ from lookupdb.route.http import problems
 from lookupdb.route.http.answers import CONTINUE, JSON, STAY, batch_body, batch_pieces, missing_detail
 from lookupdb.route.http.limits import JOINED_BYTES
 from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.lookups import UNAVAILABLE, Generation, Problem, Values
-from lookupdb.route.waiters import OVERLOADED
+from lookupdb.route.lookup_core import UNAVAILABLE, Generation, Problem, Values
+from lookupdb.route.lookups.waiters import OVERLOADED
 
 if TYPE_CHECKING:
-    from lookupdb.route.asks import Gather
     from lookupdb.route.http.accept import Accept
     from lookupdb.route.http.connection import HttpConnection
+    from lookupdb.route.lookups.pending import Gather
 
 _LONGEST_CHARACTER: Final = 12
 """Bytes: a character has at most 4 in UTF-8, and normalisation makes it three at most."""

@@ -11,14 +11,14 @@ import socket
 from typing import Final
 
 from lookupdb.route.counters import INDEX
-from lookupdb.route.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.route.http import problems
 from lookupdb.route.http.answers import Answers
 from lookupdb.route.http.connection import HttpConnection
 from lookupdb.route.http.limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SWEEP_SECONDS
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.limits import Limits
-from lookupdb.route.lookups import Lookups
+from lookupdb.route.lookup_core import Lookups
+from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.runtime import capacity, descriptors
 from lookupdb.runtime.listeners import BACKLOG
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from lookupdb.route.asks import Ask, Part
-from lookupdb.route.batch_size import LARGE_ASK_BYTES, LARGE_ASK_KEYS
-from lookupdb.route.identity import Identity
-from lookupdb.route.lane import Lane
-from lookupdb.route.link import Settings, State
-from lookupdb.route.table import Address
-from lookupdb.route.waiters import Problem
+from lookupdb.route.lookups.pending import Ask, Part
+from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.servers.identity import Identity
+from lookupdb.route.servers.link import Settings, State
+from lookupdb.route.shards.batch_size import LARGE_ASK_BYTES, LARGE_ASK_KEYS
+from lookupdb.route.shards.lane import Lane
+from lookupdb.route.table.routing_table import Address
 
 __all__ = ["CONNECTIONS_AN_ENDPOINT", "Endpoint", "Settings", "State"]
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import hiredis
 
 from lookupdb.route.budget import Budget
-from lookupdb.route.connection import Connection
-from lookupdb.route.identity import QUESTION, Identity
-from lookupdb.route.table import Address
+from lookupdb.route.servers.connection import Connection
+from lookupdb.route.servers.identity import QUESTION, Identity
+from lookupdb.route.table.routing_table import Address
 
 _MOST_REPLIES: Final = 2
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lookupdb.keys import InvalidKey, shard_of, shards_of
-from lookupdb.route.asks import Gather, One, Part
 from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX
-from lookupdb.route.deadlines import Deadlines
-from lookupdb.route.generation import Generation
 from lookupdb.route.limits import Limits
-from lookupdb.route.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
+from lookupdb.route.lookups.deadlines import Deadlines
+from lookupdb.route.lookups.generation import Generation
+from lookupdb.route.lookups.pending import Gather, One, Part
+from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
 
 if TYPE_CHECKING:
-    from lookupdb.route.live import LiveTable
-    from lookupdb.route.replicas import Shard
+    from lookupdb.route.shards.replicas import Shard
+    from lookupdb.route.table.live_table import LiveTable
 
 __all__ = ["UNAVAILABLE", "BatchWaiter", "DatasetInfo", "Generation", "Lookups", "Problem", "Values", "Waiter"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from lookupdb.route.table import MAX_BYTES, InvalidTable, RoutingTable, parse
+from lookupdb.route.table.routing_table import MAX_BYTES, InvalidTable, RoutingTable, parse
 
 POLL_SECONDS: Final = 0.2
 _SETTLED_SECONDS: Final = 1.0

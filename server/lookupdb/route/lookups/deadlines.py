@@ -9,9 +9,9 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from lookupdb.route.asks import Ask
 from lookupdb.route.counters import INDEX
-from lookupdb.route.waiters import Problem
+from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.lookups.waiters import Problem
 
 _DEADLINES: Final = INDEX["deadlines"]
 _LONGEST_TICK: Final = 0.05

@@ -15,19 +15,19 @@ from typing import Any, Final, Literal
 
 import hiredis
 
-from lookupdb.route.asks import Ask
-from lookupdb.route.batch import Batch
-from lookupdb.route.batch_size import FIRST_KEYS, BatchSize
-from lookupdb.route.connection import Connection
 from lookupdb.route.counters import INDEX
-from lookupdb.route.fair_queue import FairQueue
-from lookupdb.route.gathering import ENOUGH_KEYS
-from lookupdb.route.identity import Identity
-from lookupdb.route.link import Link, Settings, State
-from lookupdb.route.replies import SKIPPED
-from lookupdb.route.stall import StallWatch
-from lookupdb.route.table import Address
-from lookupdb.route.waiters import Problem
+from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.servers.connection import Connection
+from lookupdb.route.servers.identity import Identity
+from lookupdb.route.servers.link import Link, Settings, State
+from lookupdb.route.servers.replies import SKIPPED
+from lookupdb.route.shards.batch import Batch
+from lookupdb.route.shards.batch_size import FIRST_KEYS, BatchSize
+from lookupdb.route.shards.coalescer import ENOUGH_KEYS
+from lookupdb.route.shards.fair_queue import FairQueue
+from lookupdb.route.shards.stall_watch import StallWatch
+from lookupdb.route.table.routing_table import Address
 
 _TARGET_SHARE: Final = 1 / 8
 """Of a lookup's deadline: a large answer that takes longer has fewer keys the next time."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lookupdb.route.budget import Budget
-from lookupdb.route.connection import Connection
 from lookupdb.route.counters import INDEX
-from lookupdb.route.gathering import Gathering
-from lookupdb.route.heartbeat import Heartbeat
-from lookupdb.route.identity import Identity
-from lookupdb.route.proof import NotProven, connect
-from lookupdb.route.table import Address
+from lookupdb.route.servers.connection import Connection
+from lookupdb.route.servers.heartbeat import Heartbeat
+from lookupdb.route.servers.identity import Identity
+from lookupdb.route.servers.proof import NotProven, connect
+from lookupdb.route.shards.coalescer import Gathering
+from lookupdb.route.table.routing_table import Address
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lookupdb.keys import key_encoder
-from lookupdb.route.endpoint import Endpoint, Settings
-from lookupdb.route.generation import Generation
-from lookupdb.route.identity import Identity
-from lookupdb.route.replicas import Shard
-from lookupdb.route.table import Address, Entry, RoutingTable
+from lookupdb.route.lookups.generation import Generation
+from lookupdb.route.servers.identity import Identity
+from lookupdb.route.shards.endpoint import Endpoint, Settings
+from lookupdb.route.shards.replicas import Shard
+from lookupdb.route.table.routing_table import Address, Entry, RoutingTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
 
-from lookupdb.route.generation import Generation
+from lookupdb.route.lookups.generation import Generation
 
 
 class _Mark(Enum):

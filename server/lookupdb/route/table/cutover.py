@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from lookupdb.route import table as tables
 from lookupdb.route.counters import INDEX, TABLE_VERSION
-from lookupdb.route.endpoint import Settings, State
-from lookupdb.route.live import LiveTable, Pool
-from lookupdb.route.lookups import Lookups
-from lookupdb.route.table import RoutingTable
+from lookupdb.route.lookup_core import Lookups
+from lookupdb.route.shards.endpoint import Settings, State
+from lookupdb.route.table import routing_table as tables
+from lookupdb.route.table.live_table import LiveTable, Pool
+from lookupdb.route.table.routing_table import RoutingTable
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hiredis import ReplyError
 
-from lookupdb.route.batch_size import LARGE_ASK_KEYS
 from lookupdb.route.counters import INDEX
-from lookupdb.route.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
+from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
+from lookupdb.route.shards.batch_size import LARGE_ASK_KEYS
 
 if TYPE_CHECKING:
     from lookupdb.route.budget import Budget
-    from lookupdb.route.endpoint import Endpoint
-    from lookupdb.route.generation import Generation
-    from lookupdb.route.replicas import Shard
+    from lookupdb.route.lookups.generation import Generation
+    from lookupdb.route.shards.endpoint import Endpoint
+    from lookupdb.route.shards.replicas import Shard
 
 _UNAVAILABLE: Final = INDEX["keys_unavailable"]
 

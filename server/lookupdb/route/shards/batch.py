@@ -10,9 +10,9 @@ from typing import Any
 
 from hiredis import ReplyError
 
-from lookupdb.route.asks import Ask
 from lookupdb.route.budget import Budget
-from lookupdb.route.waiters import Problem
+from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.lookups.waiters import Problem
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 import hiredis
 
 from lookupdb.route.budget import Budget
-from lookupdb.route.replies import LARGE_REPLY_BYTES, ElementReader, NotResp, Sink
-from lookupdb.route.table import Address
+from lookupdb.route.servers.replies import LARGE_REPLY_BYTES, ElementReader, NotResp, Sink
+from lookupdb.route.table.routing_table import Address
 
 _NOTHING: Final = object()
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}

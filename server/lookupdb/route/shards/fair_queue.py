@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from lookupdb.route.asks import Gather, Part
+from lookupdb.route.lookups.pending import Gather, Part
 
 
 class FairQueue:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from lookupdb.route.replicas import Shard
+    from lookupdb.route.shards.replicas import Shard
 
 
 @dataclass(frozen=True, slots=True, eq=False)

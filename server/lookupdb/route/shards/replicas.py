@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lookupdb.route.asks import Ask
-from lookupdb.route.batch_size import PART_KEYS
 from lookupdb.route.counters import INDEX
-from lookupdb.route.endpoint import Endpoint, Settings, State
-from lookupdb.route.waiters import Problem
+from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.shards.batch_size import PART_KEYS
+from lookupdb.route.shards.endpoint import Endpoint, Settings, State
 
 _RETRIES: Final = INDEX["retries"]
 _HEDGES: Final = INDEX["hedges"]

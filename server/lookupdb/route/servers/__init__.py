@@ -1,0 +1,1 @@
+"""One connection to a shard server: made, proven, watched, broken, made again."""

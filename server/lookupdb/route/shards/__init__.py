@@ -1,0 +1,1 @@
+"""One shard: which replica is asked, what waits for it, and which batches leave."""

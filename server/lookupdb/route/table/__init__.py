@@ -1,0 +1,1 @@
+"""The routing table: read, judged, brought to life, put into effect."""
