@@ -96,16 +96,16 @@ class Reflector:
             except Expired:
                 self._version = ""
                 log.info("%s: the watch fell behind; listing anew", self._kind.plural)
-                await self._back_off(None)
+                await self._back_off()
             except ApiError as error:
                 log.warning("%s: %s", self._kind.plural, error)
-                await self._back_off(error)
+                await self._back_off()
 
-    async def _back_off(self, error: ApiError | None) -> None:
+    async def _back_off(self) -> None:
+        """How long the API server wants to be left alone, ``Api`` sees to."""
         delay = min(_FIRST_DELAY * 2.0**self._failures, _LONGEST_DELAY) * random.uniform(1 - _JITTER, 1)  # noqa: S311
         self._failures = min(self._failures + 1, 16)
-        asked = error.retry_after if isinstance(error, Unreachable) and error.retry_after else 0.0
-        await asyncio.sleep(max(delay, asked))
+        await asyncio.sleep(delay)
 
     async def _list(self) -> None:
         known, uids = self._sink.known(self._kind, self._namespace), set[str]()
@@ -162,7 +162,7 @@ class Reflector:
         if self._version != version or loop.time() - began >= _LASTED:
             self._failures = 0
         elif self._version:
-            await self._back_off(None)
+            await self._back_off()
 
     async def _take_events(self, lines: list[bytes]) -> None:
         for count, line in enumerate(lines, 1):

@@ -179,6 +179,20 @@ async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
     assert clock.pending == []
 
 
+async def test_a_look_may_ask_to_be_repeated_later_than_its_backoff(queue: Queue[str], clock: ManualClock) -> None:
+    """The API server has said when it wants to be asked again."""
+
+    async def look(key: str) -> None:
+        raise RequeueRequested("unreachable", at_least=30)
+
+    workers = Workers(queue, look, 1)
+    workers.start()
+    queue.add("a")
+    await settle()
+    assert clock.pending == [30]
+    await workers.stop()
+
+
 async def test_a_look_may_ask_to_be_repeated_sooner_than_its_backoff(queue: Queue[str], clock: ManualClock) -> None:
     async def look(key: str) -> None:
         raise RequeueRequested("refused", at_most=30)

@@ -152,6 +152,16 @@ async def test_a_status_that_is_as_it_should_be_is_not_written(bench: Bench) -> 
     assert bench.cluster.done == []
 
 
+async def test_progress_alone_is_written_every_few_seconds_though_looked_at_more_often(bench: Bench) -> None:
+    for ready, delay in (("1/16", None), ("2/16", 5.0), ("3/16", 5.0)):
+        bench.plan = Plan(status=replace(DATASET.status, shards=ready))
+        assert await bench.look() == delay
+        assert bench.cluster.done == ([] if delay else ["status"])
+    bench.clock += 5
+    assert await bench.look() is None
+    assert bench.cluster.done == ["status"]
+
+
 async def test_a_conflict_on_the_status_stops_the_look(bench: Bench) -> None:
     bench.plan = Plan(status=STATUS, apply=(manifest("Job"),))
     bench.cluster.failures["status"] = Conflict("LookupDataset airports", "modified")
@@ -170,9 +180,10 @@ async def test_a_dataset_that_is_gone_meanwhile_is_left_alone(bench: Bench) -> N
 
 async def test_an_api_server_that_is_away_is_asked_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.plan = Plan(status=STATUS, apply=(manifest("Job"), manifest("Service")))
-    bench.cluster.failures["apply Job gently"] = Unreachable("Job airports", "it does not answer")
-    with pytest.raises(RequeueRequested):
+    bench.cluster.failures["apply Job gently"] = Unreachable("Job airports", "it does not answer", retry_after=7.0)
+    with pytest.raises(RequeueRequested) as requested:
         await bench.look()
+    assert requested.value.at_least == 7, "as late as the API server asks"
     assert bench.cluster.done[-1] == "apply Job gently"
     assert (bench.count("unreachable"), bench.metrics.errors._value.get()) == (1, 1)
     assert "it does not answer" in caplog.text

@@ -16,7 +16,7 @@ Key = tuple[str, str]
 
 
 class Routers:
-    """Those whose address begins with "dead" do not answer before they are told to."""
+    """Those whose address begins with "dead" do not answer before they are told to, and "defect" never does."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -30,6 +30,8 @@ class Routers:
         try:
             if ip.startswith("dead"):
                 await self.alive.wait()
+            if ip == "defect":
+                raise ZeroDivisionError
         finally:
             self.at_once -= 1
         return RouterReport(7)
@@ -86,6 +88,19 @@ async def test_one_dataset_whose_routers_do_not_answer_delays_no_other() -> None
     finally:
         await workers.stop()
         await polls.close()
+
+
+async def test_after_a_poll_that_breaks_the_dataset_is_looked_at_again_without_reports(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    woken = asyncio.Queue[Key]()
+    polls = RouterPolls(Routers(), woken.put_nowait)
+    airports = observed("airports", "a", "defect")
+    with pytest.raises(ReportsPending):
+        polls.reports(airports)
+    assert await asyncio.wait_for(woken.get(), 20) == airports.dataset.key
+    assert polls.reports(airports) == {}, "unknown, and not that there is none"
+    assert "shop/airports: routers cannot be asked" in caplog.text
 
 
 async def test_what_is_gone_is_not_asked_any_more() -> None:

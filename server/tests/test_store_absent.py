@@ -98,12 +98,13 @@ def test_a_fetch_waits_for_a_store_that_is_not_ready(
     publish(ObjectDataset(Bucket(url), ADDRESS), "g1", {"a": b"1"}, tmp_path / "scratch", shards=1)
     proxy.reset()
     began = time.monotonic()
-    proxy.fail(Fault.REFUSE, lambda _number, _request: time.monotonic() - began < 1)
+    proxy.fail(Fault.DROP, lambda _number, _request: time.monotonic() - began < 1)
     words = ["--store", url, "--dataset", "airports", "--generation", "g1", "--shard", "0", "--patience", "0"]
     result = CliRunner().invoke(fetch, [*words, str(tmp_path / "data")], standalone_mode=False)
     assert result.exception is None, result.exception
     assert 1 < time.monotonic() - began < 5
     assert (tmp_path / "data" / FILE_NAME).exists()
+    assert "waiting for the store: cannot reach" in result.output, "and not asked request by request"
 
 
 @pytest.mark.parametrize(
