@@ -117,6 +117,14 @@ class TestSlowSenders:
         assert client.response().status == 408
 
 
+def test_a_request_that_came_in_pieces_is_counted_until_it_is_whole(server: Server, client: Client) -> None:
+    budget = server.lookups.budget
+    client.send(post("Content-Length: 10000"), b" " * 5000)
+    eventually(lambda: budget.used >= 5000)
+    assert client.send(b'{"keys": ["a"]}'.rjust(5000)).response().status == 200
+    assert budget.used == 0
+
+
 class TestIdle:
     def test_a_connection_without_requests_ends(self, client: Client) -> None:
         began = time.monotonic()

@@ -152,8 +152,9 @@ class HttpConnection(asyncio.Protocol):
             self.counts[_REQUESTS_REFUSED] += 1
             self.refuse(problem)
             return
-        if reader.partial or self._receiving:
+        if reader.partial:
             self._time_request(data)
+        if reader.partial or self._input:
             self._count_input()
 
     def _read_slices(self, data: bytes) -> None:
