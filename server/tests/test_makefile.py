@@ -1,0 +1,44 @@
+"""The developer interface: `make help` lists every target, and a commit hook runs each command of `make check`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def recipe(target: str) -> list[str]:
+    """The commands of ``target``, with variables replaced."""
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    assert found, f"there is no target {target}"
+    lines = [line.strip().lstrip("@") for line in found[1].splitlines()]
+    return [line.replace("$(BIN)", ".venv/bin").replace("$(MAKE)", "make") for line in lines]
+
+
+def test_help_lists_every_target_on_a_line_of_its_own() -> None:
+    phony = re.search(r"^\.PHONY: (.+)$", MAKEFILE, re.M)
+    assert phony
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = [line.split()[1] for line in listed.splitlines()]
+    assert sorted(names) == sorted(phony[1].split())
+    widest = max(len(name) for name in names)
+    assert {line[7 + widest] for line in listed.splitlines()} == {" "}, "explanations begin in one column"
+
+
+def test_every_target_that_makes_no_file_is_phony() -> None:
+    phony = re.search(r"^\.PHONY: (.+)$", MAKEFILE, re.M)
+    assert phony
+    assert set(re.findall(r"^([a-z][a-z0-9-]*):", MAKEFILE, re.M)) == set(phony[1].split())
+
+
+def test_the_hooks_of_a_commit_run_what_make_check_runs() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert [repository["repo"] for repository in config["repos"]] == ["local"], "nothing comes over the network"
+    entries = [re.sub(r"^bash -c '(.*)'$", r"\1", hook["entry"]) for hook in config["repos"][0]["hooks"]]
+    assert entries == recipe("check")
+    assert not any(hook["pass_filenames"] for hook in config["repos"][0]["hooks"])
