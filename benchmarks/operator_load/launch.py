@@ -16,7 +16,7 @@ from lookupdb_operator.main import run
 
 def _main() -> None:
     admin_port, *arguments = sys.argv[1:]
-    logs.configure("text")
+    logs.configure_logging("text")
     given = command.make_context("operator", arguments).params
     chosen = replace(options(**given), admin_port=int(admin_port))
     if path := os.environ.get("OPERATOR_PROFILE"):

@@ -180,4 +180,4 @@ def test_one_version() -> None:
 def test_the_example_of_the_chart_is_a_dataset() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     for example in yaml.safe_load(chart["annotations"]["artifacthub.io/crdsExamples"]):
-        schema.complete(example)
+        schema.complete_resource(example)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
-from lookupdb.naming import camel
+from lookupdb.naming import to_camel_case
 
 READY: Final = "Ready"
 BUILT: Final = "Built"
@@ -288,4 +288,4 @@ def _parse(hint: Any, value: Any) -> Any:
 
 def json_name(member: dataclasses.Field[Any]) -> str:
     """What ``member`` is called in JSON."""
-    return str(member.metadata.get("json") or camel(member.name))
+    return str(member.metadata.get("json") or to_camel_case(member.name))

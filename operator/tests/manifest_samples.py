@@ -70,7 +70,7 @@ def dataset(resource: dict[str, Any]) -> Dataset:
 def _dataset(text: str) -> Dataset:
     # Cached, because the CRD's rules take longer than all that is tested with it; nobody changes a dataset.
     resource = json.loads(text)
-    metadata, completed = resource["metadata"], schema.complete(resource)
+    metadata, completed = resource["metadata"], schema.complete_resource(resource)
     return Dataset(
         namespace=metadata["namespace"],
         name=metadata["name"],

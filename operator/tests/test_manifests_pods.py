@@ -21,7 +21,7 @@ from manifest_samples import (
     rollout,
 )
 
-from lookupdb.schema import quantity
+from lookupdb.schema import parse_quantity
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Manifest
@@ -90,7 +90,9 @@ def test_every_container_requests_cpu_memory_and_disk_within_its_limits(of: Data
             requests, limits = container["resources"]["requests"], container["resources"]["limits"]
             assert {"cpu", "memory", "ephemeral-storage"} <= set(requests)
             assert "memory" in limits
-            assert all(quantity(requests[name]) <= quantity(limits[name]) for name in requests if name in limits)
+            assert all(
+                parse_quantity(requests[name]) <= parse_quantity(limits[name]) for name in requests if name in limits
+            )
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
@@ -186,7 +188,9 @@ def test_every_volume_on_a_nodes_disk_has_a_limit_within_what_is_requested(of: D
         volumes = {one["name"]: one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one}
         assert {"tmp"} <= set(volumes)
         (kept,) = {container["resources"]["requests"]["ephemeral-storage"] for container in _containers(pod)}
-        assert max(map(quantity, volumes.values())) <= quantity(kept) or of.name == "people", "people asks for less"
+        assert max(map(parse_quantity, volumes.values())) <= parse_quantity(kept) or of.name == "people", (
+            "people asks for less"
+        )
 
 
 def test_a_cluster_may_choose_who_pods_run_as() -> None:

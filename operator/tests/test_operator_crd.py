@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from lookupdb import schema
-from lookupdb.naming import camel
+from lookupdb.naming import to_camel_case
 from lookupdb_operator import status
 from lookupdb_operator.status import (
     Build,
@@ -82,9 +82,9 @@ def _objects(kind: type, node: dict[str, Any], path: str) -> Iterator[tuple[str,
     yield path, kind, node
     for name, hint in typing.get_type_hints(kind).items():
         inner = [part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part)]
-        child = node["properties"].get(camel(name), {})
+        child = node["properties"].get(to_camel_case(name), {})
         for part in inner:
-            yield from _objects(typing.cast(type, part), child.get("items", child), f"{path}.{camel(name)}")
+            yield from _objects(typing.cast(type, part), child.get("items", child), f"{path}.{to_camel_case(name)}")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_crd_has_every_member_of_the_status_and_no_other(kind: type, node: d
 def test_what_cannot_be_read_back_cannot_be_written(kind: type) -> None:
     """A hand that edits the status cannot leave a member away without which it could not be read."""
     node = next(node for _, one, node in _objects(Status, CRD_STATUS, "status") if one is kind)
-    needed = {camel(field.name) for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
+    needed = {to_camel_case(field.name) for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
     assert set(node["required"]) == needed
 
 

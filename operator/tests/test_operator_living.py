@@ -103,15 +103,15 @@ def test_the_document() -> None:
 def test_the_sweep_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "living.json"
     file.write_bytes(orjson.dumps(document("cluster-uid", (), [dataset("airports", keepGenerations=5)], NOON)))
-    (found,) = living_list.read(file, "cluster-uid").values()
+    (found,) = living_list.read_live_datasets(file, "cluster-uid").values()
     assert (found.address.namespace, found.address.name, found.keep) == ("shop", "airports", 5)
     assert found.protect == protected(STATUS)
-    assert living_list.namespaces_of(file) is None
+    assert living_list.read_namespaces(file) is None
     living_list.check_age(file, NOON + REFRESH_SECONDS, 3600)
     with pytest.raises(UsageError, match=r"2\.0 hours ago"):
         living_list.check_age(file, NOON + 7200, 3600)
     file.write_bytes(orjson.dumps(document("cluster-uid", ("shop",), [], NOON)))
-    assert living_list.namespaces_of(file) == frozenset({"shop"})
+    assert living_list.read_namespaces(file) == frozenset({"shop"})
 
 
 async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operator_that_starts() -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The error numbers of a disk, a quota or a file that takes no more."""
 
 

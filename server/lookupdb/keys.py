@@ -34,7 +34,7 @@ class InvalidKey(ValueError):
     """A key that no shard can hold: empty, longer than ``MAX_KEY_BYTES``, or not text."""
 
 
-def normalizer(steps: Sequence[str]) -> Callable[[str], str]:
+def make_normalizer(steps: Sequence[str]) -> Callable[[str], str]:
     """The function that applies ``steps`` in the order given. Raises KeyError for an unknown step."""
     functions = [_STEPS[step] for step in steps]
     match functions:
@@ -53,17 +53,17 @@ def normalizer(steps: Sequence[str]) -> Callable[[str], str]:
     return apply
 
 
-def normalizes_alike(steps: Sequence[str], unicode_version: str) -> bool:
+def has_same_normalization(steps: Sequence[str], unicode_version: str) -> bool:
     """Whether this process normalises every key by ``steps`` as one with the tables of ``unicode_version`` does."""
     return unicode_version == UNICODE_VERSION or _TABLE_STEPS.isdisjoint(steps)
 
 
-def key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
+def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
     """The function from a key as asked or as read to the bytes under which it is stored.
 
     The returned function raises InvalidKey with the reason when no record can have this key.
     """
-    normalize = normalizer(steps)
+    normalize = make_normalizer(steps)
 
     def encode(text: str) -> bytes:
         try:
@@ -79,12 +79,12 @@ def key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
     return encode
 
 
-def shard_of(key: bytes, shards: int) -> int:
+def shard_number(key: bytes, shards: int) -> int:
     """The number of the one shard, 0 to ``shards - 1``, in which the encoded ``key`` lives."""
     return xxhash.xxh3_64_intdigest(key) % shards
 
 
-def shards_of(encoded: Sequence[bytes], shards: int) -> list[int]:
-    """``shard_of`` each of the keys, with less work a key."""
+def shard_numbers(encoded: Sequence[bytes], shards: int) -> list[int]:
+    """``shard_number`` each of the keys, with less work a key."""
     digest = xxhash.xxh3_64_intdigest
     return [digest(key) % shards for key in encoded]

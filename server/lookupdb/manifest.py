@@ -63,7 +63,7 @@ class RowSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ExcludedRows:
     """How many rows were left out for one cause, with the first few of them."""
 
     count: int = 0
@@ -106,8 +106,8 @@ class Manifest:
     dictionary_bytes: int
     shards: tuple[ShardFile, ...]
     totals: Totals
-    rejected: Rows
-    duplicates: Rows
+    rejected: ExcludedRows
+    duplicates: ExcludedRows
     built_at: str
     """ISO 8601, UTC."""
     seconds: float
@@ -133,21 +133,23 @@ class Manifest:
                 raise ValueError(f"format version {version}; this lookupdb reads {FORMAT_VERSION}")
             generation_number(members["generation"])
             for name in ("key_columns", "normalize"):
-                members[name] = tuple(map(_text, members[name]))
-            members["source"] = tuple(_known(SourceFile, entry) for entry in members["source"])
-            members["shards"] = tuple(_known(ShardFile, entry) for entry in members["shards"])
+                members[name] = tuple(map(_check_text, members[name]))
+            members["source"] = tuple(_parse_members(SourceFile, entry) for entry in members["source"])
+            members["shards"] = tuple(_parse_members(ShardFile, entry) for entry in members["shards"])
             if not members["shards"]:
                 raise ValueError("it names no shards")
-            members["totals"] = _known(Totals, members["totals"])
+            members["totals"] = _parse_members(Totals, members["totals"])
             for name in ("rejected", "duplicates"):
                 rows = members[name]
-                members[name] = Rows(rows["count"], tuple(_known(RowSample, sample) for sample in rows["samples"]))
-            return _known(cls, members)
+                members[name] = ExcludedRows(
+                    rows["count"], tuple(_parse_members(RowSample, sample) for sample in rows["samples"])
+                )
+            return _parse_members(cls, members)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{where} is not a manifest: {error}", hint="build the generation again") from error
 
 
-def _known(kind: type[T], members: dict[str, Any]) -> T:
+def _parse_members(kind: type[T], members: dict[str, Any]) -> T:
     """A ``kind`` of those of ``members`` that it has. Raises TypeError for one of another type."""
     known = [field for field in fields(kind) if field.name in members]  # type: ignore[arg-type]
     for field in known:
@@ -157,7 +159,7 @@ def _known(kind: type[T], members: dict[str, Any]) -> T:
     return kind(**{field.name: members[field.name] for field in known})
 
 
-def _text(member: Any) -> str:
+def _check_text(member: Any) -> str:
     if not isinstance(member, str):
         raise TypeError(f"{member!r:.80} is not text")
     return member

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 
-def camel(snake: str) -> str:
+def to_camel_case(name: str) -> str:
     """``camelCase`` of ``snake_case``."""
-    return re.sub("_([a-z])", lambda match: match[1].upper(), snake)
+    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
 
 
-def snake(camel: str) -> str:
+def to_snake_case(name: str) -> str:
     """``snake_case`` of ``camelCase``."""
-    return re.sub("([A-Z])", lambda match: "_" + match[1].lower(), camel)
+    return re.sub("([A-Z])", lambda match: "_" + match[1].lower(), name)

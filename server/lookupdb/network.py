@@ -44,8 +44,8 @@ _STATUS: Final = re.compile(r"status(?: code)?: 50[0234]")
 def describe_failure(error: BaseException) -> str:
     """What ``error`` says, in one sentence and without what may be secret in URLs."""
     text = str(error)
-    host = _host(text)
-    if is_without_credentials(error):
+    host = _find_host(text)
+    if lacks_credentials(error):
         return (
             f"there are no credentials: none are in the environment, and {host}, which gives machines theirs, has none"
         )
@@ -61,7 +61,7 @@ def describe_failure(error: BaseException) -> str:
             return sentence.format(host=host)
     if refusal := _REFUSAL.search(text):
         return ": ".join(filter(None, refusal.groups()))
-    return _URL.sub(lambda url: without_secrets(url[0]), text.split("Debug source:")[0]).strip()
+    return _URL.sub(lambda url: strip_secrets(url[0]), text.split("Debug source:")[0]).strip()
 
 
 def describe_socket_failure(error: BaseException, host: str) -> str:
@@ -86,25 +86,25 @@ def describe_socket_failure(error: BaseException, host: str) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def is_without_credentials(error: BaseException) -> bool:
+def lacks_credentials(error: BaseException) -> bool:
     """Whether the environment holds no credentials, nor did the machine get any."""
-    return _host(str(error)) in _IDENTITY_SERVICES
+    return _find_host(str(error)) in _IDENTITY_SERVICES
 
 
 def is_unreachable(error: BaseException) -> bool:
     """Whether the server was not there, or not yet ready to answer: it may come."""
     text = str(error)
-    if _CERTIFICATE.search(text) or is_without_credentials(error):
+    if _CERTIFICATE.search(text) or lacks_credentials(error):
         return False
     return bool(_STATUS.search(text)) or any(pattern.search(text) for pattern, _ in _UNREACHABLE)
 
 
-def without_secrets(url: str) -> str:
+def strip_secrets(url: str) -> str:
     """``url`` without user, password and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def _host(text: str) -> str:
+def _find_host(text: str) -> str:
     url = _URL.search(text)
     return urlsplit(url[0]).netloc.rpartition("@")[2] if url else "the server"

@@ -50,7 +50,7 @@ def api_version() -> str:
     return f"{spec['group']}/{spec['versions'][0]['name']}"
 
 
-def complete(resource: dict[str, Any]) -> dict[str, Any]:
+def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
     """A copy of ``resource`` with every default filled in and without its status, which is not a user's to say.
 
     Raises InvalidManifest naming every field that does not fit, what was expected and what was found.
@@ -61,10 +61,10 @@ def complete(resource: dict[str, Any]) -> dict[str, Any]:
     resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
     problems = [*_header_problems(resource), *_unknown_fields(resource, schema, "")]
     if not problems:
-        _fill(resource, schema)
+        _fill_defaults(resource, schema)
         validator = Draft202012Validator(schema)
         errors = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
-        problems = [_sentence(error) for error in errors]
+        problems = [_describe_error(error) for error in errors]
     if not problems:
         problems = list(_broken_rules(resource, schema, ""))
     if problems:
@@ -102,20 +102,20 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
             yield from _unknown_fields(item, schema["items"], f"{path}[{number}]")
 
 
-def _fill(value: Json, schema: dict[str, Any]) -> None:
+def _fill_defaults(value: Json, schema: dict[str, Any]) -> None:
     """Structural defaulting: a missing field takes its default, then its own fields are looked at."""
     if isinstance(value, dict):
         for name, child in schema.get("properties", {}).items():
             if value.get(name) is None and "default" in child:
                 value[name] = copy.deepcopy(child["default"])
             if name in value:
-                _fill(value[name], child)
+                _fill_defaults(value[name], child)
     elif isinstance(value, list):
         for item in value:
-            _fill(item, schema.get("items", {}))
+            _fill_defaults(item, schema.get("items", {}))
 
 
-def _sentence(error: ValidationError) -> str:
+def _describe_error(error: ValidationError) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
     said = error.message
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
@@ -123,17 +123,17 @@ def _sentence(error: ValidationError) -> str:
     return f"{where.lstrip('.') or 'the manifest'}: {said}"
 
 
-def _holds(rule: str, value: Json) -> bool:
+def _is_satisfied(rule: str, value: Json) -> bool:
     from cel import Context  # here, because importing it takes longer than all else
 
     context = Context({"self": value})
-    context.add_function("quantity", quantity)
+    context.add_function("quantity", parse_quantity)
     context.add_function("compareTo", lambda one, other: (one > other) - (one < other))
-    return bool(_program(rule).execute(context))
+    return bool(_compile_rule(rule).execute(context))
 
 
 @cache
-def _program(rule: str) -> Program:
+def _compile_rule(rule: str) -> Program:
     """``rule``, compiled: the CRD has a few, and an operator checks them for every dataset."""
     from cel import compile as compiled
 
@@ -151,7 +151,7 @@ _SUFFIXES: Final = {
 }
 
 
-def quantity(text: str) -> float:
+def parse_quantity(text: str) -> float:
     """The number that a Kubernetes quantity stands for: 0.5 for ``500m``. Raises ValueError for what is none."""
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]|)", text)
     if not match:
@@ -161,7 +161,7 @@ def quantity(text: str) -> float:
 
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        if not _holds(rule["rule"], value):
+        if not _is_satisfied(rule["rule"], value):
             yield f"{path or 'the manifest'}: {rule['message']}"
     if schema.get("x-kubernetes-list-type") in ("set", "map"):
         names = schema.get("x-kubernetes-list-map-keys")

@@ -61,7 +61,7 @@ def file_name(shard: int, shards: int, attempt: str = "") -> str:
     return f"shard-{shard:05d}-of-{shards:05d}{attempt and f'-{attempt}'}.lmdb"
 
 
-def attempt_of(name: str, shard: int, shards: int) -> str | None:
+def parse_attempt(name: str, shard: int, shards: int) -> str | None:
     """The attempt that the file ``name`` of this shard is of, "" for none; None when it is no such shard's name."""
     match = _FILE_NAME.fullmatch(name)
     attempt = (match[1] or "") if match else ""
@@ -120,7 +120,7 @@ class DamagedValue(CorruptFile):
 def expand(stored: bytes, inflate: Callable[[bytes], bytes]) -> bytes:
     """The RESP bulk string that ``stored`` is or, by ``inflate``, becomes. Raises DamagedValue."""
     try:
-        reply = stored if stored[0] == FRAMED else inflate(_bounded(stored))
+        reply = stored if stored[0] == FRAMED else inflate(_check_claimed_size(stored))
     except (zstandard.ZstdError, MemoryError, IndexError) as error:
         raise DamagedValue(f"it does not decompress: {error}") from error
     if not is_framed(reply):
@@ -128,7 +128,7 @@ def expand(stored: bytes, inflate: Callable[[bytes], bytes]) -> bytes:
     return reply
 
 
-def _bounded(compressed: bytes) -> bytes:
+def _check_claimed_size(compressed: bytes) -> bytes:
     """``compressed``, if it does not claim to be more than a value can be."""
     descriptor = compressed[0]
     if descriptor >= CLAIMS_SIZE:
@@ -139,7 +139,7 @@ def _bounded(compressed: bytes) -> bytes:
     return compressed
 
 
-def inflater(dictionary: bytes) -> Callable[[bytes], bytes]:
+def make_inflater(dictionary: bytes) -> Callable[[bytes], bytes]:
     """The function from a compressed stored value to its RESP bulk string."""
     return zstandard.ZstdDecompressor(
         dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None,
@@ -181,7 +181,7 @@ class ShardMeta:
         return cls(**known, extra=members)
 
 
-class Shard:
+class ShardReader:
     """A shard file, open for reading. Not to be shared across fork: open it in the process that reads it.
 
     Opened without locks and with one read transaction for life, which is safe because the file never changes.
@@ -208,7 +208,7 @@ class Shard:
             raise
         except (lmdb.Error, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{path} is not a shard file: {error}", hint=_NOT_A_SHARD) from error
-        self.inflate = inflater(self.dictionary)
+        self.inflate = make_inflater(self.dictionary)
 
     def _describe(self) -> tuple[ShardMeta, bytes]:
         with self._env.begin(db=self._env.open_db(META, create=False)) as txn:

@@ -16,7 +16,7 @@ import yaml
 
 from lookupdb import schema
 from lookupdb.errors import InvalidManifest
-from lookupdb.naming import snake
+from lookupdb.naming import to_snake_case
 
 LOCAL: Final = "local"
 """The uid of a dataset, and the id of a cluster, where there is no cluster."""
@@ -210,18 +210,18 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
             f"a manifest is a mapping with apiVersion, kind, metadata and spec, found {str(resource)[:40]!r}"
         )
     try:
-        resource = schema.complete(resource)
+        resource = schema.complete_resource(resource)
     except RecursionError as error:
         raise InvalidManifest("the manifest is nested too deeply, or holds itself") from error
-    return parse_completed(resource, base)
+    return parse_completed_resource(resource, base)
 
 
-def parse_completed(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
+def parse_completed_resource(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
     """The same of what ``schema.complete`` returned, which is not checked again."""
-    return _dataset(resource["spec"], resource["metadata"], base)
+    return _parse_dataset(resource["spec"], resource["metadata"], base)
 
 
-def _dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
+def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
     source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
     columns = value.get("columns")
     return DatasetSpec(
@@ -233,11 +233,11 @@ def _dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) 
             urls=tuple(source["urls"]) if "urls" in source else (source["url"],),
             format=source.get("format"),
             compression=source.get("compression"),
-            csv=_csv(source["csv"]),
+            csv=_parse_csv(source["csv"]),
             secret_name=source.get("secretName"),
             volume=source.get("volume"),
         ),
-        key=_key(key),
+        key=_parse_key(key),
         value=Value(
             columns=None if columns is None else tuple(columns),
             column=value.get("column"),
@@ -258,20 +258,20 @@ def _dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) 
             required_keys=tuple(gates["requiredKeys"]),
         ),
         serving_workers=spec["serving"]["workers"],
-        router=_router(spec["router"]),
+        router=_parse_router(spec["router"]),
     )
 
 
-def _key(key: dict[str, Any]) -> Key:
+def _parse_key(key: dict[str, Any]) -> Key:
     columns, member_names = tuple(key.get("columns", ())), key.get("memberNames", False)
     return Key(columns, key["separator"], tuple(key["normalize"]), member_names)
 
 
-def _csv(csv: dict[str, Any]) -> Csv:
+def _parse_csv(csv: dict[str, Any]) -> Csv:
     columns = tuple(CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ()))
     return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns)
 
 
-def _router(router: dict[str, Any]) -> Router:
+def _parse_router(router: dict[str, Any]) -> Router:
     known = {field.name for field in fields(Router)}
-    return Router(**{snake(field): value for field, value in router.items() if snake(field) in known})
+    return Router(**{to_snake_case(field): value for field, value in router.items() if to_snake_case(field) in known})

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """1 record, 1,234 records."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

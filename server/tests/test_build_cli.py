@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from lookupdb import store
 from lookupdb.build import progress_display
-from lookupdb.build.build_result import Result
+from lookupdb.build.build_report import BuildReport
 from lookupdb.cli.build import command
 from lookupdb.errors import (
     BadSource,
@@ -30,7 +30,7 @@ from lookupdb.errors import (
     StoreError,
 )
 from lookupdb.spec import read_manifest
-from lookupdb.store import Dataset
+from lookupdb.store import StoredDataset
 from lookupdb.store.directory import DirectoryDataset
 
 
@@ -81,8 +81,8 @@ class Project:
         path.write_bytes(b"{")
 
     @property
-    def dataset(self) -> Dataset:
-        return store.open(str(self.store)).dataset(read_manifest(self.manifest))
+    def dataset(self) -> StoredDataset:
+        return store.open_store(str(self.store)).dataset(read_manifest(self.manifest))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ class TestResult:
         assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "built"
 
     def test_its_message_is_shortened_to_what_a_termination_message_may_be(self) -> None:
-        long = Result(outcome="failed", dataset="a/b", message="\n é" * 5000)
+        long = BuildReport(outcome="failed", dataset="a/b", message="\n é" * 5000)
         assert 1000 < len(long.to_json(4096)) <= 4096
         assert json.loads(long.to_json(4096))["message"].endswith("…")
         assert json.loads(long.to_json())["message"] == long.message
@@ -213,11 +213,11 @@ class TestRefusals:
         manifest = project.dataset.manifest("g1")
         assert manifest.duplicates.count == len(manifest.duplicates.samples) == 1
 
-        from lookupdb.shardfile import Shard
+        from lookupdb.shardfile import ShardReader
 
         folder = project.dataset.local_path("g1")
         assert folder
-        with Shard(folder / manifest.shards[0].file) as shard:
+        with ShardReader(folder / manifest.shards[0].file) as shard:
             assert name.encode() in (shard.find(b"p17") or b"")
 
     def test_rejected_rows_close_a_gate_that_names_them(self, project: Project) -> None:
@@ -320,7 +320,7 @@ class TestActiveGenerationThatIsLost:
     def test_without_a_gate_that_compares_it_is_built_though_nothing_can_be_read(self, project: Project) -> None:
         project.damage("g1")
         result = project.build("--active", "g2")
-        assert project.dataset.published() == ("g1", "g2", "g3")
+        assert project.dataset.published_generations() == ("g1", "g2", "g3")
         assert "generation=g2 comparedWith=none" in _warnings(result)[0]
 
     @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ class TestActiveGenerationThatIsLost:
         assert type(error) is kind
         assert error.hint
         assert f"take spec.gates.{gate} away" in error.hint
-        assert project.dataset.published() == ("g1", "g2")
+        assert project.dataset.published_generations() == ("g1", "g2")
 
     def test_the_first_generation_of_all_has_nothing_to_compare_with(self, project: Project) -> None:
         for generation in ("g1", "g2"):
@@ -406,14 +406,14 @@ class TestProgress:
     def test_plain_lines_tell_every_few_seconds_and_at_the_end(self) -> None:
         now = 0.0
         out = io.StringIO()
-        lines = progress_display.Lines(out, clock=lambda: now)
-        lines.phase("read", 4096, "bytes")
+        lines = progress_display.ProgressLines(out, clock=lambda: now)
+        lines.begin_phase("read", 4096, "bytes")
         for _ in range(4):
             now += 1.6
             lines.advance(1024, rows=1000)
-        lines.done()
-        lines.phase("sort", None, "rows")
-        lines.done()
+        lines.end_phase()
+        lines.begin_phase("sort", None, "rows")
+        lines.end_phase()
         assert out.getvalue().splitlines() == [
             "read: 2.0 KiB of 4.0 KiB, 2,000 rows, 625 rows/s, 3.2 s",
             "read: 4.0 KiB of 4.0 KiB, 4,000 rows, 625 rows/s, 6.4 s",
@@ -422,12 +422,12 @@ class TestProgress:
         ]
 
     def test_bars_on_a_terminal(self, capfd: pytest.CaptureFixture[str]) -> None:
-        with progress_display.shown("rich") as progress:
-            progress.phase("write", 2000, "rows")
+        with progress_display.open_progress("rich") as progress:
+            progress.begin_phase("write", 2000, "rows")
             progress.advance(2000)
-            progress.done()
-            progress.phase("publish", None, "bytes")
-            progress.done()
+            progress.end_phase()
+            progress.begin_phase("publish", None, "bytes")
+            progress.end_phase()
         shown = capfd.readouterr().err
         assert "write" in shown
         assert "2,000 rows" in shown
@@ -436,10 +436,10 @@ class TestProgress:
         self, capfd: pytest.CaptureFixture[str]
     ) -> None:
         for style in ("auto", "none"):
-            with progress_display.shown(style) as progress:
-                progress.phase(style, 1, "rows")
+            with progress_display.open_progress(style) as progress:
+                progress.begin_phase(style, 1, "rows")
                 progress.advance(1)
-                progress.done()
+                progress.end_phase()
         captured = capfd.readouterr()
         assert captured.err.startswith("auto, done: 1 rows")
         assert "none" not in captured.err

@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 from support.sources import Read, dataset
 
-from lookupdb.build.progress import Silent
+from lookupdb.build.progress import SilentProgress
 from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.source.csv_cuts import RowShape
-from lookupdb.build.source.fetch import fetch
-from lookupdb.build.source.listing import resolve
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.listing import resolve_source
 from lookupdb.errors import LookupdbError
 from lookupdb.spec import Csv, DatasetSpec
 
@@ -27,10 +27,10 @@ MOST_READ: Final = 2.25
 def read(spec: DatasetSpec, scratch: Path, threads: int, parallel_from: int) -> Read | str:
     """The records, or the error."""
     scratch.mkdir(exist_ok=True)
-    files = fetch(resolve(spec, volume=None), scratch, Silent())
+    files = fetch_files(resolve_source(spec, volume=None), scratch, SilentProgress())
     try:
-        with SortedRecords(spec, files, scratch, MEMORY, threads, Silent(), parallel_from) as records:
-            found = [(key, value, *records.origin(place)) for batch in records for key, place, value in batch]
+        with SortedRecords(spec, files, scratch, MEMORY, threads, SilentProgress(), parallel_from) as records:
+            found = [(key, value, *records.find_origin(place)) for batch in records for key, place, value in batch]
             return Read(found, records.rows, records.rejected, records.sample)
     except LookupdbError as error:
         return f"{type(error).__name__}: {error}"
@@ -38,10 +38,10 @@ def read(spec: DatasetSpec, scratch: Path, threads: int, parallel_from: int) -> 
 
 def bytes_read(spec: DatasetSpec, scratch: Path, threads: int, parallel_from: int) -> int:
     """By this process and those it starts, while they read the source."""
-    files = fetch(resolve(spec, volume=None), scratch, Silent())
+    files = fetch_files(resolve_source(spec, volume=None), scratch, SilentProgress())
     before = _bytes_read_so_far()
     try:
-        with SortedRecords(spec, files, scratch, MEMORY, threads, Silent(), parallel_from):
+        with SortedRecords(spec, files, scratch, MEMORY, threads, SilentProgress(), parallel_from):
             pass
     except LookupdbError:
         pass
@@ -142,18 +142,18 @@ def test_any_text_gives_the_same_for_any_number_of_threads(tmp_path: Path, seed:
 
 def test_cuts_are_found_behind_texts_of_several_lines() -> None:
     text = "".join(f'{n},"first\nand, last\nof {n}",{n}\n' for n in range(50)).encode()
-    shape = RowShape.of_file(Csv(), ",", b"k,a,b\n1,2,3\n")
+    shape = RowShape.from_first_bytes(Csv(), ",", b"k,a,b\n1,2,3\n")
     assert shape is not None
     for begin in range(0, 200, 7):
         window = text[begin:]
-        found = shape.row_start(window)
+        found = shape.find_row_start(window)
         assert found is not None
         number = window[found:].split(b",")[0]
         assert window[found:].startswith(number + b',"first\nand, last\nof ' + number + b'"')
 
 
 def test_what_looks_like_no_rows_is_not_cut() -> None:
-    shape = RowShape.of_file(Csv(), ",", b"k,a,b\n1,2,3\n")
+    shape = RowShape.from_first_bytes(Csv(), ",", b"k,a,b\n1,2,3\n")
     assert shape is not None
-    assert shape.row_start(b"words\n" * 1000) is None
-    assert RowShape.of_file(Csv(), ",", b"a header that does not end") is None
+    assert shape.find_row_start(b"words\n" * 1000) is None
+    assert RowShape.from_first_bytes(Csv(), ",", b"a header that does not end") is None

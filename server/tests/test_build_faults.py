@@ -29,8 +29,8 @@ from lookupdb import store
 from lookupdb.cli.build import command
 from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.spec import read_manifest
-from lookupdb.store import Dataset
-from lookupdb.store.stored_generation import in_store
+from lookupdb.store import StoredDataset
+from lookupdb.store.stored_generation import find_in_store
 
 ROWS = 20_000
 
@@ -80,12 +80,12 @@ class Builds:
         return CliRunner().invoke(command, self.arguments(*more), standalone_mode=False)
 
     @property
-    def dataset(self) -> Dataset:
-        return store.open(self.store).dataset(read_manifest(self.manifest))
+    def dataset(self) -> StoredDataset:
+        return store.open_store(self.store).dataset(read_manifest(self.manifest))
 
     def check_whole(self, generation: str) -> None:
         """Every record of ``generation`` is there."""
-        with in_store(self.dataset, generation).shards(self.scratch) as shards:
+        with find_in_store(self.dataset, generation).shards(self.scratch) as shards:
             assert sum(shard.pages()["entries"] for shard in shards) == ROWS
 
 
@@ -131,7 +131,7 @@ def test_an_interrupted_build_can_be_run_again(
             told = json.loads((tmp_path / "log").read_bytes())
             assert (told["reason"], told["exitCode"]) == ("Interrupted", 128 + number)
         assert json.loads(builds.run().stdout)["outcome"] == "built"
-    newest = builds.dataset.newest()
+    newest = builds.dataset.newest_generation()
     assert newest
     builds.check_whole(newest)
     assert list(builds.scratch.iterdir()) == []

@@ -8,18 +8,18 @@ import pytest
 from support.generations import manifest
 
 from lookupdb.build import gates
-from lookupdb.build.gates import AFTER_WRITING, BEFORE_WRITING, Facts, closed, pass_all
+from lookupdb.build.gates import AFTER_WRITING, BEFORE_WRITING, GateFacts, check_gates, closed_gates
 from lookupdb.errors import GateClosed
-from lookupdb.manifest import Rows, RowSample, Totals
+from lookupdb.manifest import ExcludedRows, RowSample, Totals
 from lookupdb.spec import Gates
 
 OPEN = Gates(min_records=0, max_shrink_percent=None, max_growth_percent=None, max_rejected_rows=0, required_keys=())
 
 
-def facts(records: int = 100, rejected: int = 0, active: int | None = None) -> Facts:
+def facts(records: int = 100, rejected: int = 0, active: int | None = None) -> GateFacts:
     samples = tuple(RowSample("a.csv", row, "the key is empty") for row in range(1, min(rejected, 10) + 1))
     serving = None if active is None else manifest("g7", (), Totals(active, 0, 0, 0, 0))
-    return Facts(records, Rows(rejected, samples), serving, {"here"}.__contains__)
+    return GateFacts(records, ExcludedRows(rejected, samples), serving, {"here"}.__contains__)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ def facts(records: int = 100, rejected: int = 0, active: int | None = None) -> F
         pytest.param({"required_keys": ("here", "gone")}, facts(), True, id="requiredKeys: one missing"),
     ],
 )
-def test_gate(gate: dict[str, object], given: Facts, is_closed: bool) -> None:
+def test_gate(gate: dict[str, object], given: GateFacts, is_closed: bool) -> None:
     wanted = replace(OPEN, **gate)  # type: ignore[arg-type]
-    assert bool(closed(BEFORE_WRITING + AFTER_WRITING, wanted, given)) is is_closed
+    assert bool(closed_gates(BEFORE_WRITING + AFTER_WRITING, wanted, given)) is is_closed
 
 
 def test_every_closed_gate_is_named_with_what_was_expected_and_found() -> None:
     wanted = Gates(1000, 10, 5, 0, ("here", "gone"))
     with pytest.raises(GateClosed) as caught:
-        pass_all(BEFORE_WRITING + AFTER_WRITING, wanted, facts(80, rejected=7, active=100))
+        check_gates(BEFORE_WRITING + AFTER_WRITING, wanted, facts(80, rejected=7, active=100))
     assert caught.value.message.splitlines() == [
         "maxRejectedRows: 7 rows cannot be stored, at most 0 allowed:",
         *(f"  row {row} of a.csv: the key is empty" for row in range(1, 6)),

@@ -17,12 +17,12 @@ import pytest
 from support.sources import Read, dataset, read
 from support.waiting import until
 
-from lookupdb.build.progress import Silent
-from lookupdb.build.read.crew import MOST_SLICES
+from lookupdb.build.progress import SilentProgress
+from lookupdb.build.read.crew import MAX_CREW_SLICES
 from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.source import slices
-from lookupdb.build.source.fetch import fetch
-from lookupdb.build.source.listing import resolve
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.listing import resolve_source
 from lookupdb.build.source.slices import Slice
 from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
@@ -47,8 +47,8 @@ def both(spec: DatasetSpec, folder: Path) -> tuple[Read | str, Read | str]:
 
 
 def cuts(spec: DatasetSpec, folder: Path) -> list[Slice]:
-    files = fetch(resolve(spec, volume=None), folder, Silent())
-    return slices.plan(files, 2, PARALLEL)
+    files = fetch_files(resolve_source(spec, volume=None), folder, SilentProgress())
+    return slices.plan_slices(files, 2, PARALLEL)
 
 
 def json_lines(rows: list[Any]) -> bytes:
@@ -75,8 +75,8 @@ def test_json_lines_are_cut_at_line_ends(tmp_path: Path) -> None:
 
 def test_small_sources_and_few_cores_mean_whole_files(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(json_lines(ROWS))
-    files = fetch(resolve(dataset(tmp_path, "f.jsonl"), volume=None), tmp_path, Silent())
-    assert slices.plan(files, 1, PARALLEL) == slices.plan(files, 2, ALONE) == [Slice(0)]
+    files = fetch_files(resolve_source(dataset(tmp_path, "f.jsonl"), volume=None), tmp_path, SilentProgress())
+    assert slices.plan_slices(files, 1, PARALLEL) == slices.plan_slices(files, 2, ALONE) == [Slice(0)]
 
 
 def test_a_small_source_of_several_files_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +90,8 @@ def test_a_small_source_of_several_files_starts_no_process(tmp_path: Path, monke
 def test_more_files_than_a_crew_can_be_given_are_read_alone(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(b'{"k": "a"}\n')
     spec = dataset(tmp_path, "f.jsonl")
-    files = fetch(resolve(spec, volume=None), tmp_path, Silent()) * (MOST_SLICES + 500)
-    with SortedRecords(spec, files, tmp_path, MEMORY, 2, Silent(), parallel_from=PARALLEL) as records:
+    files = fetch_files(resolve_source(spec, volume=None), tmp_path, SilentProgress()) * (MAX_CREW_SLICES + 500)
+    with SortedRecords(spec, files, tmp_path, MEMORY, 2, SilentProgress(), parallel_from=PARALLEL) as records:
         assert records.rows == len(files)
 
 
@@ -202,7 +202,7 @@ def test_the_first_error_is_told_as_if_one_had_read_alone(tmp_path: Path, name: 
     alone, together = both(dataset(tmp_path, name, value={"columns": ["v"]}), tmp_path)
     assert alone == together
     assert isinstance(alone, str)
-    assert alone.startswith(("BadSource: f.", "Unfinished: f."))
+    assert alone.startswith(("BadSource: f.", "UnfinishedSlice: f."))
 
 
 def test_a_spec_comes_through_to_another_process(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import orjson
 import pytest
 from support.sources import dataset, read, read_file
 
+from lookupdb.build.budget import SAMPLE_BYTES
 from lookupdb.build.sort.sorter import SPOOL_BYTES, Sorter
-from lookupdb.build.write.compression import SAMPLE_BYTES
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 LIMIT = 256 << 20
@@ -74,15 +74,15 @@ MEASURED = """
 import re, sys
 from pathlib import Path
 from support.sources import dataset
-from lookupdb.build.source.fetch import fetch
-from lookupdb.build.progress import Silent
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.progress import SilentProgress
 from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source.listing import resolve
+from lookupdb.build.source.listing import resolve_source
 
 folder = Path(sys.argv[1])
 spec = dataset(folder, "f.jsonl")
-files = fetch(resolve(spec, volume=None), folder, Silent())
-with SortedRecords(spec, files, folder, int(sys.argv[2]), 2, Silent()) as records:
+files = fetch_files(resolve_source(spec, volume=None), folder, SilentProgress())
+with SortedRecords(spec, files, folder, int(sys.argv[2]), 2, SilentProgress()) as records:
     count, last = 0, b""
     for batch in records:
         for key, *_ in batch:
@@ -182,7 +182,7 @@ def test_progress_tells_bytes_and_rows(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.events: list[tuple[object, ...]] = []
 
-        def phase(self, name: str, total: int | None, unit: str) -> None:
+        def begin_phase(self, name: str, total: int | None, unit: str) -> None:
             self.events.append((name, total, unit))
 
         def advance(self, amount: int, rows: int = 0) -> None:
@@ -190,7 +190,7 @@ def test_progress_tells_bytes_and_rows(tmp_path: Path) -> None:
             _, _, _, sum_amount, sum_rows = (*self.events[-1], 0, 0)[:5]
             self.events[-1] = (name, total, unit, sum_amount + amount, sum_rows + rows)  # type: ignore[operator]
 
-        def done(self) -> None:
+        def end_phase(self) -> None:
             self.events[-1] = (*self.events[-1], "done")
 
     told = Told()

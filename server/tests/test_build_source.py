@@ -17,31 +17,31 @@ import zstandard
 from moto.server import ThreadedMotoServer
 from support.sources import dataset, read
 
-from lookupdb.build.progress import Silent
-from lookupdb.build.source import location
-from lookupdb.build.source.fetch import fetch
-from lookupdb.build.source.listing import fingerprint, resolve
-from lookupdb.build.source.location import pattern_expression
+from lookupdb.build.progress import SilentProgress
+from lookupdb.build.source import local_files, schemes
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.listing import resolve_source, source_fingerprint
+from lookupdb.build.source.remote_objects import pattern_to_regex
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 CSV = b"k,v\na,1\n"
 
 
 def urls(base: Path | None, url: str | list[str], volume: Path | None = None) -> list[str]:
-    return [item.described.url for item in resolve(dataset(base, url), volume=volume)]
+    return [item.description.url for item in resolve_source(dataset(base, url), volume=volume)]
 
 
 @pytest.mark.parametrize("url", ["https://[bad/f.csv", "https://me:secret@[bad/f.csv?key=secret", "file://[x/f.csv"])
 def test_what_is_no_url_is_a_sentence(tmp_path: Path, url: str) -> None:
     with pytest.raises(BadSource, match="is not a url: Invalid IPv6 URL") as caught:
-        location.find(url, base=tmp_path, volume=None)
+        schemes.find_files(url, base=tmp_path, volume=None)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["\0.csv", "volume://\0.csv", "file:///\0.csv"])
 def test_a_path_that_no_file_has_is_a_sentence(tmp_path: Path, url: str) -> None:
     with pytest.raises(BadSource, match="is not a url: embedded null byte"):
-        location.find(url, base=tmp_path, volume=tmp_path)
+        schemes.find_files(url, base=tmp_path, volume=tmp_path)
 
 
 def test_relative_paths_absolute_paths_and_file_urls(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_wildcards_match_files_by_path(tmp_path: Path) -> None:
 def test_wildcards_in_buckets_mean_the_same(pattern: str, yes: list[str], no: list[str]) -> None:
     import re
 
-    matches = re.compile(pattern_expression(pattern)).fullmatch
+    matches = re.compile(pattern_to_regex(pattern)).fullmatch
     assert all(matches(path) for path in yes)
     assert not any(matches(path) for path in no)
 
@@ -89,12 +89,12 @@ def test_a_volume_is_a_folder_that_nothing_leads_out_of(tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_bytes(CSV)
     (volume / "link.csv").symlink_to(tmp_path / "secret.csv")
     spec = dataset(None, "volume://sub/*.csv", source={"volume": {"claimName": "c"}})
-    assert [item.described.url for item in resolve(spec, volume=volume)] == ["volume://sub/a.csv"]
+    assert [item.description.url for item in resolve_source(spec, volume=volume)] == ["volume://sub/a.csv"]
     for url in ("volume://link.csv", "volume://../secret.csv", "volume://sub/../../secret.csv"):
         with pytest.raises(BadSource, match="leads out of the volume"):
-            resolve(dataset(None, url, source={"volume": {"claimName": "c"}}), volume=volume)
+            resolve_source(dataset(None, url, source={"volume": {"claimName": "c"}}), volume=volume)
     with pytest.raises(BadSource, match=r"(?s)no volume is mounted.*--volume"):
-        resolve(spec, volume=None)
+        resolve_source(spec, volume=None)
 
 
 def test_an_example_ships_with_lookupdb(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_scheme_that_is_none() -> None:
     """The CRD refuses it already; the builder does not count on that."""
     known = "file://, https://, s3://, gs://, az://, example://, volume://"
     with pytest.raises(BadSource, match=rf"(?s)ftp:// is not a scheme .*{known}"):
-        location.find("ftp://host/a.csv", base=None, volume=None)
+        schemes.find_files("ftp://host/a.csv", base=None, volume=None)
 
 
 def test_a_relative_path_needs_the_manifests_folder() -> None:
@@ -139,13 +139,13 @@ def test_a_relative_path_needs_the_manifests_folder() -> None:
 def test_of_files_too_large_to_be_read_for_it_the_fingerprint_changes_with_their_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(location, "IDENTIFIED_BYTES", 2 * len(CSV) - 1)
+    monkeypatch.setattr(local_files, "MAX_CHECKSUM_BYTES", 2 * len(CSV) - 1)
     prints = []
     for moment in (1, 1, 2):
         for name in ("a.csv", "b.csv"):
             (tmp_path / name).write_bytes(CSV)
             os.utime(tmp_path / name, ns=(moment, moment))
-        prints.append(fingerprint(resolve(dataset(tmp_path, "*.csv"), volume=None)))
+        prints.append(source_fingerprint(resolve_source(dataset(tmp_path, "*.csv"), volume=None)))
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -154,7 +154,7 @@ def test_the_fingerprint_changes_when_a_file_does(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_bytes(CSV)
 
     def now(url: str = "*.csv") -> str | None:
-        return fingerprint(resolve(dataset(tmp_path, url), volume=None))
+        return source_fingerprint(resolve_source(dataset(tmp_path, url), volume=None))
 
     first = now()
     assert first == now()
@@ -210,23 +210,23 @@ def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(CSV if name == "a.csv" else gzip.compress(CSV))
-    objects = resolve(dataset(tmp_path, name), volume=None)
+    objects = resolve_source(dataset(tmp_path, name), volume=None)
     path.write_bytes(b"k,v\na,2\n" if name == "a.csv" else gzip.compress(b"k,v\na,2\n"))
     os.utime(path, ns=(1, 1))
     with pytest.raises(BadSource, match=f"{name} changed while it was read"):
-        fetch(objects, tmp_path, Silent())
+        fetch_files(objects, tmp_path, SilentProgress())
 
 
 def test_a_full_scratch_folder_is_named(tmp_path: Path) -> None:
     import resource
 
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(bytes(4 << 20)))
-    objects = resolve(dataset(tmp_path, "a.csv.gz"), volume=None)
+    objects = resolve_source(dataset(tmp_path, "a.csv.gz"), volume=None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
         with pytest.raises(NotEnoughRoom, match=f"no room left in the scratch folder {tmp_path}"):
-            fetch(objects, tmp_path, Silent())
+            fetch_files(objects, tmp_path, SilentProgress())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
@@ -317,9 +317,9 @@ def test_s3(tmp_path: Path, bucket: Any) -> None:
 
 def test_an_object_that_changes_is_refused(tmp_path: Path, bucket: Any) -> None:
     bucket.put_object(Bucket="data", Key="a.csv", Body=CSV)
-    objects = resolve(dataset(None, "s3://data/a.csv"), volume=None)
-    before = fingerprint(objects)
+    objects = resolve_source(dataset(None, "s3://data/a.csv"), volume=None)
+    before = source_fingerprint(objects)
     bucket.put_object(Bucket="data", Key="a.csv", Body=b"k,v\na,2\n")
-    assert fingerprint(resolve(dataset(None, "s3://data/a.csv"), volume=None)) != before
+    assert source_fingerprint(resolve_source(dataset(None, "s3://data/a.csv"), volume=None)) != before
     with pytest.raises(BadSource, match=r"s3://data/a\.csv changed while it was read"):
-        fetch(objects, tmp_path, Silent())
+        fetch_files(objects, tmp_path, SilentProgress())

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.sources import dataset, read
 
-from lookupdb.build.progress import Silent
-from lookupdb.build.source.fetch import fetch
-from lookupdb.build.source.listing import fingerprint, resolve
+from lookupdb.build.progress import SilentProgress
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 CSV = b"k,v\n" + b"".join(b"%d,value\n" % number for number in range(50_000))
@@ -62,11 +62,11 @@ def test_it_is_read_to_its_end(tmp_path: Path, web: str, path: str) -> None:
 
 
 def test_its_content_identifies_it(tmp_path: Path, web: str) -> None:
-    objects = resolve(dataset(None, f"{web}/f.csv"), volume=None)
-    assert fingerprint(objects) is None
-    (file,) = fetch(objects, tmp_path, Silent())
-    assert file.described.bytes == len(CSV)
-    assert fingerprint([file]) is not None
+    objects = resolve_source(dataset(None, f"{web}/f.csv"), volume=None)
+    assert source_fingerprint(objects) is None
+    (file,) = fetch_files(objects, tmp_path, SilentProgress())
+    assert file.description.bytes == len(CSV)
+    assert source_fingerprint([file]) is not None
 
 
 def test_one_that_is_cut_short_is_refused(tmp_path: Path, web: str) -> None:
@@ -82,11 +82,11 @@ def test_one_whose_end_is_not_marked_is_refused(tmp_path: Path, web: str) -> Non
 def test_a_full_scratch_folder_is_named(tmp_path: Path, web: str) -> None:
     import resource
 
-    objects = resolve(dataset(None, f"{web}/f.csv"), volume=None)
+    objects = resolve_source(dataset(None, f"{web}/f.csv"), volume=None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(NotEnoughRoom, match=f"no room left in the scratch folder {tmp_path}"):
-            fetch(objects, tmp_path, Silent())
+            fetch_files(objects, tmp_path, SilentProgress())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

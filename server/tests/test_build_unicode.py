@@ -46,8 +46,8 @@ def test_what_other_tables_normalised_is_not_unchanged(
     def built_long_ago(dataset: Any) -> list[Manifest]:
         return [replace(found, unicode="9.0.0") for found in readable(dataset)]
 
-    readable = existing_generations.readable
-    monkeypatch.setattr(existing_generations, "readable", built_long_ago)
+    readable = existing_generations.readable_manifests
+    monkeypatch.setattr(existing_generations, "readable_manifests", built_long_ago)
     assert build(tmp_path, normalize, "--unless-fingerprint", fingerprint)["outcome"] == outcome
 
 

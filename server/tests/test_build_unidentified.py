@@ -16,13 +16,13 @@ from support.sources import dataset
 from support.web import File, web_file
 
 from lookupdb import store
-from lookupdb.build.progress import Silent
-from lookupdb.build.source.fetch import fetch
-from lookupdb.build.source.listing import fingerprint, resolve
+from lookupdb.build.progress import SilentProgress
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.cli.build import command
 from lookupdb.errors import BadSource
 from lookupdb.spec import read_manifest
-from lookupdb.store import Dataset
+from lookupdb.store import StoredDataset
 
 OLD, NEW, LONGER = b"k,v\na,1\n", b"k,v\na,2\n", b"k,v\na,1\nb,2\n"
 
@@ -35,11 +35,11 @@ def file() -> Iterator[File]:
 
 def listed(url: str) -> str | None:
     """The fingerprint before anything is read."""
-    return fingerprint(resolve(dataset(None, url), volume=None))
+    return source_fingerprint(resolve_source(dataset(None, url), volume=None))
 
 
 def fetched(url: str, scratch: Path) -> str | None:
-    return fingerprint(fetch(resolve(dataset(None, url), volume=None), scratch, Silent()))
+    return source_fingerprint(fetch_files(resolve_source(dataset(None, url), volume=None), scratch, SilentProgress()))
 
 
 class TestFingerprint:
@@ -62,7 +62,7 @@ class TestFingerprint:
     def test_one_such_file_makes_it_unknown_for_all(self, file: File, tmp_path: Path) -> None:
         (tmp_path / "b.csv").write_bytes(OLD)
         urls = [str(tmp_path / "b.csv"), f"{file.url}/a.csv"]
-        assert fingerprint(resolve(dataset(None, urls), volume=None)) is None
+        assert source_fingerprint(resolve_source(dataset(None, urls), volume=None)) is None
 
     def test_changes_with_the_content_once_it_is_read(self, file: File, tmp_path: Path) -> None:
         first = fetched(f"{file.url}/a.csv", tmp_path)
@@ -72,15 +72,17 @@ class TestFingerprint:
 
     def test_is_of_the_file_as_it_was_sent(self, file: File, tmp_path: Path) -> None:
         file.content = gzip.compress(OLD)
-        (one,) = fetch(resolve(dataset(None, f"{file.url}/a.csv.gz"), volume=None), tmp_path, Silent())
-        assert (one.path.read_bytes(), one.described.etag) == (OLD, hashlib.sha256(file.content).hexdigest())
+        (one,) = fetch_files(
+            resolve_source(dataset(None, f"{file.url}/a.csv.gz"), volume=None), tmp_path, SilentProgress()
+        )
+        assert (one.path.read_bytes(), one.description.etag) == (OLD, hashlib.sha256(file.content).hexdigest())
 
 
 def test_one_whose_size_changes_while_it_is_read_is_refused(file: File, tmp_path: Path) -> None:
-    objects = resolve(dataset(None, f"{file.url}/a.csv"), volume=None)
+    objects = resolve_source(dataset(None, f"{file.url}/a.csv"), volume=None)
     file.content = LONGER
     with pytest.raises(BadSource, match=r"a\.csv changed while it was read"):
-        fetch(objects, tmp_path, Silent())
+        fetch_files(objects, tmp_path, SilentProgress())
 
 
 class TestBuild:
@@ -98,8 +100,8 @@ class TestBuild:
         assert result.exception is None, result.exception
         return result.stdout if "--explain" in more else json.loads(result.stdout)
 
-    def dataset(self, folder: Path) -> Dataset:
-        return store.open(str(folder / "store")).dataset(read_manifest(folder / "people.yaml"))
+    def dataset(self, folder: Path) -> StoredDataset:
+        return store.open_store(str(folder / "store")).dataset(read_manifest(folder / "people.yaml"))
 
     def test_a_change_that_keeps_the_size_is_never_missed(self, file: File, tmp_path: Path) -> None:
         first = self.run(tmp_path, file)
@@ -115,7 +117,7 @@ class TestBuild:
         again = self.run(tmp_path, file, "--unless-fingerprint", first["fingerprint"])
         assert (again["outcome"], again["fingerprint"]) == ("unchanged", first["fingerprint"])
         assert self.dataset(tmp_path).generations() == ("g1",)
-        assert self.dataset(tmp_path).unfinished() == {}
+        assert self.dataset(tmp_path).unfinished_generations() == {}
         assert sorted(path.name for path in tmp_path.iterdir()) == ["people.yaml", "store"]
 
     def test_explain_says_that_it_is_not_known_yet(self, file: File, tmp_path: Path) -> None:

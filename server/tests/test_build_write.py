@@ -15,13 +15,13 @@ import lmdb
 import pytest
 from support.generations import in_batches, records, write
 
-from lookupdb.build.sort.runs import Record, piece_and_row, place_of
+from lookupdb.build.sort.runs import Record, decode_place, encode_place
 from lookupdb.build.write import generation_writer as write_module
 from lookupdb.build.write.compression import Compressor, choose_dictionary
-from lookupdb.build.write.duplicates import Duplicates
+from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.errors import BadSource
-from lookupdb.keys import shard_of
-from lookupdb.shardfile import FRAMED, Shard, file_name, frame, inflater, unframe
+from lookupdb.keys import shard_number
+from lookupdb.shardfile import FRAMED, ShardReader, file_name, frame, make_inflater, unframe
 
 FILES = ["a.csv", "b.csv"]
 
@@ -39,40 +39,40 @@ def people(count: int, seed: int = 1) -> dict[str, bytes]:
 
 class TestDuplicates:
     STREAM: Final = [
-        (b"a", place_of(0, 1), b"1"),
-        (b"b", place_of(0, 2), b"2"),
-        (b"b", place_of(0, 9), b"3"),
-        (b"b", place_of(1, 1), b"4"),
-        (b"c", place_of(0, 3), b"5"),
+        (b"a", encode_place(0, 1), b"1"),
+        (b"b", encode_place(0, 2), b"2"),
+        (b"b", encode_place(0, 9), b"3"),
+        (b"b", encode_place(1, 1), b"4"),
+        (b"c", encode_place(0, 3), b"5"),
     ]
 
     @pytest.mark.parametrize("size", [1, 2, 3, 5])
     @pytest.mark.parametrize(("policy", "values"), [("first", b"125"), ("last", b"145")])
     def test_one_record_of_a_key_is_kept_wherever_batches_end(self, policy: str, values: bytes, size: int) -> None:
-        duplicates = Duplicates(policy, FILES, piece_and_row)  # type: ignore[arg-type]
-        kept = [record for batch in duplicates.drop(in_batches(self.STREAM, size)) for record in batch]
+        duplicates = DuplicateFilter(policy, FILES, decode_place)  # type: ignore[arg-type]
+        kept = [record for batch in duplicates.drop_duplicates(in_batches(self.STREAM, size)) for record in batch]
         assert b"".join(record[2] for record in kept) == values
         assert duplicates.rows.count == 2
 
     @pytest.mark.parametrize("size", [1, 2, 5])
     def test_fail_names_the_key_and_both_rows(self, size: int) -> None:
         with pytest.raises(BadSource, match=r"'b' stands twice: row 2 of a.csv and row 9 of a.csv"):
-            list(Duplicates("fail", FILES, piece_and_row).drop(in_batches(self.STREAM, size)))
+            list(DuplicateFilter("fail", FILES, decode_place).drop_duplicates(in_batches(self.STREAM, size)))
 
     def test_samples_say_what_was_dropped_and_what_was_kept(self) -> None:
-        duplicates = Duplicates("first", FILES, piece_and_row)
-        list(duplicates.drop(in_batches(self.STREAM)))
+        duplicates = DuplicateFilter("first", FILES, decode_place)
+        list(duplicates.drop_duplicates(in_batches(self.STREAM)))
         sample = duplicates.rows.samples[1]
         assert (sample.file, sample.row) == ("b.csv", 1)
         assert sample.reason == "the key 'b' stands also in row 2 of a.csv, which is kept"
 
     def test_all_are_counted_and_ten_are_named(self) -> None:
-        duplicates = Duplicates("last", FILES, piece_and_row)
-        list(duplicates.drop(in_batches([(b"k", row, b"") for row in range(1, 102)])))
+        duplicates = DuplicateFilter("last", FILES, decode_place)
+        list(duplicates.drop_duplicates(in_batches([(b"k", row, b"") for row in range(1, 102)])))
         assert (duplicates.rows.count, len(duplicates.rows.samples)) == (100, 10)
 
     def test_nothing_comes_of_nothing(self) -> None:
-        assert list(Duplicates("fail", FILES, piece_and_row).drop([])) == []
+        assert list(DuplicateFilter("fail", FILES, decode_place).drop_duplicates([])) == []
 
 
 class TestCompression:
@@ -80,7 +80,7 @@ class TestCompression:
         values = [frame(value) for value in people(2000).values()]
         dictionary = choose_dictionary(list(people(4000).values()), records=1_000_000, shards=1)
         stored = Compressor(dictionary, threads=2).store(values)
-        inflate = inflater(dictionary)
+        inflate = make_inflater(dictionary)
         assert [one if one[0] == FRAMED else inflate(one) for one in stored] == values
 
     def test_what_is_stored_does_not_depend_on_how_values_are_batched(self) -> None:
@@ -121,10 +121,10 @@ class TestShardFiles:
     def test_every_record_is_found_in_the_one_shard_its_key_belongs_to(self, tmp_path: Path) -> None:
         content = people(5000)
         files, totals = write(tmp_path, in_batches(records(content)), shards=4)
-        shards = [Shard(tmp_path / file.file) for file in files]
+        shards = [ShardReader(tmp_path / file.file) for file in files]
         for key, value in content.items():
             found = [shard.find(key.encode()) for shard in shards]
-            assert unframe(found.pop(shard_of(key.encode(), 4)) or b"") == value
+            assert unframe(found.pop(shard_number(key.encode(), 4)) or b"") == value
             assert found == [None] * 3
         assert totals.records == sum(file.records for file in files) == 5000
         assert totals.key_bytes == sum(map(len, content))
@@ -138,14 +138,14 @@ class TestShardFiles:
         files, totals = write(tmp_path, in_batches(records(people(count))), shards=5)
         assert totals.records == count
         for file in files:
-            with Shard(tmp_path / file.file) as shard:
+            with ShardReader(tmp_path / file.file) as shard:
                 assert shard.meta.records == file.records
 
     def test_values_of_any_length(self, tmp_path: Path) -> None:
         lengths = [0, 1, 1990, 2030, 2040, 4096, 70_000, 3 << 20]
         content = {f"{length:08d}": random.Random(length).randbytes(length) for length in lengths}
         files, _ = write(tmp_path, in_batches(records(content)), shards=1)
-        with Shard(tmp_path / files[0].file) as shard:
+        with ShardReader(tmp_path / files[0].file) as shard:
             assert {key: unframe(shard.find(key.encode()) or b"") for key in content} == content
 
     def test_records_that_fill_pages_worst(self, tmp_path: Path) -> None:

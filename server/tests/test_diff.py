@@ -15,7 +15,7 @@ from support.generations import publish
 from lookupdb import store
 from lookupdb.cli.diff import command
 from lookupdb.errors import StoreError, UsageError
-from lookupdb.store import Address, Dataset
+from lookupdb.store import StoreAddress, StoredDataset
 
 OLD = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % number for number in range(3000)}
 NEW = {
@@ -27,9 +27,9 @@ NEW = {
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
+def dataset(tmp_path: Path) -> StoredDataset:
     (tmp_path / "scratch").mkdir()
-    return store.open(str(tmp_path / "store")).at(Address("local", "default", "things", "local"))
+    return store.open_store(str(tmp_path / "store")).at(StoreAddress("local", "default", "things", "local"))
 
 
 def diff(tmp_path: Path, *arguments: str) -> Any:
@@ -46,7 +46,7 @@ def counted(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize("train", [False, True], ids=["no dictionary", "dictionaries of their own"])
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 3), (2, 5), (4, 1)])
 def test_counts_and_samples_whatever_the_numbers_of_shards(
-    dataset: Dataset, tmp_path: Path, before: int, after: int, train: bool
+    dataset: StoredDataset, tmp_path: Path, before: int, after: int, train: bool
 ) -> None:
     publish(dataset, "g1", OLD, tmp_path / "scratch", shards=before, train=train)
     publish(dataset, "g2", NEW, tmp_path / "scratch", shards=after, train=train)
@@ -62,7 +62,7 @@ def test_counts_and_samples_whatever_the_numbers_of_shards(
     assert [change["key"] for change in found["samples"]["added"]] == ["new-0", "new-1", "new-10", "new-11", "new-2"]
 
 
-def test_random_generations_against_dicts(dataset: Dataset, tmp_path: Path) -> None:
+def test_random_generations_against_dicts(dataset: StoredDataset, tmp_path: Path) -> None:
     chance = random.Random(5)
     contents = [{f"{chance.randrange(400)}": b"%d" % chance.randrange(3) for _ in range(300)} for _ in range(4)]
     for number, content in enumerate(contents, 1):
@@ -76,7 +76,7 @@ def test_random_generations_against_dicts(dataset: Dataset, tmp_path: Path) -> N
         assert found["changed"] == len(both) - found["same"]
 
 
-def test_for_people(dataset: Dataset, tmp_path: Path) -> None:
+def test_for_people(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"a": b"1", "b": b"2"}, tmp_path / "scratch")
     publish(dataset, "g2", {"b": b"3"}, tmp_path / "scratch")
     lines = diff(tmp_path, "g1", "g2").stdout.splitlines()
@@ -95,7 +95,7 @@ def test_for_people(dataset: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "code"), [({"a": b"1"}, 0), ({"a": b"2"}, 1)])
 def test_the_exit_code_tells_only_when_asked_to(
-    dataset: Dataset, tmp_path: Path, content: dict[str, bytes], code: int
+    dataset: StoredDataset, tmp_path: Path, content: dict[str, bytes], code: int
 ) -> None:
     publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
     publish(dataset, "g2", content, tmp_path / "scratch")
@@ -103,13 +103,13 @@ def test_the_exit_code_tells_only_when_asked_to(
     assert diff(tmp_path, "g1", "g2", "--exit-code").exit_code == code
 
 
-def test_generations_may_be_given_as_folders(dataset: Dataset, tmp_path: Path) -> None:
+def test_generations_may_be_given_as_folders(dataset: StoredDataset, tmp_path: Path) -> None:
     for name in ("g1", "g2"):
         publish(dataset, name, {"a": b"1"}, tmp_path / "scratch")
     assert counted(tmp_path, str(dataset.local_path("g1")), str(dataset.local_path("g2")))["same"] == 1
 
 
-def test_what_cannot_be_compared_says_why(dataset: Dataset, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_says_why(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
     for arguments, kind, message in (
         (("g1", "g2"), StoreError, "has no generation g2"),
@@ -123,10 +123,10 @@ def test_what_cannot_be_compared_says_why(dataset: Dataset, tmp_path: Path) -> N
         assert message in str(error)
 
 
-def test_of_several_datasets_one_must_be_chosen(dataset: Dataset, tmp_path: Path) -> None:
+def test_of_several_datasets_one_must_be_chosen(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
     publish(
-        store.open(str(tmp_path / "store")).at(Address("local", "team", "others", "local")),
+        store.open_store(str(tmp_path / "store")).at(StoreAddress("local", "team", "others", "local")),
         "g1",
         {},
         tmp_path / "scratch",

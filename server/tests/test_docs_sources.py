@@ -37,7 +37,7 @@ def test_a_recipe_answers_what_the_page_says(tmp_path: Path, name: str, content:
     (tmp_path / name).write_text(content)
     dataset = parse_resource(resource(spec), tmp_path)
     values = {key: json.loads(value) for key, value in read(dataset, tmp_path / "scratch").values.items()}
-    encode = keys.key_encoder(dataset.key.normalize)
+    encode = keys.make_key_encoder(dataset.key.normalize)
     expected = json.loads(answers)
     assert len(values) == len(expected)
     assert {key: values[encode(key).decode()] for key in expected} == expected

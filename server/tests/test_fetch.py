@@ -27,14 +27,14 @@ from lookupdb.cli.fetch import command
 from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.serve.verify import locate
-from lookupdb.shardfile import Shard
-from lookupdb.store import Address, Dataset
-from lookupdb.store.bucket_dataset import ObjectDataset
-from lookupdb.store.dataset import verify
+from lookupdb.shardfile import ShardReader
+from lookupdb.store import StoreAddress, StoredDataset
+from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.directory import DirectoryDataset
-from lookupdb.store.shard_fetch import Fetch
+from lookupdb.store.shard_fetch import ShardFetch
 
-ADDRESS = Address("c1", "team", "things", "3f2b9c1e-77aa")
+ADDRESS = StoreAddress("c1", "team", "things", "3f2b9c1e-77aa")
 CONTENT = {f"key-{number}": b"%d" % number * 50 for number in range(3000)}
 GIB = 1 << 30
 
@@ -46,12 +46,14 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(params=["directory", "s3"])
-def dataset(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Dataset]:
+def dataset(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, StoredDataset]:
     """The store's URL, and a dataset in it with generations g1 and g2 of two shards."""
     url = str(tmp_path / "store")
     if request.param == "s3":
         url = new_bucket(request.getfixturevalue("server"), monkeypatch).url
-    place = store.open(url, "c1").at(ADDRESS)
+    place = store.open_store(url, "c1").at(ADDRESS)
     for generation in ("g1", "g2"):
         (tmp_path / generation).mkdir()
         publish(place, generation, CONTENT | {"generation": generation.encode()}, tmp_path / generation, shards=2)
@@ -61,7 +63,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture
 def local(tmp_path: Path) -> DirectoryDataset:
     """Generation g1, of one shard, in a directory."""
-    place = store.open(str(tmp_path / "store"), "c1").at(ADDRESS)
+    place = store.open_store(str(tmp_path / "store"), "c1").at(ADDRESS)
     (tmp_path / "scratch").mkdir()
     publish(place, "g1", CONTENT, tmp_path / "scratch", shards=1)
     assert isinstance(place, DirectoryDataset)
@@ -87,13 +89,13 @@ def fetch(url: str, folder: Path, *more: str, **choice: Any) -> dict[str, Any]:
 
 
 class TestFolder:
-    def test_what_is_fetched_can_be_served(self, dataset: tuple[str, Dataset], tmp_path: Path) -> None:
+    def test_what_is_fetched_can_be_served(self, dataset: tuple[str, StoredDataset], tmp_path: Path) -> None:
         url, place = dataset
         folder, log = tmp_path / "data" / "deep", tmp_path / "log"
         told = fetch(url, folder, "--termination-log", str(log), shard=1)
         entry = place.manifest("g1").shards[1]
         assert names(folder) == [FILE_NAME, entry.file]
-        verify(folder / entry.file, entry)
+        verify_shard_file(folder / entry.file, entry)
         assert (folder / entry.file).stat().st_mode & 0o777 == 0o444
         assert (told["outcome"], told["reason"], told["exitCode"]) == ("fetched", "Fetched", 0)
         assert (told["dataset"], told["generation"], told["shard"]) == ("team/things", "g1", 1)
@@ -102,12 +104,12 @@ class TestFolder:
         assert locate(folder, 1).manifest == place.manifest("g1")
 
     def test_a_server_answers_from_it(self, local: DirectoryDataset, tmp_path: Path) -> None:
-        Fetch(local, tmp_path / "data", rate=GIB).run("g1", 0)
+        ShardFetch(local, tmp_path / "data", rate=GIB).run("g1", 0)
         with serving(tmp_path / "data", shard=0) as server, redis.Redis(port=server.ports[0]) as client:
             assert client.get("key-17") == CONTENT["key-17"]
 
     def test_a_whole_file_is_not_fetched_again_and_a_damaged_one_is(
-        self, dataset: tuple[str, Dataset], tmp_path: Path
+        self, dataset: tuple[str, StoredDataset], tmp_path: Path
     ) -> None:
         url, place = dataset
         folder, entry = tmp_path / "data", place.manifest("g1").shards[0]
@@ -118,7 +120,7 @@ class TestFolder:
         (folder / entry.file).chmod(0o644)
         (folder / entry.file).write_bytes(bytes(entry.bytes))
         assert fetch(url, folder)["outcome"] == "fetched"
-        verify(folder / entry.file, entry)
+        verify_shard_file(folder / entry.file, entry)
 
     def test_what_an_interrupted_fetch_left_goes(self, local: DirectoryDataset, tmp_path: Path) -> None:
         folder = tmp_path / "data"
@@ -126,11 +128,11 @@ class TestFolder:
         entry = local.manifest("g1").shards[0]
         (folder / f".{entry.file}.partial").write_bytes(b"half")
         (folder / f".{FILE_NAME}.partial").write_bytes(b"half")
-        Fetch(local, folder, rate=GIB).run("g1", 0)
+        ShardFetch(local, folder, rate=GIB).run("g1", 0)
         assert names(folder) == [FILE_NAME, entry.file]
 
     def test_another_generation_takes_the_place_of_the_first(
-        self, dataset: tuple[str, Dataset], tmp_path: Path
+        self, dataset: tuple[str, StoredDataset], tmp_path: Path
     ) -> None:
         url, _ = dataset
         folder = tmp_path / "data"
@@ -138,19 +140,19 @@ class TestFolder:
             assert fetch(url, folder, generation=generation)["outcome"] == "fetched"
             served = locate(folder, 0)
             assert served.manifest.generation == generation
-            verify(served.path, served.entry)
+            verify_shard_file(served.path, served.entry)
         assert names(folder) == [FILE_NAME, served.entry.file], "of the first nothing is left"
 
     def test_no_manifest_stands_while_the_file_is_not_whole(self, local: DirectoryDataset, tmp_path: Path) -> None:
         folder = tmp_path / "data"
-        Fetch(local, folder, rate=GIB).run("g1", 0)
+        ShardFetch(local, folder, rate=GIB).run("g1", 0)
         (tmp_path / "more").mkdir()
         publish(local, "g2", CONTENT | {"a": b"1"}, tmp_path / "more", shards=1)
         path = Path(local.url) / "g2" / local.manifest("g2").shards[0].file
         path.chmod(0o644)
         path.write_bytes(b"damaged")
         with pytest.raises(CorruptFile, match=r"of g2 has bytes 7 in the store"):
-            Fetch(local, folder, rate=GIB).run("g2", 0)
+            ShardFetch(local, folder, rate=GIB).run("g2", 0)
         assert FILE_NAME not in names(folder)
         assert not list(folder.glob(".*"))
 
@@ -183,22 +185,22 @@ class Breaking(DirectoryDataset):
 class TestStore:
     def test_that_breaks_off_is_read_on_from_there(self, local: DirectoryDataset, tmp_path: Path) -> None:
         breaking = Breaking(local, failures=3)
-        assert Fetch(breaking, tmp_path / "data", rate=GIB, patience=5).run("g1", 0).outcome == "fetched"
+        assert ShardFetch(breaking, tmp_path / "data", rate=GIB, patience=5).run("g1", 0).outcome == "fetched"
         assert breaking.starts == [0, 5000, 10_000]
-        with Shard(tmp_path / "data" / local.manifest("g1").shards[0].file) as shard:
+        with ShardReader(tmp_path / "data" / local.manifest("g1").shards[0].file) as shard:
             assert shard.meta.records == len(CONTENT)
 
     def test_that_stays_away_is_given_up(self, local: DirectoryDataset, tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(StoreError, match="the store is away"):
-            Fetch(Breaking(local, failures=1000), tmp_path / "data", rate=GIB, patience=0.6).run("g1", 0)
+            ShardFetch(Breaking(local, failures=1000), tmp_path / "data", rate=GIB, patience=0.6).run("g1", 0)
         assert time.monotonic() - began > 0.2, "it was asked again before"
 
-    def test_without_the_generation_is_asked_once(self, dataset: tuple[str, Dataset], tmp_path: Path) -> None:
+    def test_without_the_generation_is_asked_once(self, dataset: tuple[str, StoredDataset], tmp_path: Path) -> None:
         _, place = dataset
         began = time.monotonic()
         with pytest.raises(GenerationMissing, match="no generation g7"):
-            Fetch(place, tmp_path / "data", rate=GIB, patience=60).run("g7", 0)
+            ShardFetch(place, tmp_path / "data", rate=GIB, patience=60).run("g7", 0)
         assert time.monotonic() - began < 20
 
     def test_that_denies_is_asked_once(
@@ -213,34 +215,36 @@ class TestStore:
 
         monkeypatch.setattr(local.__class__, "manifest", denied)
         with pytest.raises(StoreDenied):
-            Fetch(local, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
+            ShardFetch(local, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
         assert asked == 1
 
     def test_whose_object_is_damaged_leaves_nothing(
         self, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = new_bucket(server, monkeypatch)
-        place = ObjectDataset(bucket, ADDRESS)
+        place = BucketDataset(bucket, ADDRESS)
         entry = publish(place, "g1", CONTENT, tmp_path, shards=1).shards[0]
         obstore.put(bucket.store, f"{ADDRESS.path}/g1/{entry.file}", bytes(entry.bytes))
         with pytest.raises(CorruptFile, match="sha256"):
-            Fetch(place, tmp_path / "data", rate=GIB).run("g1", 0)
+            ShardFetch(place, tmp_path / "data", rate=GIB).run("g1", 0)
         assert names(tmp_path / "data") == []
 
     def test_that_has_lost_the_shard_is_asked_once_and_says_what_is_damaged(
-        self, dataset: tuple[str, Dataset], tmp_path: Path
+        self, dataset: tuple[str, StoredDataset], tmp_path: Path
     ) -> None:
         _, place = dataset
         lost, other = place.manifest("g1").shards
-        if isinstance(place, ObjectDataset):
+        if isinstance(place, BucketDataset):
             place.bucket.delete([f"{ADDRESS.path}/g1/{lost.file}"])
         else:
             (Path(place.url) / "g1" / lost.file).unlink()
         with pytest.raises(CorruptFile, match=f"{lost.file} of g1 is missing in "):
-            Fetch(place, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
-        assert Fetch(place, tmp_path / "data", rate=GIB).run("g1", 1).file == other.file, "what is there can be served"
+            ShardFetch(place, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
+        assert ShardFetch(place, tmp_path / "data", rate=GIB).run("g1", 1).file == other.file, (
+            "what is there can be served"
+        )
 
-    def test_reads_a_shard_from_the_middle(self, dataset: tuple[str, Dataset]) -> None:
+    def test_reads_a_shard_from_the_middle(self, dataset: tuple[str, StoredDataset]) -> None:
         _, place = dataset
         shard = place.manifest("g1").shards[0]
         whole = b"".join(place.read("g1", shard))
@@ -251,18 +255,18 @@ class TestStore:
 class TestDisk:
     def test_a_fetch_is_no_faster_than_it_may_be(self, local: DirectoryDataset, tmp_path: Path) -> None:
         size = local.manifest("g1").shards[0].bytes
-        assert Fetch(local, tmp_path / "data", rate=size * 3).run("g1", 0).seconds >= 0.33
+        assert ShardFetch(local, tmp_path / "data", rate=size * 3).run("g1", 0).seconds >= 0.33
 
     def test_that_is_full_is_said_before_anything_is_fetched(
         self, local: DirectoryDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
         with pytest.raises(NotEnoughRoom, match="has 1 bytes free"):
-            Fetch(local, tmp_path / "data", rate=GIB).run("g1", 0)
+            ShardFetch(local, tmp_path / "data", rate=GIB).run("g1", 0)
 
     def test_a_shard_that_there_is_not(self, local: DirectoryDataset, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no shard 1 in g1: it has 0 to 0"):
-            Fetch(local, tmp_path / "data", rate=GIB).run("g1", 1)
+            ShardFetch(local, tmp_path / "data", rate=GIB).run("g1", 1)
 
 
 class TestCommand:

@@ -15,19 +15,19 @@ from lookupdb import store
 from lookupdb.cli.inspect import command
 from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import Manifest
-from lookupdb.store import Address, Dataset
+from lookupdb.store import StoreAddress, StoredDataset
 
 CONTENT = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % number for number in range(3000)}
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
+def dataset(tmp_path: Path) -> StoredDataset:
     (tmp_path / "scratch").mkdir()
-    return store.open(str(tmp_path / "store")).at(Address("local", "default", "things", "local"))
+    return store.open_store(str(tmp_path / "store")).at(StoreAddress("local", "default", "things", "local"))
 
 
 @pytest.fixture
-def made(dataset: Dataset, tmp_path: Path) -> Manifest:
+def made(dataset: StoredDataset, tmp_path: Path) -> Manifest:
     return publish(dataset, "g1", CONTENT, tmp_path / "scratch", shards=2, train=True)
 
 
@@ -57,11 +57,11 @@ def test_a_generation_in_a_store(made: Manifest, tmp_path: Path) -> None:
         assert CONTENT[record["key"]].decode() == record["value"]
 
 
-def test_its_folder_is_the_same(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+def test_its_folder_is_the_same(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     assert document(tmp_path, str(dataset.local_path("g1"))) == document(tmp_path, "g1")
 
 
-def test_one_file_describes_itself(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+def test_one_file_describes_itself(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     folder = dataset.local_path("g1")
     assert folder
     shown = document(tmp_path, str(folder / made.shards[1].file))
@@ -79,7 +79,7 @@ def test_for_people(made: Manifest, tmp_path: Path) -> None:
     assert "key-00" in text
 
 
-def test_overflow_pages_and_their_waste(dataset: Dataset, tmp_path: Path) -> None:
+def test_overflow_pages_and_their_waste(dataset: StoredDataset, tmp_path: Path) -> None:
     lengths = [10, 2000, 2030, 3000, 5000, 9000]
     content = {f"{length:05d}": bytes(range(256)) * 40 for length in lengths}
     content = {key: value[: int(key)] for key, value in content.items()}
@@ -98,7 +98,7 @@ def test_overflow_pages_and_their_waste(dataset: Dataset, tmp_path: Path) -> Non
     assert shown["figures"]["overflow_waste_bytes"] == pages * 4096 - sum(long)
 
 
-def test_verify_finds_a_changed_byte(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+def test_verify_finds_a_changed_byte(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     folder = dataset.local_path("g1")
     assert folder
     path = folder / made.shards[0].file
@@ -118,7 +118,7 @@ def test_what_is_no_shard_file(tmp_path: Path, content: bytes) -> None:
     assert isinstance(inspect(tmp_path, str(tmp_path / "file.lmdb")).exception, CorruptFile)
 
 
-def test_a_generation_that_lacks_a_file(made: Manifest, dataset: Dataset, tmp_path: Path) -> None:
+def test_a_generation_that_lacks_a_file(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     folder = dataset.local_path("g1")
     assert folder
     (folder / made.shards[0].file).unlink()
@@ -131,6 +131,6 @@ def test_what_is_no_shard_and_no_generation_says_what_to_give(tmp_path: Path) ->
     assert "the folder that holds manifest.json" in str(inspect(tmp_path, str(tmp_path)).exception)
 
 
-def test_one_is_counted_in_the_singular(dataset: Dataset, tmp_path: Path) -> None:
+def test_one_is_counted_in_the_singular(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
     assert "  1 record  " in inspect(tmp_path, "g1").output

@@ -23,19 +23,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from obstore.exceptions import GenericError, UnauthenticatedError
 
-from lookupdb.build.source import location
+from lookupdb.build.source import remote_objects, schemes
 from lookupdb.errors import BadSource
-from lookupdb.network import describe_failure, describe_socket_failure, is_unreachable, without_secrets
+from lookupdb.network import describe_failure, describe_socket_failure, is_unreachable, strip_secrets
 
 
 @pytest.fixture(autouse=True)
 def _without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(remote_objects, "_RETRIES", {"max_retries": 0})
 
 
 def refusal(url: str) -> BadSource:
     with pytest.raises(BadSource) as caught:
-        location.find(url, base=None, volume=None)
+        schemes.find_files(url, base=None, volume=None)
     return caught.value
 
 
@@ -195,7 +195,7 @@ def test_a_machine_without_credentials_is_not_taken_for_an_absent_store() -> Non
 
 
 def test_an_url_is_shown_without_what_may_be_secret() -> None:
-    assert without_secrets("https://user:word@host:1/path?key=1#part") == "https://host:1/path"
+    assert strip_secrets("https://user:word@host:1/path?key=1#part") == "https://host:1/path"
 
 
 def test_a_refusal_is_told_by_its_code_and_sentence_without_keys_and_signatures() -> None:
@@ -209,7 +209,7 @@ def test_a_refusal_is_told_by_its_code_and_sentence_without_keys_and_signatures(
 
 @pytest.mark.parametrize(("url", "hint"), [("s3://b/a.csv", "AWS_ACCESS_KEY_ID"), ("https://h/a.csv", "no variable")])
 def test_a_denied_source_says_where_its_credentials_come_from(url: str, hint: str) -> None:
-    with pytest.raises(BadSource, match=hint), location.remote_errors(url):
+    with pytest.raises(BadSource, match=hint), remote_objects.remote_errors(url):
         raise UnauthenticatedError("401")
 
 
@@ -217,6 +217,6 @@ def test_no_credentials_at_all_says_which_variables() -> None:
     error = GenericError("Generic S3 error: error sending request for url (http://169.254.169.254/latest/api/token)")
     with (
         pytest.raises(BadSource, match=r"(?s)there are no credentials.*AWS_ACCESS_KEY_ID"),
-        location.remote_errors("s3://b"),
+        remote_objects.remote_errors("s3://b"),
     ):
         raise error

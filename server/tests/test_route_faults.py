@@ -12,7 +12,7 @@ from support.routing import LIMITS, Core, entry, identity, table
 from support.scripted_shard import Script, ScriptedShard, answer, hang_up, hold, late, saying
 from support.waiting import soon
 
-from lookupdb.keys import shard_of
+from lookupdb.keys import shard_number
 from lookupdb.route.limits import Limits
 from lookupdb.route.lookup_core import Problem
 
@@ -208,8 +208,8 @@ async def test_answered_asks_do_not_pile_up_behind_one_that_is_not(stack: AsyncE
         for number, script in enumerate(scripts)
     ]
     await core.serve(table(entry([[shard.address] for shard in shards])))
-    held = next(key for key in KEYS if shard_of(key.encode(), 2) == 0)
-    others = [key for key in KEYS if shard_of(key.encode(), 2) == 1]
+    held = next(key for key in KEYS if shard_number(key.encode(), 2) == 0)
+    others = [key for key in KEYS if shard_number(key.encode(), 2) == 1]
     core.find(held)
     for _ in range(40):
         await asyncio.gather(*(core.find(key).future for key in others))

@@ -22,7 +22,7 @@ from support.scripted_shard import ScriptedShard
 from support.shards import Running, write_generation
 from support.waiting import soon, until
 
-from lookupdb.keys import shard_of
+from lookupdb.keys import shard_number
 from lookupdb.route.lookup_core import Problem
 from lookupdb.route.servers.heartbeat import Heartbeat
 
@@ -235,7 +235,7 @@ def test_servers_that_stand_still_while_nobody_asks_cost_nobody_a_wait(tmp_path:
                     began = time.monotonic()
                     status, body = router.get(f"/v1/lookup/{key}")
                     assert time.monotonic() - began < 3, "a tenth of the deadline"
-                    if shard_of(key.encode(), 2):
+                    if shard_number(key.encode(), 2):
                         assert (status, orjson.loads(body)["reason"]) == (503, "Unreachable")
                     else:
                         assert (status, body) == (200, value)

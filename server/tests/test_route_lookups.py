@@ -31,7 +31,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 def part(records: dict[str, str], shard: int, shards: int) -> dict[bytes, bytes]:
-    return {key.encode(): v.encode() for key, v in records.items() if keys.shard_of(key.encode(), shards) == shard}
+    return {key.encode(): v.encode() for key, v in records.items() if keys.shard_number(key.encode(), shards) == shard}
 
 
 async def serve(
@@ -133,7 +133,7 @@ async def test_a_key_of_a_shard_that_cannot_be_reached_is_unavailable_and_never_
     await soon(lambda: core.count("endpoints_broken"), "the router has noticed")
     values = await core.find_many(list(RECORDS))
     for (key, value), found in zip(RECORDS.items(), values, strict=True):
-        dead = keys.shard_of(key.encode(), SHARDS) == 2
+        dead = keys.shard_number(key.encode(), SHARDS) == 2
         assert found is UNAVAILABLE if dead else found == value.encode()
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lookupdb import keys, schema, spec
-from lookupdb.build.source import location
+from lookupdb.build.source import schemes
 from lookupdb.errors import InvalidManifest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -46,15 +46,15 @@ def test_every_invalid_example_is_refused_for_its_reason(path: Path) -> None:
     assert str(caught.value).count("; ") == _expected(path).count("; "), "it must be invalid for one reason only"
 
 
-@pytest.mark.parametrize("scheme", [*location.SCHEMES, "volume"])
+@pytest.mark.parametrize("scheme", [*schemes.SCHEMES, "volume"])
 def test_every_scheme_a_source_is_read_from_is_valid(scheme: str) -> None:
     source = {"url": f"{scheme}://data/people.csv", "volume": {"claimName": "data"}}
-    assert schema.complete(resource(source=source))["spec"]["source"]["url"] == source["url"]
+    assert schema.complete_resource(resource(source=source))["spec"]["source"]["url"] == source["url"]
 
 
 def test_quantities_are_numbers_or_text() -> None:
     resources = {"requests": {"cpu": 2, "nvidia.com/gpu": 1}, "limits": {"memory": "4.5Gi", "cpu": "2000m"}}
-    completed = schema.complete(resource(build={"resources": resources}, serving={"resources": resources}))
+    completed = schema.complete_resource(resource(build={"resources": resources}, serving={"resources": resources}))
     assert completed["spec"]["build"]["resources"] == resources
     assert completed["spec"]["build"]["scratchSize"] == "10Gi"
 
@@ -63,13 +63,13 @@ def test_quantities_are_numbers_or_text() -> None:
     ("text", "number"), [("2", 2), ("500m", 0.5), ("4Gi", 4 << 30), ("1.5k", 1500), ("1e3", 1000), ("10u", 1e-5)]
 )
 def test_a_quantity_stands_for_a_number(text: str, number: float) -> None:
-    assert schema.quantity(text) == pytest.approx(number)
+    assert schema.parse_quantity(text) == pytest.approx(number)
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "4GB", "4 Gi", "one"])
 def test_what_is_no_quantity(text: str) -> None:
     with pytest.raises(ValueError, match=r"quantity|float"):
-        schema.quantity(text)
+        schema.parse_quantity(text)
 
 
 def test_what_a_cluster_says_of_a_dataset_is_a_manifest_too() -> None:
@@ -120,7 +120,7 @@ def test_defaults_reach_into_lists() -> None:
 
 def test_the_resource_given_is_not_changed() -> None:
     given = resource()
-    schema.complete(given)
+    schema.complete_resource(given)
     assert given == resource()
 
 
@@ -244,7 +244,7 @@ def test_a_manifest_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path, te
 
 
 def test_rules_are_compiled_once_for_all_datasets() -> None:
-    schema.complete(resource())
-    compiled = schema._program.cache_info().misses
-    schema.complete(resource())
-    assert schema._program.cache_info().misses == compiled > 0
+    schema.complete_resource(resource())
+    compiled = schema._compile_rule.cache_info().misses
+    schema.complete_resource(resource())
+    assert schema._compile_rule.cache_info().misses == compiled > 0

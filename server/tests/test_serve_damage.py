@@ -133,7 +133,7 @@ def test_a_value_cut_to_a_single_byte_is_damaged_and_never_missing(tmp_path: Pat
 def compressed_sample(directory: Path) -> tuple[Path, bytes]:
     """VALUES compressed, and the stored value of BAD."""
     generation = write_generation(directory, VALUES, compression="zstd")
-    with shardfile.Shard(generation / shardfile.file_name(0, 1)) as shard:
+    with shardfile.ShardReader(generation / shardfile.file_name(0, 1)) as shard:
         stored = shard.txn.get(BAD.encode())
     assert stored is not None
     assert stored[0] != shardfile.FRAMED
@@ -244,9 +244,9 @@ def test_damage_is_logged_once_and_not_for_each_lookup(tmp_path: Path, capfd: py
 def test_a_reader_of_the_file_is_told_of_a_damaged_value(tmp_path: Path) -> None:
     generation, stored = compressed_sample(tmp_path)
     overwrite(generation, stored, bytes(len(stored)))
-    with shardfile.Shard(generation / shardfile.file_name(0, 1)) as shard:
+    with shardfile.ShardReader(generation / shardfile.file_name(0, 1)) as shard:
         assert shard.find(b"key 1") == frame(VALUES["key 1"])
         with pytest.raises(CorruptFile, match="does not decompress"):
             shard.find(BAD.encode())
         with pytest.raises(CorruptFile, match=r"shard-00000-of-00001.lmdb: a stored value is damaged"):
-            inspection.sample([shard], count=500)
+            inspection.sample_records([shard], count=500)

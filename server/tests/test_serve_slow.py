@@ -19,7 +19,7 @@ from lookupdb.serve.connection import Connection
 from lookupdb.serve.limits import Limits
 from lookupdb.serve.session import Host, Identity
 from lookupdb.serve.watch import READ, WRITE, Watch
-from lookupdb.shardfile import Shard
+from lookupdb.shardfile import ShardReader
 
 VALUE = b"v" * 60_000
 REPLY = b"$60000\r\n%b\r\n" % VALUE
@@ -28,15 +28,15 @@ LIMITS = Limits(output_high=1 << 30, slow_seconds=10, idle_seconds=1000)
 
 
 @pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
     generation = write_generation(tmp_path_factory.mktemp("slow"), {"big": VALUE})
-    return Shard(next(generation.glob("*.lmdb")))
+    return ShardReader(next(generation.glob("*.lmdb")))
 
 
 class Talk:
     """One client and the worker's end of it, whose loop is the test: ``turn`` is one round of it."""
 
-    def __init__(self, shard: Shard, limits: Limits = LIMITS) -> None:
+    def __init__(self, shard: ShardReader, limits: Limits = LIMITS) -> None:
         self.slot = memoryview(bytearray(8 * len(counted.NAMES) + 8)).cast("q")
         identity = Identity(1, "default/slow", "", "generation", 0, 1, 1, (), "raw")
         self.host = Host(shard=shard, identity=identity, limits=limits, slot=self.slot)
@@ -78,7 +78,7 @@ class Talk:
 
 
 @pytest.fixture
-def talk(shard: Shard) -> Iterator[Talk]:
+def talk(shard: ShardReader) -> Iterator[Talk]:
     talk = Talk(shard)
     with contextlib.closing(talk.client):
         yield talk
@@ -146,7 +146,7 @@ def test_who_has_taken_everything_may_be_idle_for_longer(talk: Talk) -> None:
     assert talk.is_cut(now + 1001)
 
 
-def test_idle_seconds_of_0_spare_nobody_who_takes_nothing(shard: Shard) -> None:
+def test_idle_seconds_of_0_spare_nobody_who_takes_nothing(shard: ShardReader) -> None:
     talk = Talk(shard, replace(LIMITS, idle_seconds=0))
     with contextlib.closing(talk.client):
         now = start()

@@ -9,7 +9,7 @@ import zstandard
 
 from lookupdb import shardfile
 from lookupdb.errors import CorruptFile
-from lookupdb.shardfile import Shard, ShardMeta
+from lookupdb.shardfile import ShardMeta, ShardReader
 
 META = ShardMeta("default/people", 0, 1, 2, ("strip",), "raw", "zstd", "0" * 32)
 
@@ -47,7 +47,7 @@ def test_a_frame_is_the_redis_protocols_bulk_string() -> None:
 
 @pytest.mark.parametrize("dictionary", [b"", b"x" * 2000], ids=["no dictionary", "dictionary"])
 def test_plain_and_compressed_records_are_found_alike(tmp_path: Path, dictionary: bytes) -> None:
-    with Shard(write(tmp_path / "s.lmdb", dictionary=dictionary)) as shard:
+    with ShardReader(write(tmp_path / "s.lmdb", dictionary=dictionary)) as shard:
         assert shard.find(b"plain") == shardfile.frame(b"as it is")
         assert shard.find(b"small") == shardfile.frame(b"x" * 1000)
         assert shard.find(b"absent") is None
@@ -61,13 +61,13 @@ def test_no_compressed_record_can_be_taken_for_a_plain_one(size: int) -> None:
 
 def test_another_format_version_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match=re.escape("format version b'2'; this lookupdb reads 1")):
-        Shard(write(tmp_path / "s.lmdb", version=b"2"))
+        ShardReader(write(tmp_path / "s.lmdb", version=b"2"))
 
 
 @pytest.mark.parametrize("meta", [b"", b"[]", b"{}", b"null"])
 def test_a_file_that_does_not_describe_itself_is_refused(tmp_path: Path, meta: bytes) -> None:
     with pytest.raises(CorruptFile, match="is not a shard file"):
-        Shard(write(tmp_path / "s.lmdb", meta=meta or b" "))
+        ShardReader(write(tmp_path / "s.lmdb", meta=meta or b" "))
 
 
 @pytest.mark.parametrize("content", [b"", b"junk" * 5000], ids=["empty", "junk"])
@@ -75,7 +75,7 @@ def test_what_is_no_lmdb_file_is_refused(tmp_path: Path, content: bytes) -> None
     path = tmp_path / "s.lmdb"
     path.write_bytes(content)
     with pytest.raises(CorruptFile, match="is not a shard file"):
-        Shard(path)
+        ShardReader(path)
 
 
 def test_members_of_a_later_revision_survive() -> None:

@@ -18,13 +18,12 @@ from support.generations import publish
 
 from lookupdb import store
 from lookupdb.errors import CorruptFile, StoreError, UsageError
-from lookupdb.store import Address, Dataset
-from lookupdb.store import open as open_store
+from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import ObjectDataset
-from lookupdb.store.dataset import verify
+from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.dataset import verify_shard_file
 
-ADDRESS = Address("local", "default", "things", "local")
+ADDRESS = StoreAddress("local", "default", "things", "local")
 CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
 
 
@@ -54,9 +53,9 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> B
 
 
 @pytest.fixture(params=["directory", "s3"])
-def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> StoredDataset:
     if request.param == "s3":
-        return ObjectDataset(request.getfixturevalue("bucket"), ADDRESS)
+        return BucketDataset(request.getfixturevalue("bucket"), ADDRESS)
     return open_store(str(tmp_path / "store")).at(ADDRESS)
 
 
@@ -68,34 +67,34 @@ def scratch(tmp_path: Path) -> Path:
 
 
 class TestGenerations:
-    def test_an_empty_store_has_none(self, dataset: Dataset) -> None:
+    def test_an_empty_store_has_none(self, dataset: StoredDataset) -> None:
         assert dataset.generations() == ()
-        assert dataset.newest() is None
+        assert dataset.newest_generation() is None
         assert dataset.next_generation() == "g1"
 
-    def test_a_published_generation_is_listed_read_and_opened(self, dataset: Dataset, scratch: Path) -> None:
+    def test_a_published_generation_is_listed_read_and_opened(self, dataset: StoredDataset, scratch: Path) -> None:
         made = publish(dataset, "g1", CONTENT, scratch)
         assert dataset.generations() == ("g1",)
         assert dataset.manifest("g1") == made
         for shard in made.shards:
             with dataset.shard("g1", shard, scratch) as path:
-                verify(path, shard)
+                verify_shard_file(path, shard)
         assert list(scratch.glob("*.lmdb")) == []
 
-    def test_generations_are_in_order_of_their_numbers(self, dataset: Dataset, scratch: Path) -> None:
+    def test_generations_are_in_order_of_their_numbers(self, dataset: StoredDataset, scratch: Path) -> None:
         for name in ("g10", "g9", "g2"):
             publish(dataset, name, {"a": b"1"}, scratch, shards=1)
         assert dataset.generations() == ("g2", "g9", "g10")
-        assert dataset.newest() == "g10"
+        assert dataset.newest_generation() == "g10"
         assert dataset.next_generation() == "g11"
 
-    def test_a_generation_is_never_built_twice(self, dataset: Dataset, scratch: Path) -> None:
+    def test_a_generation_is_never_built_twice(self, dataset: StoredDataset, scratch: Path) -> None:
         publish(dataset, "g1", CONTENT, scratch)
         with pytest.raises(StoreError, match="g1 of default/things exists already"):
             dataset.claim("g1", scratch)
         assert dataset.generations() == ("g1",)
 
-    def test_a_claim_left_without_publishing_leaves_nothing(self, dataset: Dataset, scratch: Path) -> None:
+    def test_a_claim_left_without_publishing_leaves_nothing(self, dataset: StoredDataset, scratch: Path) -> None:
         publish(dataset, "g1", CONTENT, scratch)
         with dataset.claim("g2", scratch) as claim:
             (claim.folder / "shard-00000-of-00001.lmdb").write_bytes(b"half")
@@ -104,37 +103,43 @@ class TestGenerations:
         assert dataset.next_generation() == "g2"
         assert list(scratch.iterdir()) == []
 
-    def test_of_two_builders_of_one_generation_one_is_refused(self, dataset: Dataset, scratch: Path) -> None:
+    def test_of_two_builders_of_one_generation_one_is_refused(self, dataset: StoredDataset, scratch: Path) -> None:
         other = _made(scratch / "other")
         with dataset.claim("g1", scratch), pytest.raises(StoreError, match="g1 of default/things is being built"):
             dataset.claim("g1", other)
         dataset.claim("g1", scratch).release()
 
-    def test_a_generation_that_is_not_there(self, dataset: Dataset, scratch: Path) -> None:
+    def test_a_generation_that_is_not_there(self, dataset: StoredDataset, scratch: Path) -> None:
         publish(dataset, "g1", {"a": b"1"}, scratch, shards=1)
         with pytest.raises(StoreError, match="no generation g7") as caught:
             dataset.manifest("g7")
         assert "it has: g1" in str(caught.value)
 
-    def test_one_that_has_lost_a_shard_is_not_whole_and_not_built_over(self, dataset: Dataset, scratch: Path) -> None:
+    def test_one_that_has_lost_a_shard_is_not_whole_and_not_built_over(
+        self, dataset: StoredDataset, scratch: Path
+    ) -> None:
         made = publish(dataset, "g1", CONTENT, scratch)
         publish(dataset, "g2", CONTENT, scratch)
         lose(dataset, "g1", made.shards[1].file)
-        assert (dataset.generations(), dataset.damaged(), dataset.published()) == (("g2",), ("g1",), ("g1", "g2"))
+        assert (dataset.generations(), dataset.damaged_generations(), dataset.published_generations()) == (
+            ("g2",),
+            ("g1",),
+            ("g1", "g2"),
+        )
         assert dataset.manifest("g1") == made
         with pytest.raises(CorruptFile, match=r"g1 of default/things .* is damaged: shard-00001\S+ is missing"):
             dataset.claim("g1", scratch)
-        assert dataset.published() == ("g1", "g2")
+        assert dataset.published_generations() == ("g1", "g2")
 
-    def test_pruning_counts_whole_ones_only(self, dataset: Dataset, scratch: Path) -> None:
+    def test_pruning_counts_whole_ones_only(self, dataset: StoredDataset, scratch: Path) -> None:
         for number in range(1, 6):
             (shard,) = publish(dataset, f"g{number}", {"a": b"1"}, scratch, shards=1).shards
             if number in (2, 4):
                 lose(dataset, f"g{number}", shard.file)
         assert dataset.prune(2) == ("g1", "g2")
-        assert (dataset.generations(), dataset.damaged()) == (("g3", "g5"), ("g4",))
+        assert (dataset.generations(), dataset.damaged_generations()) == (("g3", "g5"), ("g4",))
 
-    def test_removal_and_pruning_keep_what_is_protected(self, dataset: Dataset, scratch: Path) -> None:
+    def test_removal_and_pruning_keep_what_is_protected(self, dataset: StoredDataset, scratch: Path) -> None:
         for number in range(1, 6):
             publish(dataset, f"g{number}", {"a": b"1"}, scratch, shards=1)
         assert dataset.prune(2, protect={"g2"}) == ("g1", "g3")
@@ -143,11 +148,13 @@ class TestGenerations:
         dataset.remove("g5")
         assert dataset.generations() == ("g2", "g4")
 
-    def test_a_manifest_that_leads_out_of_its_generation_is_refused(self, dataset: Dataset, scratch: Path) -> None:
+    def test_a_manifest_that_leads_out_of_its_generation_is_refused(
+        self, dataset: StoredDataset, scratch: Path
+    ) -> None:
         made = publish(dataset, "g1", {"a": b"1"}, scratch, shards=1)
         evil = replace(made, generation="g2", shards=(replace(made.shards[0], file="../../../etc/passwd"),))
         with dataset.claim("g2", scratch) as claim:
-            if isinstance(dataset, ObjectDataset):
+            if isinstance(dataset, BucketDataset):
                 obstore.put(dataset.bucket.store, f"{ADDRESS.path}/g2/manifest.json", evil.to_json())
             else:
                 claim.publish(evil)
@@ -155,9 +162,9 @@ class TestGenerations:
             dataset.manifest("g2")
 
 
-def lose(dataset: Dataset, generation: str, file: str) -> None:
+def lose(dataset: StoredDataset, generation: str, file: str) -> None:
     """The store has lost ``file``."""
-    if isinstance(dataset, ObjectDataset):
+    if isinstance(dataset, BucketDataset):
         dataset.bucket.delete([f"{dataset.address.path}/{generation}/{file}"])
     else:
         (Path(dataset.url) / generation / file).unlink()
@@ -165,7 +172,7 @@ def lose(dataset: Dataset, generation: str, file: str) -> None:
 
 class TestDirectory:
     def test_it_is_laid_out_as_documented(self, tmp_path: Path, scratch: Path) -> None:
-        dataset = open_store(str(tmp_path / "store"), "c1").at(Address("c1", "team", "things", "3f2b9c1e-77aa"))
+        dataset = open_store(str(tmp_path / "store"), "c1").at(StoreAddress("c1", "team", "things", "3f2b9c1e-77aa"))
         publish(dataset, "g1", CONTENT, scratch, shards=2)
         found = sorted(
             str(path.relative_to(tmp_path / "store")) for path in (tmp_path / "store").rglob("*") if path.is_file()
@@ -180,8 +187,9 @@ class TestDirectory:
 
     def test_what_a_killed_builder_left_goes_with_the_next_claim(self, tmp_path: Path, scratch: Path) -> None:
         script = (
-            "import sys, time; from pathlib import Path; from lookupdb.store import Address, open\n"
-            "claim = open(sys.argv[1]).at(Address('local', 'default', 'things', 'local')).claim('g1', Path('.'))\n"
+            "import sys, time; from pathlib import Path; from lookupdb.store import StoreAddress, open_store\n"
+            "address = StoreAddress('local', 'default', 'things', 'local')\n"
+            "claim = open_store(sys.argv[1]).at(address).claim('g1', Path('.'))\n"
             "(claim.folder / 'half').write_bytes(b'x'); print(flush=True); time.sleep(60)"
         )
         dataset = open_store(str(tmp_path / "store")).at(ADDRESS)
@@ -219,13 +227,13 @@ class TestObjects:
         path = f"{ADDRESS.path}/g1"
         obstore.put(bucket.store, f"{path}/claim.json", b"{}")
         obstore.put(bucket.store, f"{path}/shard-00000-of-00009.lmdb", b"left over")
-        made = publish(ObjectDataset(bucket, ADDRESS), "g1", CONTENT, scratch, shards=1)
+        made = publish(BucketDataset(bucket, ADDRESS), "g1", CONTENT, scratch, shards=1)
         assert sorted(bucket.files(path)) == ["manifest.json", made.shards[0].file]
 
     def test_a_builder_that_stood_still_and_lost_its_claim_publishes_nothing(
         self, bucket: Bucket, scratch: Path
     ) -> None:
-        dataset = ObjectDataset(bucket, ADDRESS)
+        dataset = BucketDataset(bucket, ADDRESS)
         with dataset.claim("g1", scratch) as claim:
             obstore.put(bucket.store, f"{ADDRESS.path}/g1/claim.json", b"somebody else")
             made = publish(dataset, "g2", CONTENT, _made(scratch / "other"))
@@ -238,7 +246,7 @@ class TestObjects:
         assert "claim.json" in bucket.files(f"{ADDRESS.path}/g1")
 
     def test_a_damaged_object_is_never_opened(self, bucket: Bucket, scratch: Path) -> None:
-        dataset = ObjectDataset(bucket, ADDRESS)
+        dataset = BucketDataset(bucket, ADDRESS)
         shard = publish(dataset, "g1", CONTENT, scratch, shards=1).shards[0]
         obstore.put(bucket.store, f"{ADDRESS.path}/g1/{shard.file}", bytes(shard.bytes))
         with pytest.raises(CorruptFile, match="checksum"), dataset.shard("g1", shard, scratch):
@@ -246,13 +254,13 @@ class TestObjects:
         assert list(scratch.iterdir()) == []
 
     def test_datasets_are_listed(self, bucket: Bucket, scratch: Path) -> None:
-        publish(ObjectDataset(bucket, ADDRESS), "g1", {"a": b"1"}, scratch)
+        publish(BucketDataset(bucket, ADDRESS), "g1", {"a": b"1"}, scratch)
         assert bucket.addresses("local") == (ADDRESS,)
 
     def test_a_bucket_that_is_not_there(self, bucket: Bucket) -> None:
         missing = Bucket("s3://no-such-bucket")
         with pytest.raises(StoreError, match="cannot list s3://no-such-bucket"):
-            ObjectDataset(missing, ADDRESS).generations()
+            BucketDataset(missing, ADDRESS).generations()
 
 
 def _made(path: Path) -> Path:
@@ -265,8 +273,8 @@ class TestNames:
     def test_what_is_no_name_never_becomes_a_path(self, part: str) -> None:
         for parts in ((part, "n", "d"), ("c", part, "d"), ("c", "n", part)):
             with pytest.raises(UsageError):
-                Address(*parts, "u")
-        assert Address.parse("c", "n", part) is None
+                StoreAddress(*parts, "u")
+        assert StoreAddress.parse("c", "n", part) is None
 
     @pytest.mark.parametrize("name", ["", "g0", "../g1", "g1/..", "latest", "g1234567890"])
     def test_what_is_no_generation_never_becomes_a_path(self, name: str, tmp_path: Path) -> None:
@@ -276,10 +284,10 @@ class TestNames:
                 use(name)
 
     def test_an_address_is_read_back(self) -> None:
-        assert Address.parse("c", "n", "a-b-3f2b9c1e") == Address("c", "n", "a-b", "3f2b9c1e")
+        assert StoreAddress.parse("c", "n", "a-b-3f2b9c1e") == StoreAddress("c", "n", "a-b", "3f2b9c1e")
 
     def test_a_folder_that_a_failed_first_build_left_is_no_dataset(self, tmp_path: Path) -> None:
-        place = store.open(str(tmp_path))
+        place = store.open_store(str(tmp_path))
         (tmp_path / "local" / "default" / "failed-local").mkdir(parents=True)
         assert place.addresses() == ()
 
@@ -288,4 +296,4 @@ class TestNames:
     )
     def test_what_is_no_store(self, url: str) -> None:
         with pytest.raises(UsageError, match="is not a store"):
-            store.open(url)
+            store.open_store(url)

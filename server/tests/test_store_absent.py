@@ -24,11 +24,11 @@ from lookupdb.cli.build import command as build
 from lookupdb.cli.fetch import command as fetch
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
 from lookupdb.manifest import FILE_NAME
-from lookupdb.store import Address
+from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import ObjectDataset
+from lookupdb.store.bucket_dataset import BucketDataset
 
-ADDRESS = Address("local", "default", "airports", "local")
+ADDRESS = StoreAddress("local", "default", "airports", "local")
 AIRPORTS = """
 apiVersion: lookupdb.dev/v1alpha1
 kind: LookupDataset
@@ -95,7 +95,7 @@ def test_a_fetch_waits_for_a_store_that_is_not_ready(
     use_server(front, monkeypatch)
     url = create_bucket(front)
     (tmp_path / "scratch").mkdir()
-    publish(ObjectDataset(Bucket(url), ADDRESS), "g1", {"a": b"1"}, tmp_path / "scratch", shards=1)
+    publish(BucketDataset(Bucket(url), ADDRESS), "g1", {"a": b"1"}, tmp_path / "scratch", shards=1)
     proxy.reset()
     began = time.monotonic()
     proxy.fail(Fault.DROP, lambda _number, _request: time.monotonic() - began < 1)
@@ -142,4 +142,4 @@ def test_one_that_answers_is_not_waited_for(
     Bucket("s3://lookups").wait(60)
     assert time.monotonic() - began < 5
     with pytest.raises(StoreDenied if status == 403 else StoreError):
-        store.open("s3://lookups").at(ADDRESS).generations()
+        store.open_store("s3://lookups").at(ADDRESS).generations()

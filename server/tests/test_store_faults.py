@@ -13,13 +13,13 @@ from support.faults import Fault, Request
 from support.sites import Site, attempt, site, site_servers
 
 from lookupdb.manifest import FILE_NAME
-from lookupdb.shardfile import Shard, unframe
+from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.spec import DatasetSpec
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.lease import CLAIM
-from lookupdb.store.live_datasets import Living
-from lookupdb.store.shard_fetch import Fetch
-from lookupdb.store.sweep import MARK, Sweep
+from lookupdb.store.live_datasets import LiveDataset
+from lookupdb.store.shard_fetch import ShardFetch
+from lookupdb.store.sweep import MARK_NOTE, Sweep
 
 __all__ = ["site", "site_servers"]
 
@@ -71,7 +71,7 @@ class TestEveryRequest:
         dataset = site.dataset(spec, front)
 
         def fetch(folder: str) -> None:
-            Fetch(dataset, site.folder / folder, rate=GIB, patience=0).run("g1", 1)
+            ShardFetch(dataset, site.folder / folder, rate=GIB, patience=0).run("g1", 1)
 
         requests = count_requests(site, lambda: fetch("counted"))
         assert len(requests) == 2
@@ -85,7 +85,7 @@ class TestEveryRequest:
             fetch(folder)
             entry = dataset.manifest("g1").shards[1]
             assert sorted(path.name for path in (site.folder / folder).iterdir()) == [FILE_NAME, entry.file]
-            with Shard(site.folder / folder / entry.file) as shard:
+            with ShardReader(site.folder / folder / entry.file) as shard:
                 assert {key: unframe(value) for key, value in shard.items()}.items() < content.items()
 
 
@@ -127,9 +127,9 @@ def arrange(site: Site, spec: DatasetSpec, scene: str) -> dict[str, bytes]:
     site.build(spec, site.direct, "g2")
     if scene == "living":
         site.build(spec, site.direct, "g1")
-        obstore.put(site.direct.store, f"{path}/{MARK}", MARKED)
+        obstore.put(site.direct.store, f"{path}/{MARK_NOTE}", MARKED)
     elif scene == "dead":
-        obstore.put(site.direct.store, f"{path}/{MARK}", MARKED)
+        obstore.put(site.direct.store, f"{path}/{MARK_NOTE}", MARKED)
     else:
         for name in (CLAIM, "shard-00000-of-00002-3f2b9c1e77aa.lmdb"):
             obstore.put(site.direct.store, f"{path}/g1/{name}", b"{}")
@@ -149,7 +149,7 @@ def restore(site: Site, objects: dict[str, bytes]) -> None:
 
 def sweep(site: Site, spec: DatasetSpec, scene: str, bucket: Bucket) -> None:
     dataset = site.dataset(spec, bucket)
-    living = {} if scene == "dead" else {dataset.address: Living(dataset.address, 1, frozenset({"g2"}))}
+    living = {} if scene == "dead" else {dataset.address: LiveDataset(dataset.address, 1, frozenset({"g2"}))}
     for _ in Sweep(living, grace=10, now=time.time() + 60, dry=False).run(iter([dataset])):
         pass
 

@@ -18,10 +18,10 @@ from support.waiting import until
 
 from lookupdb.errors import LookupdbError, StoreError
 from lookupdb.manifest import FILE_NAME
-from lookupdb.shardfile import Shard
+from lookupdb.shardfile import ShardReader
 from lookupdb.spec import DatasetSpec
-from lookupdb.store import Address
-from lookupdb.store.bucket_dataset import ObjectDataset
+from lookupdb.store import StoreAddress
+from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.lease import CLAIM
 
 __all__ = ["site", "site_servers"]
@@ -149,7 +149,7 @@ def test_the_end_of_a_large_upload_may_be_lost(site: Site, monkeypatch: pytest.M
     """The shard is there when the answer to its completion is lost, and so is the upload."""
     monkeypatch.setattr("lookupdb.store.publication.PART_BYTES", 5 << 20)
     bucket = site.front()
-    dataset = ObjectDataset(bucket, Address("local", "default", "large", "local"))
+    dataset = BucketDataset(bucket, StoreAddress("local", "default", "large", "local"))
     completions = []
 
     def is_completion(_number: int, request: Request) -> bool:
@@ -161,7 +161,7 @@ def test_the_end_of_a_large_upload_may_be_lost(site: Site, monkeypatch: pytest.M
     made = publish(dataset, "g1", {f"key-{number}": value[number:] for number in range(7)}, site.scratch(), shards=1)
     assert sum(completions) >= 1
     assert dataset.generations() == ("g1",)
-    with dataset.shard("g1", made.shards[0], site.scratch()) as path, Shard(path) as shard:
+    with dataset.shard("g1", made.shards[0], site.scratch()) as path, ShardReader(path) as shard:
         assert shard.meta.records == 7
 
 
@@ -178,7 +178,7 @@ def test_a_store_that_lost_a_shard_while_it_was_published_is_seen(site: Site) ->
         StoreError, match=r"the store has lost what was put .* shard-00001-of-00002-\w+\.lmdb is missing"
     ):
         site.build(spec, front)
-    assert site.dataset(spec).published() == ()
+    assert site.dataset(spec).published_generations() == ()
 
 
 def test_a_damaged_generation_is_neither_adopted_nor_built_over(site: Site) -> None:
@@ -187,7 +187,7 @@ def test_a_damaged_generation_is_neither_adopted_nor_built_over(site: Site) -> N
     dataset = site.dataset(spec)
     shard = dataset.manifest("g1").shards[1]
     obstore.put(site.direct.store, f"{dataset.address.path}/g1/{shard.file}", b"shorter")
-    assert (dataset.generations(), dataset.damaged()) == ((), ("g1",))
+    assert (dataset.generations(), dataset.damaged_generations()) == ((), ("g1",))
     with pytest.raises(
         StoreError, match=r"g1 of default/people-\d+ .* is damaged: shard-00001-\S+ is 7 bytes long instead"
     ):
@@ -203,7 +203,7 @@ def test_what_a_manifest_that_comes_after_its_removal_describes_is_not_whole(sit
     content = dataset.manifest("g1").to_json()
     dataset.remove("g1")
     obstore.put(site.direct.store, f"{dataset.address.path}/g1/{FILE_NAME}", content)
-    assert (dataset.generations(), dataset.damaged()) == ((), ("g1",))
+    assert (dataset.generations(), dataset.damaged_generations()) == ((), ("g1",))
 
 
 @pytest.mark.parametrize("reads", [0, 1, 2])

@@ -18,9 +18,9 @@ from support.generations import publish
 from lookupdb import store
 from lookupdb.cli import sweep as verb
 from lookupdb.errors import StoreError, UsageError
-from lookupdb.store import Address, Dataset, Store
+from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.sweep import MARK
+from lookupdb.store.sweep import MARK_NOTE
 
 HOUR = 3600.0
 
@@ -36,12 +36,12 @@ class Place:
         self.number = 0
 
     def open(self, cluster: str = "c1") -> Store:
-        return Store(self.url, cluster, self.bucket) if self.bucket else store.open(self.url, cluster)
+        return Store(self.url, cluster, self.bucket) if self.bucket else store.open_store(self.url, cluster)
 
-    def dataset(self, name: str, uid: str = "3f2b9c1e", cluster: str = "c1") -> Dataset:
-        return self.open(cluster).at(Address(cluster, "team", name, uid))
+    def dataset(self, name: str, uid: str = "3f2b9c1e", cluster: str = "c1") -> StoredDataset:
+        return self.open(cluster).at(StoreAddress(cluster, "team", name, uid))
 
-    def publish(self, dataset: Dataset, *generations: str) -> Dataset:
+    def publish(self, dataset: StoredDataset, *generations: str) -> StoredDataset:
         for generation in generations:
             publish(dataset, generation, {"a": b"1"}, self.scratch(), shards=1)
         return dataset
@@ -59,7 +59,7 @@ class Place:
             (Path(self.url) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(self.url) / path).write_bytes(content)
 
-    def damage(self, dataset: Dataset, generation: str) -> None:
+    def damage(self, dataset: StoredDataset, generation: str) -> None:
         """Its only shard is gone."""
         (shard,) = dataset.manifest(generation).shards
         path = f"{dataset.address.path}/{generation}/{shard.file}"
@@ -68,7 +68,7 @@ class Place:
         else:
             (Path(self.url) / path).unlink()
 
-    def living(self, *datasets: Dataset, keep: int = 3, protect: tuple[str, ...] = (), **changes: Any) -> None:
+    def living(self, *datasets: StoredDataset, keep: int = 3, protect: tuple[str, ...] = (), **changes: Any) -> None:
         entries = [
             {
                 "namespace": one.address.namespace,
@@ -96,7 +96,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return Place(tmp_path, str(tmp_path / "store"), None)
     bucket = new_bucket(request.getfixturevalue("server"), monkeypatch)
     made = Place(tmp_path, bucket.url, bucket)
-    monkeypatch.setattr(store, "open", lambda _url, cluster: made.open(cluster))  # with a short lease
+    monkeypatch.setattr(store, "open_store", lambda _url, cluster: made.open(cluster))  # with a short lease
     return made
 
 
@@ -168,7 +168,7 @@ class TestLiving:
             assert swept(place)[0] == []
             clock.ahead = 25 * HOUR
             assert swept(place)[0] == ["team/people (3f2b9c1e): removed what was left of g3"]
-            assert list(people.unfinished()) == ["g2"]
+            assert list(people.unfinished_generations()) == ["g2"]
         assert people.generations() == ("g1",)
         assert people.next_generation() == "g2"
 
@@ -179,7 +179,7 @@ class TestLiving:
         place.living(people, keep=2, protect=("g4", "g5"))
         assert swept(place)[0] == ["team/people (3f2b9c1e): removed g2", "team/people (3f2b9c1e): removed g3"]
         assert people.generations() == ("g1", "g5"), "two of those that can be rolled out"
-        assert people.damaged() == ("g4",), "what is protected stays, whatever it is"
+        assert people.damaged_generations() == ("g4",), "what is protected stays, whatever it is"
 
 
 class TestDead:
@@ -225,7 +225,7 @@ class TestDead:
         with people.claim("g2", place.scratch()):
             clock.ahead = 25 * HOUR
             assert swept(place)[1]["removedDatasets"] == 0
-            assert list(people.unfinished()) == ["g2"]
+            assert list(people.unfinished_generations()) == ["g2"]
         assert swept(place)[1]["removedDatasets"] == 1
         assert place.open().addresses() == ()
 
@@ -239,7 +239,7 @@ class TestDead:
 
     def test_a_mark_that_cannot_be_read_is_written_again(self, place: Place, clock: Clock) -> None:
         people = place.publish(place.dataset("people"), "g1")
-        people.write_note(MARK, b"{")
+        people.write_note(MARK_NOTE, b"{")
         place.living()
         assert swept(place)[1]["marked"] == 1
         assert people.generations() == ("g1",)
@@ -279,7 +279,7 @@ class TestNeverTouched:
             "would have: team/people (3f2b9c1e): removed g1",
         ]
         assert sums["dryRun"] is True
-        assert gone.note(MARK) is None
+        assert gone.read_note(MARK_NOTE) is None
         swept(place)
         clock.ahead = 25 * HOUR
         assert swept(place, "--dry-run")[1]["removedDatasets"] == 1
@@ -316,7 +316,7 @@ class TestRefused:
         assert isinstance(error, UsageError)
         assert "is not the living list of cluster c1" in error.message
         assert said in error.message
-        assert people.note(MARK) is None
+        assert people.read_note(MARK_NOTE) is None
 
     @pytest.mark.parametrize(
         ("written", "said"),
@@ -337,7 +337,7 @@ class TestRefused:
         error = run(place, "--max-age", "1h").exception
         assert isinstance(error, UsageError)
         assert re.search(said, error.message)
-        assert people.note(MARK) is None
+        assert people.read_note(MARK_NOTE) is None
 
     def test_a_living_list_that_is_not_there_or_cut_short(self, tmp_path: Path) -> None:
         place = Place(tmp_path, str(tmp_path / "store"), None)
@@ -375,7 +375,7 @@ def test_without_a_cluster_the_lists_own_is_swept(tmp_path: Path) -> None:
     words = ["--store", place.url, "--living", str(place.list)]
     result = CliRunner().invoke(verb.command, words, standalone_mode=False)
     assert result.exception is None, result.exception
-    assert people.note(MARK) is not None
+    assert people.read_note(MARK_NOTE) is not None
 
 
 def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

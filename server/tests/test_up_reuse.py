@@ -8,7 +8,7 @@ from support.shards import write_generation
 from lookupdb import store
 from lookupdb.local.builds import reusable
 from lookupdb.spec import parse_resource
-from lookupdb.store import Dataset
+from lookupdb.store import StoredDataset
 
 SPEC = parse_resource(
     {
@@ -20,9 +20,9 @@ SPEC = parse_resource(
 )
 
 
-def dataset_of(tmp_path: Path, **contents: str) -> Dataset:
+def dataset_of(tmp_path: Path, **contents: str) -> StoredDataset:
     """A dataset with a generation for each of ``contents``, built to a spec with that content hash."""
-    dataset = store.open(str(tmp_path)).dataset(SPEC)
+    dataset = store.open_store(str(tmp_path)).dataset(SPEC)
     for generation, content in contents.items():
         path = write_generation(tmp_path / "local" / "default" / "sample-local", {"k": b"v"}, generation=generation)
         manifest = path / "manifest.json"
@@ -37,7 +37,7 @@ def test_it_is_the_newest_that_was_built_to_this_very_spec(tmp_path: Path) -> No
 
 
 def test_there_is_none_before_the_first_build_or_after_a_change_of_the_spec(tmp_path: Path) -> None:
-    assert reusable(store.open(str(tmp_path)).dataset(SPEC), SPEC) is None
+    assert reusable(store.open_store(str(tmp_path)).dataset(SPEC), SPEC) is None
     assert reusable(dataset_of(tmp_path, g1="f" * 32), SPEC) is None
 
 

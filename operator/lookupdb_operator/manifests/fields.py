@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.schema import quantity
+from lookupdb.schema import parse_quantity
 from lookupdb_operator import names
 
 _DIGITS: Final = 16
@@ -154,6 +154,6 @@ def _canonical(value: Any, name: str) -> Any:
 @lru_cache(maxsize=1024)
 def _number(amount: str | float) -> str:
     try:
-        return f"{quantity(str(amount)):.15g}"
+        return f"{parse_quantity(str(amount)):.15g}"
     except ValueError:
         return str(amount)

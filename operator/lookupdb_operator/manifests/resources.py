@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lookupdb.schema import quantity
+from lookupdb.schema import parse_quantity
 
 Resources = dict[str, dict[str, str]]
 """requests and limits, by resource."""
@@ -47,13 +47,13 @@ def builder(spec: Mapping[str, Any]) -> Resources:
 
 def builder_memory(resources: Resources) -> int:
     """The bytes that a builder of these resources is told to keep within."""
-    return int(quantity(resources["limits"]["memory"]) * BUILD_PERCENT / 100)
+    return int(parse_quantity(resources["limits"]["memory"]) * BUILD_PERCENT / 100)
 
 
 def builder_threads(resources: Resources) -> int | None:
     """How many cores a builder of these resources is told to use; None for all there are."""
     limit = resources["limits"].get("cpu")
-    return min(max(math.ceil(quantity(limit)), 1), _MOST_THREADS) if limit else None
+    return min(max(math.ceil(parse_quantity(limit)), 1), _MOST_THREADS) if limit else None
 
 
 def router(spec: Mapping[str, Any]) -> Resources:
@@ -71,7 +71,7 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     given = _given(serving.get("resources") or {})
     needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
     if "memory" not in given["limits"]:
-        given["limits"]["memory"] = max(needed, given["requests"].get("memory", needed), key=quantity)
+        given["limits"]["memory"] = max(needed, given["requests"].get("memory", needed), key=parse_quantity)
     storage = {_STORAGE: shard_storage(largest_shard_bytes)}
     return _requesting(given, _SERVER_REQUESTS | _memory(given["limits"]) | storage)
 
@@ -111,5 +111,5 @@ def _memory(limits: Mapping[str, str]) -> dict[str, str]:
 def _requesting(given: Resources, defaults: Mapping[str, str]) -> Resources:
     """``given``, with ``defaults`` for what is not requested, as far as the limits allow."""
     limits = given["limits"]
-    defaults = {name: min(amount, limits.get(name, amount), key=quantity) for name, amount in defaults.items()}
+    defaults = {name: min(amount, limits.get(name, amount), key=parse_quantity) for name, amount in defaults.items()}
     return {"requests": defaults | given["requests"], "limits": limits}

@@ -54,8 +54,8 @@ def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, s
         "spec": _drop_unknown(written, schema.resource_schema()["properties"]["spec"]),
     }
     try:
-        completed = schema.complete(resource)
-        return completed["spec"], spec.parse_completed(completed), None
+        completed = schema.complete_resource(resource)
+        return completed["spec"], spec.parse_completed_resource(completed), None
     except LookupdbError as error:
         # Without the hint, which names a file that people of a cluster do not have.
         return written, None, error.message

@@ -72,7 +72,7 @@ def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec]:
     """A spec with its defaults, and parsed."""
     metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
     resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": orjson.loads(given)}
-    whole = schema.complete(resource)
+    whole = schema.complete_resource(resource)
     return whole["spec"], spec.parse_resource(whole)
 
 

@@ -1,4 +1,4 @@
-"""What the generations that the store holds already tell a build."""
+"""What the store already holds: is a build needed, and which generation do its gates compare with?"""
 
 from __future__ import annotations
 
@@ -7,67 +7,69 @@ from collections.abc import Iterator
 
 from lookupdb.build import gates
 from lookupdb.errors import CorruptFile, GenerationMissing
-from lookupdb.keys import normalizes_alike
+from lookupdb.keys import has_same_normalization
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec, Gates
-from lookupdb.store import Dataset
+from lookupdb.store import StoredDataset
 
 log = logging.getLogger(__name__)
 
 
-def readable(dataset: Dataset) -> Iterator[Manifest]:
-    """The manifests of the whole generations, the newest first; one that cannot be read is passed over.
+def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
+    """The manifests of the whole generations, newest first, without those that cannot be read.
 
-    Raises StoreError when the store itself cannot be read.
+    Raises StoreError if the store itself cannot be read.
     """
     for generation in reversed(dataset.generations()):
         try:
             manifest = dataset.manifest(generation)
-        except (CorruptFile, GenerationMissing):  # missing: removed since it was listed
+        except (CorruptFile, GenerationMissing):  # missing: removed after the listing
             continue
         yield manifest
 
 
-def holds(dataset: Dataset, spec: DatasetSpec, fingerprint: str) -> bool:
-    """Whether a generation of this very spec and of the source with this ``fingerprint`` is there. Raises StoreError.
+def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str) -> bool:
+    """Whether the store holds a generation of this very spec and of the source with this ``fingerprint``. Raises
+    StoreError.
 
-    That somebody has built it once is not enough: the store may have been lost since, or be another one. Nor is one
-    whose keys were normalised by other character tables than this process has: it must be built anew.
+    An earlier build does not count by itself: the store may have been lost since, or be another one. A generation whose
+    keys were normalised by other character tables than this process has does not count either: it must be rebuilt.
     """
-    looked_for = (spec.content_hash(), fingerprint)
+    expected = (spec.content_hash(), fingerprint)
     return any(
-        (manifest.content, manifest.fingerprint) == looked_for
-        and normalizes_alike(manifest.normalize, manifest.unicode)
-        for manifest in readable(dataset)
+        (manifest.content, manifest.fingerprint) == expected
+        and has_same_normalization(manifest.normalize, manifest.unicode)
+        for manifest in readable_manifests(dataset)
     )
 
 
-def active_manifest(dataset: Dataset, generation: str | None, wanted: Gates) -> Manifest | None:
-    """The manifest that gates compare with: of ``generation``, or of the newest published; None when there is none yet.
+def find_active_manifest(dataset: StoredDataset, generation: str | None, gate_spec: Gates) -> Manifest | None:
+    """The manifest that gates compare with: of ``generation``, or of the newest published one; None if there is none
+    yet.
 
-    For one that is lost or cannot be read the newest stands in that can, and a warning says so. When none can, and
-    ``wanted`` has a gate that compares, raises GenerationMissing or CorruptFile: a source that has shrunk must not
-    pass because the store was lost with it. Raises StoreError when the store itself cannot be read.
+    If it is lost or unreadable, the newest readable manifest takes its place, with a warning. If none is readable and
+    ``gate_spec`` has a gate that compares, raises GenerationMissing or CorruptFile: a source that has shrunk must not
+    pass because the store was lost with it. Raises StoreError if the store itself cannot be read.
     """
-    name = generation or next(reversed(dataset.published()), None)
+    name = generation or next(reversed(dataset.published_generations()), None)
     if name is None:
         return None
     try:
         return dataset.manifest(name)
     except (GenerationMissing, CorruptFile) as error:
-        instead = next(readable(dataset), None)
-        comparing = gates.comparing(wanted)
-        if instead is None and comparing:
+        substitute = next(readable_manifests(dataset), None)
+        comparing = gates.comparing_gates(gate_spec)
+        if substitute is None and comparing:
             raise type(error)(error.message, hint=_hint(name, comparing)) from error
         log.warning(
             "the active generation cannot be read from the store",
             extra={
                 "generation": name,
-                "comparedWith": instead.generation if instead else "none",
+                "comparedWith": substitute.generation if substitute else "none",
                 "reason": error.message,
             },
         )
-        return instead
+        return substitute
 
 
 def _hint(active: str, comparing: list[str]) -> str:

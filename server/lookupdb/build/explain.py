@@ -1,4 +1,5 @@
-"""`lookupdb build --explain`: what a build would do, in words, from the spec, the source's listing and the store."""
+"""`lookupdb build --explain`: says in words what a build would do, from the spec, the source's listing and the
+store."""
 
 from __future__ import annotations
 
@@ -6,66 +7,67 @@ from collections.abc import Iterator, Sequence
 
 from lookupdb import shardfile
 from lookupdb.build import existing_generations, pipeline
-from lookupdb.build.budget import least_limit
-from lookupdb.build.parse.csv_headers import check_headers
-from lookupdb.build.progress_display import quantity
-from lookupdb.build.source.listing import SourceObject, fingerprint, resolve
-from lookupdb.build.write.generation_writer import open_files
+from lookupdb.build.budget import min_memory_limit
+from lookupdb.build.parse.csv_headers import check_csv_headers
+from lookupdb.build.progress_display import format_quantity
+from lookupdb.build.source.listing import SourceObject, resolve_source, source_fingerprint
+from lookupdb.build.write.generation_writer import max_open_files
 from lookupdb.manifest import Manifest
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
-from lookupdb.store import Dataset, Store
+from lookupdb.store import Store, StoredDataset
 from lookupdb.store.directory import free_bytes
-from lookupdb.wording import counted
+from lookupdb.wording import format_count
 
 _SHOWN_FILES = 20
 
 
-def explain(spec: DatasetSpec, store: Store, options: pipeline.Options) -> str:
-    """Several lines. Reads the source's listing, the headers of CSV files that are here and the store. Writes nothing.
+def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOptions) -> str:
+    """Several lines of text. Reads the source's listing, the headers of local CSV files, and the store; writes nothing.
 
-    Raises what ``build`` would before it reads the data."""
-    pipeline.check_room(spec, options)
-    objects = resolve(spec, volume=options.volume, local_files=options.local_files)
-    check_headers(spec, objects)
+    Raises what ``build_generation`` would raise before it reads the data.
+    """
+    pipeline.check_resources(spec, options)
+    objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
+    check_csv_headers(spec, objects)
     dataset = store.dataset(spec)
-    active = existing_generations.active_manifest(dataset, options.active, spec.gates)
+    active = existing_generations.find_active_manifest(dataset, options.active, spec.gates)
     generation = options.generation or dataset.next_generation()
-    source_bytes = sum(one.described.bytes for one in objects)
+    source_bytes = sum(one.description.bytes for one in objects)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),
-        ("source", list(_source(objects))),
-        ("format", list(_format(spec, objects))),
-        ("key", list(_key(spec))),
-        ("value", [_value(spec)]),
-        ("duplicates", [_duplicates(spec)]),
+        ("source", list(_source_lines(objects))),
+        ("format", list(_format_lines(spec, objects))),
+        ("key", list(_key_line(spec))),
+        ("value", [_value_line(spec)]),
+        ("duplicates", [_duplicates_line(spec)]),
         ("shards", [f"{spec.shards}: {_shard_names(spec.shards)}"]),
-        ("gates", list(_gates(spec.gates, active))),
-        ("memory", [_memory(spec, options)]),
-        ("open files", [f"{open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
-        ("scratch", [_room(options, source_bytes)]),
-        ("target", [f"{dataset.url}/{generation}", *_store_room(dataset.free_bytes())]),
-        ("fingerprint", [_fingerprint(objects, options, dataset, spec)]),
+        ("gates", list(_gate_lines(spec.gates, active))),
+        ("memory", [_memory_line(spec, options)]),
+        ("open files", [f"{max_open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
+        ("scratch", [_scratch_line(options, source_bytes)]),
+        ("target", [f"{dataset.url}/{generation}", *_store_room_lines(dataset.free_bytes())]),
+        ("fingerprint", [_fingerprint_line(objects, options, dataset, spec)]),
     ]
     return "\n".join(
         f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
     )
 
 
-def _source(objects: Sequence[SourceObject]) -> Iterator[str]:
-    total = sum(one.described.bytes for one in objects)
-    yield f"{counted(len(objects), 'file')}, {quantity(total, 'bytes')}"
+def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:
+    total = sum(one.description.bytes for one in objects)
+    yield f"{format_count(len(objects), 'file')}, {format_quantity(total, 'bytes')}"
     for one in objects[:_SHOWN_FILES]:
-        modified = f", {one.described.modified}" if one.described.modified else ""
-        yield f"  {one.described.url} ({quantity(one.described.bytes, 'bytes')}{modified})"
+        modified = f", {one.description.modified}" if one.description.modified else ""
+        yield f"  {one.description.url} ({format_quantity(one.description.bytes, 'bytes')}{modified})"
     if len(objects) > _SHOWN_FILES:
         yield f"  and {len(objects) - _SHOWN_FILES:,} more"
 
 
-def _format(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
+def _format_lines(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
     source = spec.source
-    for form, compression in sorted({(one.format, one.compression) for one in objects}):
-        yield f"{form}, compression {compression}"
+    for file_format, compression in sorted({(one.format, one.compression) for one in objects}):
+        yield f"{file_format}, compression {compression}"
     delimiters = sorted({one.delimiter for one in objects if one.format == "csv"})
     if delimiters:
         header = "the first row names the columns" if source.csv.header else "the manifest names the columns"
@@ -75,14 +77,14 @@ def _format(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]
             yield f"  {column.name}: {column.type}{empty}"
 
 
-def _key(spec: DatasetSpec) -> Iterator[str]:
+def _key_line(spec: DatasetSpec) -> Iterator[str]:
     joined = f" joined by {spec.key.separator!r}" if len(spec.key.columns) > 1 else ""
     steps = f", then {', '.join(spec.key.normalize)}" if spec.key.normalize else ", as it is"
     what = "the names of the object's members" if spec.key.member_names else ", ".join(spec.key.columns)
     yield f"{what}{joined}{steps}"
 
 
-def _value(spec: DatasetSpec) -> str:
+def _value_line(spec: DatasetSpec) -> str:
     value = spec.value
     if value.column:
         what = f"the column {value.column}"
@@ -94,10 +96,11 @@ def _value(spec: DatasetSpec) -> str:
         what = "all that the member holds"
     else:
         what = "all columns but the key's"
-    return f"{what}, as {value.format}, compression {value.compression}, at most {quantity(value.max_bytes, 'bytes')}"
+    most = format_quantity(value.max_bytes, "bytes")
+    return f"{what}, as {value.format}, compression {value.compression}, at most {most}"
 
 
-def _duplicates(spec: DatasetSpec) -> str:
+def _duplicates_line(spec: DatasetSpec) -> str:
     return {
         "fail": "the build fails when a key stands twice",
         "first": "of rows with one key, the first is kept",
@@ -110,9 +113,12 @@ def _shard_names(shards: int) -> str:
     return first if shards == 1 else f"{first} … {shardfile.file_name(shards - 1, shards)}"
 
 
-def _gates(gates: Gates, active: Manifest | None) -> Iterator[str]:
-    yield f"at least {counted(gates.min_records, 'record')}, at most {counted(gates.max_rejected_rows, 'rejected row')}"
-    against = f"{active.generation} with {counted(active.totals.records, 'record')}" if active else "no generation yet"
+def _gate_lines(gates: Gates, active: Manifest | None) -> Iterator[str]:
+    rejected = format_count(gates.max_rejected_rows, "rejected row")
+    yield f"at least {format_count(gates.min_records, 'record')}, at most {rejected}"
+    against = (
+        f"{active.generation} with {format_count(active.totals.records, 'record')}" if active else "no generation yet"
+    )
     for percent, word in ((gates.max_shrink_percent, "fewer"), (gates.max_growth_percent, "more")):
         if percent is not None:
             yield f"at most {percent} % {word} records than the active generation ({against})"
@@ -120,33 +126,36 @@ def _gates(gates: Gates, active: Manifest | None) -> Iterator[str]:
         yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
 
 
-def _memory(spec: DatasetSpec, options: pipeline.Options) -> str:
-    limit, least = quantity(options.memory_limit, "bytes"), quantity(least_limit(spec.shards), "bytes")
+def _memory_line(spec: DatasetSpec, options: pipeline.BuildOptions) -> str:
+    limit, least = (
+        format_quantity(options.memory_limit, "bytes"),
+        format_quantity(min_memory_limit(spec.shards), "bytes"),
+    )
     return f"{limit} at most, on {options.threads} cores; so many shards need {least}"
 
 
-def _room(options: pipeline.Options, source_bytes: int) -> str:
+def _scratch_line(options: pipeline.BuildOptions, source_bytes: int) -> str:
     free = free_bytes(options.scratch)
     return (
-        f"{options.scratch}, {quantity(free, 'bytes')} free; needed: about twice the uncompressed source "
-        f"(the files as they are: {quantity(source_bytes, 'bytes')})"
+        f"{options.scratch}, {format_quantity(free, 'bytes')} free; needed: about twice the uncompressed source "
+        f"(the files as they are: {format_quantity(source_bytes, 'bytes')})"
     )
 
 
-def _store_room(free: int | None) -> list[str]:
-    return [] if free is None else [f"{quantity(free, 'bytes')} free"]
+def _store_room_lines(free: int | None) -> list[str]:
+    return [] if free is None else [f"{format_quantity(free, 'bytes')} free"]
 
 
-def _fingerprint(
-    objects: Sequence[SourceObject], options: pipeline.Options, dataset: Dataset, spec: DatasetSpec
+def _fingerprint_line(
+    objects: Sequence[SourceObject], options: pipeline.BuildOptions, dataset: StoredDataset, spec: DatasetSpec
 ) -> str:
-    found = fingerprint(objects)
+    found = source_fingerprint(objects)
     if found is None:
         return "known once the source is read: its server tells neither ETag nor Last-Modified"
     if options.unless_fingerprint is None:
         return found
     if found != options.unless_fingerprint:
         return f"{found}, not the one given"
-    if not existing_generations.holds(dataset, spec, found):
+    if not existing_generations.has_generation(dataset, spec, found):
         return f"{found}, as given, and no whole generation of it and this spec is in the store"
     return f"{found}, as given: nothing would be built"

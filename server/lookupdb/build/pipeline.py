@@ -1,4 +1,4 @@
-"""One build from source to published generation: who calls whom, in which order."""
+"""One build, from the source to the published generation: the order of the steps."""
 
 from __future__ import annotations
 
@@ -11,95 +11,97 @@ from pathlib import Path
 
 from lookupdb import __version__, keys, shardfile
 from lookupdb.build import existing_generations, gates
-from lookupdb.build.budget import Budget
-from lookupdb.build.build_result import Result
+from lookupdb.build.budget import BuildBudget
+from lookupdb.build.build_report import BuildReport
 from lookupdb.build.progress import Progress
-from lookupdb.build.read.slice_reader import no_collection
+from lookupdb.build.read.slice_reader import garbage_collection_paused
 from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.scratch import scratch_folder
-from lookupdb.build.source.fetch import LocalFile, fetch
-from lookupdb.build.source.listing import fingerprint, resolve
+from lookupdb.build.source.fetch import LocalFile, fetch_files
+from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.write.compression import choose_dictionary
-from lookupdb.build.write.duplicates import Duplicates
+from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
 from lookupdb.errors import GenerationExists
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
-from lookupdb.store import Claim, Dataset, Store
-from lookupdb.wording import counted
+from lookupdb.store import BuildClaim, Store, StoredDataset
+from lookupdb.wording import format_count
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How to build; what to build is the spec's to say."""
+class BuildOptions:
+    """How to build. The spec says what to build."""
 
     scratch: Path
     memory_limit: int = 1 << 30
-    """Bytes that the build may use, with the processes it starts."""
+    """Bytes that the build and the processes that it starts may use together."""
     threads: int = 1
     volume: Path | None = None
-    """Where volume:// urls are found."""
+    """The folder behind volume:// urls."""
     generation: str | None = None
-    """None: the next free one."""
+    """The name of the generation; None takes the next free one."""
     active: str | None = None
-    """The generation that gates compare with; None: the newest published. The newest readable one stands in for it."""
+    """The generation that the gates compare with; None takes the newest published. If it cannot be read, the newest
+    readable one takes its place."""
     unless_fingerprint: str | None = None
-    """Build nothing when the source has this fingerprint and the store a generation of it, built to the same spec."""
+    """Build nothing if the source has this fingerprint and the store holds a generation of it, built to the same
+    spec."""
     local_files: bool = True
-    """Whether files of this machine may be read, other than those of the volume."""
+    """Whether the build may read files of this machine outside of the volume."""
 
 
-def build(spec: DatasetSpec, store: Store, options: Options, progress: Progress) -> Result:
+def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress) -> BuildReport:
     """Build one generation of ``spec`` in ``store``.
 
-    When ``options.generation`` is whole already and was built to this very spec, it is adopted: the builder before
-    this one could publish it and not tell. Raises BadSource, GateClosed, StoreError (GenerationExists when it was built
-    to another spec), NotEnoughRoom. Whatever happens, earlier generations are untouched, and the new one is there
-    whole or not at all.
+    If the store already holds ``options.generation``, built to this very spec, the build adopts it: an earlier builder
+    published it and died before it could report. Raises BadSource, GateClosed, NotEnoughRoom, StoreError
+    (GenerationExists if the generation was built to another spec). A build never touches earlier generations, and
+    publishes the new one whole or not at all.
     """
-    began = time.monotonic()
-    check_room(spec, options)
+    started_at = time.monotonic()
+    check_resources(spec, options)
     dataset = store.dataset(spec)
     if options.generation is not None and options.generation in dataset.generations():
-        return _adopted(spec, dataset, options.generation, began)
-    objects = resolve(spec, volume=options.volume, local_files=options.local_files)
-    print_of = fingerprint(objects)
-    if print_of and _need_not_be(spec, dataset, options, print_of):
-        return _unchanged(spec, print_of, began)
-    active = existing_generations.active_manifest(dataset, options.active, spec.gates)
+        return _adopt_generation(spec, dataset, options.generation, started_at)
+    objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
+    fingerprint = source_fingerprint(objects)
+    if fingerprint and _is_up_to_date(spec, dataset, options, fingerprint):
+        return _unchanged_report(spec, fingerprint, started_at)
+    active = existing_generations.find_active_manifest(dataset, options.active, spec.gates)
     try:
         with (
             scratch_folder(options.scratch) as scratch,
             dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
         ):
-            files = fetch(objects, scratch, progress)
-            if print_of is None:  # only what was read tells
-                print_of = fingerprint(files)
-                assert print_of, "what was fetched is identified"
-                if _need_not_be(spec, dataset, options, print_of):
-                    return _unchanged(spec, print_of, began)
-            one = _Build(spec, options, progress, scratch, claim, active)
-            manifest = one.run(files, print_of, began)
+            files = fetch_files(objects, scratch, progress)
+            if fingerprint is None:  # only the content identifies it
+                fingerprint = source_fingerprint(files)
+                assert fingerprint, "what was fetched is identified"
+                if _is_up_to_date(spec, dataset, options, fingerprint):
+                    return _unchanged_report(spec, fingerprint, started_at)
+            one = _GenerationBuild(spec, options, progress, scratch, claim, active)
+            manifest = one.run(files, fingerprint, started_at)
     except GenerationExists:
         if options.generation is None:
             raise
-        # Published while we waited for the claim of its builder.
-        return _adopted(spec, dataset, options.generation, began)
-    return _built(manifest, one.reading_peak)
+        # Another builder published it while this one waited for the claim.
+        return _adopt_generation(spec, dataset, options.generation, started_at)
+    return _built_report(manifest, one.reading_peak)
 
 
-class _Build:
-    """The steps between claim and publication."""
+class _GenerationBuild:
+    """The steps between the claim and the publication."""
 
     def __init__(
         self,
         spec: DatasetSpec,
-        options: Options,
+        options: BuildOptions,
         progress: Progress,
         scratch: Path,
-        claim: Claim,
+        claim: BuildClaim,
         active: Manifest | None,
     ) -> None:
         self.spec = spec
@@ -110,18 +112,23 @@ class _Build:
         self.active = active
         self.reading_peak = 0
 
-    def run(self, files: Sequence[LocalFile], print_of: str, began: float) -> Manifest:
-        """Sort, write, check, publish."""
+    def run(self, files: Sequence[LocalFile], fingerprint: str, started_at: float) -> Manifest:
+        """Sort, write, check the gates, publish."""
         options = self.options
         limit, threads = options.memory_limit, options.threads
-        with no_collection(), SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records:
+        with (
+            garbage_collection_paused(),
+            SortedRecords(self.spec, files, self.scratch, limit, threads, self.progress) as records,
+        ):
             rejected, self.reading_peak = records.rejected, records.peak_memory
-            duplicates = Duplicates(self.spec.duplicates, [one.described.url for one in files], records.origin)
-            facts = gates.Facts(records.rows, rejected, self.active, lambda _key: True)
-            gates.pass_all(gates.BEFORE_WRITING, self.spec.gates, facts)
+            duplicates = DuplicateFilter(
+                self.spec.duplicates, [one.description.url for one in files], records.find_origin
+            )
+            facts = gates.GateFacts(records.rows, rejected, self.active, lambda _key: True)
+            gates.check_gates(gates.BEFORE_WRITING, self.spec.gates, facts)
             dictionary, shards, totals = self._write(records, duplicates)
-        facts = gates.Facts(totals.records, rejected, self.active, self._has_key)
-        gates.pass_all(gates.AFTER_WRITING, self.spec.gates, facts)
+        facts = gates.GateFacts(totals.records, rejected, self.active, self._has_key)
+        gates.check_gates(gates.AFTER_WRITING, self.spec.gates, facts)
         spec = self.spec
         manifest = Manifest(
             namespace=spec.namespace,
@@ -129,8 +136,8 @@ class _Build:
             uid=spec.uid,
             generation=self.claim.generation,
             content=spec.content_hash(),
-            fingerprint=print_of,
-            source=tuple(one.described for one in files),
+            fingerprint=fingerprint,
+            source=tuple(one.description for one in files),
             key_columns=spec.key.columns,
             separator=spec.key.separator,
             normalize=spec.key.normalize,
@@ -143,23 +150,25 @@ class _Build:
             rejected=rejected,
             duplicates=duplicates.rows,
             built_at=_now(),
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(time.monotonic() - started_at, 3),
             lookupdb=__version__,
         )
-        self.progress.phase("publishing", None, "bytes")
+        self.progress.begin_phase("publishing", None, "bytes")
         published = self.claim.publish(manifest)
-        self.progress.done()
+        self.progress.end_phase()
         return published
 
-    def _write(self, records: SortedRecords, duplicates: Duplicates) -> tuple[bytes, tuple[ShardFile, ...], Totals]:
+    def _write(
+        self, records: SortedRecords, duplicates: DuplicateFilter
+    ) -> tuple[bytes, tuple[ShardFile, ...], Totals]:
         spec = self.spec
         dictionary = b""
         if spec.value.compression == "zstd":
-            self.progress.phase("training", None, "rows")
+            self.progress.begin_phase("training", None, "rows")
             dictionary = choose_dictionary(
                 records.sample, records=records.rows, shards=spec.shards, threads=self.options.threads
             )
-            self.progress.done()
+            self.progress.end_phase()
         meta = ShardMeta(
             dataset=f"{spec.namespace}/{spec.name}",
             shard=0,
@@ -171,35 +180,35 @@ class _Build:
             content=spec.content_hash(),
         )
         with GenerationWriter(self.claim.folder, meta, dictionary, max(1, self.options.threads - 1)) as writer:
-            self.progress.phase("writing", records.rows, "rows")
-            for written in writer.write(duplicates.drop(records)):
+            self.progress.begin_phase("writing", records.rows, "rows")
+            for written in writer.write(duplicates.drop_duplicates(records)):
                 self.progress.advance(written)
-            self.progress.done()
-            self.progress.phase("syncing", None, "bytes")
+            self.progress.end_phase()
+            self.progress.begin_phase("syncing", None, "bytes")
             shards, totals = writer.finish()
-            self.progress.done()
+            self.progress.end_phase()
         return dictionary, shards, totals
 
     def _has_key(self, text: str) -> bool:
-        """Looked up as a router would, in the files just written."""
+        """Whether a lookup in the new files, made as a router makes it, finds the key."""
         try:
-            key = keys.key_encoder(self.spec.key.normalize)(text)
+            key = keys.make_key_encoder(self.spec.key.normalize)(text)
         except keys.InvalidKey:
             return False
         shards = self.spec.shards
-        path = self.claim.folder / shardfile.file_name(keys.shard_of(key, shards), shards)
-        with shardfile.Shard(path) as shard:
+        path = self.claim.folder / shardfile.file_name(keys.shard_number(key, shards), shards)
+        with shardfile.ShardReader(path) as shard:
             return shard.find(key) is not None
 
 
-def check_room(spec: DatasetSpec, options: Options) -> None:
-    """Raises NotEnoughRoom when this build does not fit its memory limit, or the limit of open files."""
-    Budget.of(options.memory_limit, shards=spec.shards)
+def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:
+    """Raises NotEnoughRoom if the build needs more memory or open files than it may have."""
+    BuildBudget.for_build(options.memory_limit, shards=spec.shards)
     check_open_files(spec.shards)
 
 
-def usable_cores() -> int:
-    """How many cores this process may use."""
+def count_usable_cores() -> int:
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -207,24 +216,24 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _need_not_be(spec: DatasetSpec, dataset: Dataset, options: Options, print_of: str) -> bool:
-    return options.unless_fingerprint == print_of and existing_generations.holds(dataset, spec, print_of)
+def _is_up_to_date(spec: DatasetSpec, dataset: StoredDataset, options: BuildOptions, fingerprint: str) -> bool:
+    return options.unless_fingerprint == fingerprint and existing_generations.has_generation(dataset, spec, fingerprint)
 
 
-def _unchanged(spec: DatasetSpec, print_of: str, began: float) -> Result:
-    return Result(
+def _unchanged_report(spec: DatasetSpec, fingerprint: str, started_at: float) -> BuildReport:
+    return BuildReport(
         outcome="unchanged",
         dataset=f"{spec.namespace}/{spec.name}",
-        fingerprint=print_of,
-        seconds=round(time.monotonic() - began, 3),
+        fingerprint=fingerprint,
+        seconds=round(time.monotonic() - started_at, 3),
         peak_memory_bytes=peak_resident(),
         reason="Unchanged",
         message="the source is unchanged; nothing was built",
     )
 
 
-def _adopted(spec: DatasetSpec, dataset: Dataset, generation: str, began: float) -> Result:
-    """``generation``, which is whole already. Raises GenerationExists when it was built to another spec."""
+def _adopt_generation(spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float) -> BuildReport:
+    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec."""
     manifest = dataset.manifest(generation)
     if manifest.content != spec.content_hash():
         raise GenerationExists(
@@ -232,17 +241,17 @@ def _adopted(spec: DatasetSpec, dataset: Dataset, generation: str, began: float)
             hint="a generation never changes: leave --generation away to build the next one",
         )
     return replace(
-        _built(manifest, 0),
+        _built_report(manifest, 0),
         outcome="adopted",
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(time.monotonic() - started_at, 3),
         reason="Adopted",
         message=f"{generation} is whole already, built to this very spec at {manifest.built_at}: nothing was built",
     )
 
 
-def _built(manifest: Manifest, reading_peak: int) -> Result:
+def _built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
     totals = manifest.totals
-    return Result(
+    return BuildReport(
         outcome="built",
         dataset=f"{manifest.namespace}/{manifest.name}",
         generation=manifest.generation,
@@ -257,7 +266,7 @@ def _built(manifest: Manifest, reading_peak: int) -> Result:
         seconds=manifest.seconds,
         peak_memory_bytes=max(reading_peak, peak_resident()),
         reason="Built",
-        message=f"built {manifest.generation}: {counted(totals.records, 'record')} in "
-        f"{counted(len(manifest.shards), 'shard')}, "
+        message=f"built {manifest.generation}: {format_count(totals.records, 'record')} in "
+        f"{format_count(len(manifest.shards), 'shard')}, "
         f"{manifest.seconds:.1f} s",
     )

@@ -1,4 +1,4 @@
-"""What a build tells about how far it is. How that is shown is not decided here."""
+"""What a build reports while it runs. ``progress_display`` shows it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Phases follow one another: ``phase``, any number of ``advance``, ``done``.
+    """Phases follow one another: ``begin_phase``, any number of ``advance``, ``end_phase``.
 
     Called from one thread at a time, at most a few hundred times a second.
     """
 
-    def phase(self, name: str, total: int | None, unit: str) -> None:
-        """A phase begins: ``total`` of ``unit`` ("bytes" or "rows") lie ahead, None when that is not known."""
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
+        """Begin a phase with ``total`` of ``unit`` ("bytes" or "rows") ahead; None if the total is unknown."""
 
     def advance(self, amount: int, rows: int = 0) -> None:
-        """``amount`` more of the phase's unit, holding ``rows`` more rows where the unit is bytes."""
+        """Add ``amount`` of the phase's unit, and ``rows`` rows if that unit is bytes."""
 
-    def done(self) -> None:
-        """The phase has ended well. A phase that fails is not told to be done."""
+    def end_phase(self) -> None:
+        """End a phase that went well. A phase that fails is not ended."""
 
 
-class Silent:
-    """Tells nobody."""
+class SilentProgress:
+    """Shows nothing."""
 
-    def phase(self, name: str, total: int | None, unit: str) -> None:
-        """Nothing is shown."""
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
+        """Shows nothing."""
 
     def advance(self, amount: int, rows: int = 0) -> None:
-        """Nothing is shown."""
+        """Shows nothing."""
 
-    def done(self) -> None:
-        """Nothing is shown."""
+    def end_phase(self) -> None:
+        """Shows nothing."""

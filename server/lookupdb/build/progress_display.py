@@ -1,4 +1,4 @@
-"""Shows how far a build is: a bar on a terminal, plain lines elsewhere. Everything goes to standard error."""
+"""Shows a build's progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from lookupdb.build.progress import Progress, Silent
+from lookupdb.build.progress import Progress, SilentProgress
 
 LINE_SECONDS: Final = 3.0
-"""Between two plain lines of one phase."""
+"""The time between two lines of one phase."""
 
 
-class Lines:
-    """A line every few seconds while a phase lasts, and one when it ends."""
+class ProgressLines:
+    """Writes a line every few seconds during a phase, and one at its end."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
@@ -38,47 +38,47 @@ class Lines:
         self._name = self._unit = ""
         self._total: int | None = None
         self._count = self._rows = 0
-        self._began = self._told = 0.0
+        self._started_at = self._last_line_at = 0.0
 
-    def phase(self, name: str, total: int | None, unit: str) -> None:
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
         """Begin a phase."""
         self._name, self._unit, self._total = name, unit, total
         self._count = self._rows = 0
-        self._began = self._told = self._clock()
+        self._started_at = self._last_line_at = self._clock()
 
     def advance(self, amount: int, rows: int = 0) -> None:
-        """Tell, if the last line is some seconds old."""
+        """Write a line if the last one is some seconds old."""
         self._count += amount
         self._rows += rows
-        if self._clock() - self._told >= LINE_SECONDS:
-            self._told = self._clock()
-            of = f" of {quantity(self._total, self._unit)}" if self._total else ""
-            self._tell(of, "")
+        if self._clock() - self._last_line_at >= LINE_SECONDS:
+            self._last_line_at = self._clock()
+            total = f" of {format_quantity(self._total, self._unit)}" if self._total else ""
+            self._write_line(total, "")
 
-    def done(self) -> None:
-        """Tell how the phase went."""
-        self._tell("", ", done")
+    def end_phase(self) -> None:
+        """Write the phase's totals."""
+        self._write_line("", ", done")
 
-    def _tell(self, of: str, end: str) -> None:
-        seconds = self._clock() - self._began
-        parts = [f"{quantity(self._count, self._unit)}{of}"] if self._count else []
+    def _write_line(self, total: str, end: str) -> None:
+        seconds = self._clock() - self._started_at
+        parts = [f"{format_quantity(self._count, self._unit)}{total}"] if self._count else []
         if self._rows:
-            parts.append(quantity(self._rows, "rows"))
+            parts.append(format_quantity(self._rows, "rows"))
         pace, unit = (self._rows, "rows") if self._rows else (self._count, self._unit)
         if pace and seconds >= 0.1:
-            parts.append(f"{quantity(pace / seconds, unit)}/s")
+            parts.append(f"{format_quantity(pace / seconds, unit)}/s")
         self._out.write(f"{self._name}{end}: {', '.join([*parts, f'{seconds:.1f} s'])}\n")
         self._out.flush()
 
 
-class Bars:
-    """A bar a phase on a terminal: what is done, how fast, how long it will take."""
+class ProgressBars:
+    """Shows a bar per phase on a terminal: how much, how fast, how long it will take."""
 
     def __init__(self, bars: Bar) -> None:
         self._bars = bars
         self._task: TaskID | None = None
 
-    def phase(self, name: str, total: int | None, unit: str) -> None:
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
         """Begin a bar."""
         self._task = self._bars.add_task(name, total=total, unit=unit, rows=0)
 
@@ -88,8 +88,8 @@ class Bars:
             task = self._bars.tasks[self._bars.task_ids.index(self._task)]
             self._bars.update(self._task, advance=amount, rows=task.fields["rows"] + rows)
 
-    def done(self) -> None:
-        """Leave the bar full."""
+    def end_phase(self) -> None:
+        """Fill the bar and leave it."""
         if self._task is not None:
             task = self._bars.tasks[self._bars.task_ids.index(self._task)]
             whole = task.completed or 1
@@ -97,25 +97,25 @@ class Bars:
             self._task = None
 
 
-class _Amounts(ProgressColumn):
-    """Done, of how much, at which rate."""
+class _AmountColumn(ProgressColumn):
+    """The amount, the total and the rate."""
 
     def render(self, task: Task) -> Text:
-        """For rich."""
+        """The text that rich shows."""
         if task.fields.get("empty"):
             return Text("")
         count, unit = task.completed, str(task.fields["unit"])
-        of = f" of {quantity(task.total, unit)}" if task.total and not task.finished else ""
-        if task.fields["rows"]:  # the bar tells how much of the bytes is done
-            count, unit, of = task.fields["rows"], "rows", ""
-        parts = [quantity(count, unit) + of]
+        total = f" of {format_quantity(task.total, unit)}" if task.total and not task.finished else ""
+        if task.fields["rows"]:  # the bar itself shows the share of bytes
+            count, unit, total = task.fields["rows"], "rows", ""
+        parts = [format_quantity(count, unit) + total]
         seconds = task.finished_time or task.elapsed or 0.0
         if seconds >= 0.1 and count:
-            parts.append(f"{quantity(count / seconds, unit)}/s")
+            parts.append(f"{format_quantity(count / seconds, unit)}/s")
         return Text("  ".join(parts))
 
 
-def quantity(count: float, unit: str) -> str:
+def format_quantity(count: float, unit: str) -> str:
     """``count`` as people read it: 1,234,567 rows, 1.2 GiB."""
     if unit != "bytes":
         return f"{count:,.0f} {unit}"
@@ -128,21 +128,21 @@ def quantity(count: float, unit: str) -> str:
 
 
 @contextmanager
-def shown(style: Literal["auto", "rich", "plain", "none"] | str) -> Iterator[Progress]:
-    """What shows a build's progress in ``style``; auto is rich on a terminal and plain otherwise."""
+def open_progress(style: Literal["auto", "rich", "plain", "none"] | str) -> Iterator[Progress]:
+    """The progress display of this ``style``; auto is rich on a terminal and plain elsewhere."""
     if style == "none":
-        yield Silent()
+        yield SilentProgress()
     elif style == "rich" or (style == "auto" and sys.stderr.isatty()):
         console = Console(stderr=True, force_terminal=True if style == "rich" else None)
         columns = (
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description:<10}"),
             BarColumn(20),
-            _Amounts(table_column=Column(no_wrap=True)),
+            _AmountColumn(table_column=Column(no_wrap=True)),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
         with Bar(*columns, console=console) as bars:
-            yield Bars(bars)
+            yield ProgressBars(bars)
     else:
-        yield Lines(sys.stderr)
+        yield ProgressLines(sys.stderr)

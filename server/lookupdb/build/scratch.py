@@ -1,4 +1,4 @@
-"""The folder a build works in. It goes when the build ends, and when the build was killed, with the next one."""
+"""The folder that a build works in. The build removes it at its end; the next build removes that of a killed one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from lookupdb import disk
 from lookupdb.errors import NotEnoughRoom
 from lookupdb.store.locks import try_lock, unlock
 
@@ -18,12 +19,12 @@ _PREFIX: Final = "lookupdb-build-"
 
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """A new folder under ``base``, readable by this user only. Raises NotEnoughRoom when it cannot be made."""
+    """A new folder under ``base``, readable by this user only. Raises NotEnoughRoom if it cannot be made."""
     path = base / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
     lock_file = path.with_suffix(".lock")
     try:
         base.mkdir(parents=True, exist_ok=True)
-        _clear_dead(base)
+        _remove_abandoned(base)
         lock = try_lock(lock_file)
         path.mkdir(mode=0o700)
     except OSError as error:
@@ -38,8 +39,8 @@ def scratch_folder(base: Path) -> Iterator[Path]:
             unlock(lock_file, lock)
 
 
-def _clear_dead(base: Path) -> None:
-    """Remove the folders whose builders are gone; those of other users are left to them."""
+def _remove_abandoned(base: Path) -> None:
+    """Remove the folders of dead builders, but not those of other users."""
     for lock_file in base.glob(f"{_PREFIX}*.lock"):
         with suppress(OSError):
             if lock_file.lstat().st_uid != os.geteuid():
@@ -48,3 +49,17 @@ def _clear_dead(base: Path) -> None:
             if lock is not None:
                 shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
                 unlock(lock_file, lock)
+
+
+@contextmanager
+def scratch_errors(folder: Path) -> Iterator[None]:
+    """Turn "no space left" into a NotEnoughRoom that names ``folder``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in disk.DISK_FULL_ERRNOS:
+            raise
+        raise NotEnoughRoom(
+            f"no room left in the scratch folder {folder}: {error.strerror}",
+            hint="a build needs about twice its uncompressed source there; give a larger folder with --scratch",
+        ) from error

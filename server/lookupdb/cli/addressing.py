@@ -14,9 +14,9 @@ from lookupdb.cli.options import option
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION
 from lookupdb.spec import LOCAL
-from lookupdb.store import Address, Dataset
+from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store import stored_generation as generations
-from lookupdb.store.stored_generation import in_folder, in_store
+from lookupdb.store.stored_generation import find_in_folder, find_in_store
 
 DEFAULT_STORE: Final = ".lookupdb/store"
 
@@ -65,20 +65,20 @@ class Place:
     cluster_id: str
     dataset: str | None
 
-    def find(self, target: str) -> generations.Generation:
+    def find(self, target: str) -> generations.StoredGeneration:
         """The generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
         if GENERATION.fullmatch(target):
-            return in_store(self._dataset(), target)
+            return find_in_store(self._dataset(), target)
         folder = Path(target)
         if (folder / FILE_NAME).is_file() or folder.is_dir():
-            return in_folder(folder)
+            return find_in_folder(folder)
         raise UsageError(
             f"{target} is neither a folder nor a generation's name",
             hint="give the folder of a generation, or gN with --store and --dataset",
         )
 
-    def _dataset(self) -> Dataset:
-        opened = store.open(self.store_url, self.cluster_id)
+    def _dataset(self) -> StoredDataset:
+        opened = store.open_store(self.store_url, self.cluster_id)
         addresses = opened.addresses()
         found = [address for address in addresses if self._fits(address)]
         names = ", ".join(f"{address} ({address.uid})" for address in addresses) or "none"
@@ -88,7 +88,7 @@ class Place:
             raise StoreError(f"{self.store_url} has no dataset {self.dataset or ''}".rstrip(), hint=f"it has: {names}")
         raise UsageError(f"{self.store_url} has several datasets: {names}", hint="choose one with --dataset")
 
-    def _fits(self, address: Address) -> bool:
+    def _fits(self, address: StoreAddress) -> bool:
         if self.dataset is None:
             return True
         namespace, _, name = self.dataset.rpartition("/")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from lookupdb import store
-from lookupdb.build import build_result, explain, pipeline, progress_display
+from lookupdb.build import build_report, explain, pipeline, progress_display
 from lookupdb.cli import ending
 from lookupdb.cli.addressing import Generation, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
@@ -58,7 +58,7 @@ from lookupdb.spec import DatasetSpec, read_manifest
 @option(
     "--threads",
     type=click.IntRange(1, 256),
-    default=pipeline.usable_cores,
+    default=pipeline.count_usable_cores,
     show_default="all cores",
     help="Cores to use.",
 )
@@ -121,16 +121,16 @@ def command(
     until the next generation is built.
     """
     began = time.monotonic()
-    chosen = pipeline.Options(**options, local_files=not no_local_files)
+    chosen = pipeline.BuildOptions(**options, local_files=not no_local_files)
     with _reported(termination_log, began) as told:
         spec = told.spec = read_manifest(file)
-        place = store.open(store_url, cluster_id)
+        place = store.open_store(store_url, cluster_id)
         if explains:
-            click.echo(explain.explain(spec, place, chosen))
+            click.echo(explain.explain_build(spec, place, chosen))
             return
         place.wait(store_wait)
-        with progress_display.shown(style) as progress:
-            result = pipeline.build(spec, place, chosen, progress)
+        with progress_display.open_progress(style) as progress:
+            result = pipeline.build_generation(spec, place, chosen, progress)
         told.result = result
 
 
@@ -138,7 +138,7 @@ class _Told:
     """What is known so far of how the build goes."""
 
     spec: DatasetSpec | None = None
-    result: build_result.Result | None = None
+    result: build_report.BuildReport | None = None
 
 
 @contextmanager
@@ -151,14 +151,14 @@ def _reported(termination_log: Path | None, began: float) -> Iterator[_Told]:
         if told.result:
             _tell(told.result, termination_log)
     except Exception as error:
-        _tell(build_result.failed(told.spec, error, time.monotonic() - began), termination_log)
+        _tell(build_report.failure_report(told.spec, error, time.monotonic() - began), termination_log)
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        _tell(build_result.interrupted(told.spec, code, time.monotonic() - began), termination_log)
+        _tell(build_report.interruption_report(told.spec, code, time.monotonic() - began), termination_log)
         raise
 
 
-def _tell(result: build_result.Result, termination_log: Path | None) -> None:
+def _tell(result: build_report.BuildReport, termination_log: Path | None) -> None:
     click.echo(result.to_json())
-    ending.write_termination_log(termination_log, result.to_json(build_result.MAX_BYTES))
+    ending.write_termination_log(termination_log, result.to_json(build_report.MAX_BYTES))

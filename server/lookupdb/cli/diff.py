@@ -13,8 +13,8 @@ import orjson
 
 from lookupdb.cli.addressing import Place, place_options
 from lookupdb.errors import UsageError
-from lookupdb.store.difference import Change, Difference, difference
-from lookupdb.store.stored_generation import Generation
+from lookupdb.store.difference import GenerationDifference, KeyChange, compare_generations
+from lookupdb.store.stored_generation import StoredGeneration
 
 _SHOWN_CHARACTERS: Final = 200
 
@@ -43,13 +43,13 @@ def command(before: str, after: str, as_json: bool, tells: bool, **place: Any) -
         old.shards(Path(scratch)) as old_shards,
         new.shards(Path(scratch)) as new_shards,
     ):
-        found = difference(old_shards, new_shards, (old.manifest.shards, new.manifest.shards))
+        found = compare_generations(old_shards, new_shards, (old.manifest.shards, new.manifest.shards))
     click.echo(_document(old, new, found) if as_json else "\n".join(_lines(old, new, found)))
-    if tells and found.any:
+    if tells and found.has_changes:
         sys.exit(1)
 
 
-def _lines(old: Generation, new: Generation, found: Difference) -> Iterator[str]:
+def _lines(old: StoredGeneration, new: StoredGeneration, found: GenerationDifference) -> Iterator[str]:
     yield f"before   {old.manifest.generation}, {old.manifest.totals.records:,} records, {old.where}"
     yield f"after    {new.manifest.generation}, {new.manifest.totals.records:,} records, {new.where}"
     if old.manifest.normalize != new.manifest.normalize:
@@ -67,7 +67,7 @@ def _lines(old: Generation, new: Generation, found: Difference) -> Iterator[str]
             yield f"    and {count - len(found.samples[kind]):,} more"
 
 
-def _document(old: Generation, new: Generation, found: Difference) -> bytes:
+def _document(old: StoredGeneration, new: StoredGeneration, found: GenerationDifference) -> bytes:
     document = {
         "before": {"generation": old.manifest.generation, "records": old.manifest.totals.records, "where": old.where},
         "after": {"generation": new.manifest.generation, "records": new.manifest.totals.records, "where": new.where},
@@ -80,7 +80,7 @@ def _document(old: Generation, new: Generation, found: Difference) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 
 
-def _sample(change: Change) -> dict[str, str | None]:
+def _sample(change: KeyChange) -> dict[str, str | None]:
     return {
         "key": _text(change.key),
         "before": None if change.before is None else _text(change.before),

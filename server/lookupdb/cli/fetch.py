@@ -12,8 +12,8 @@ from lookupdb.cli.addressing import Generation, cluster_option, store_option, st
 from lookupdb.cli.ending import termination_log, told
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.spec import LOCAL
-from lookupdb.store import Address
-from lookupdb.store.shard_fetch import PATIENCE_SECONDS, Fetch
+from lookupdb.store import StoreAddress
+from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
 
 
 @click.command()
@@ -61,9 +61,9 @@ def command(
     belongs to those who serve. Standard output gets the result, failures too, as one line of JSON.
     """
     with told(termination_log, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard) as result:
-        place = store.open(store_url, cluster_id)
+        place = store.open_store(store_url, cluster_id)
         place.wait(store_wait)
-        address = Address(cluster_id, namespace, dataset, uid)
-        fetched = Fetch(place.at(address), folder, rate=rate, patience=patience).run(generation, shard)
+        address = StoreAddress(cluster_id, namespace, dataset, uid)
+        fetched = ShardFetch(place.at(address), folder, rate=rate, patience=patience).run(generation, shard)
         verb = "fetched" if fetched.outcome == "fetched" else "found whole, and not fetched again"
         result.update(asdict(fetched), reason=fetched.outcome.capitalize(), message=f"{fetched.file}: {verb}")

@@ -11,14 +11,14 @@ from typing import Any, Final
 import click
 import orjson
 
-from lookupdb.build.progress_display import quantity
+from lookupdb.build.progress_display import format_quantity
 from lookupdb.cli.addressing import Place, place_options
 from lookupdb.manifest import Manifest
-from lookupdb.shardfile import Shard
-from lookupdb.store.dataset import verify
-from lookupdb.store.inspection import Figures, figures, sample
-from lookupdb.store.stored_generation import Generation, open_shard
-from lookupdb.wording import counted
+from lookupdb.shardfile import ShardReader
+from lookupdb.store.dataset import verify_shard_file
+from lookupdb.store.inspection import ShardFigures, measure_shards, sample_records
+from lookupdb.store.stored_generation import StoredGeneration, open_shard
+from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 100
 """Of a sampled value, in text; JSON has it whole."""
@@ -51,14 +51,14 @@ def command(target: str, verifies: bool, as_json: bool, **place: Any) -> None:
             _show(generation.manifest, shards, verified=verifies, as_json=as_json)
 
 
-def _verify(generation: Generation, scratch: Path) -> None:
+def _verify(generation: StoredGeneration, scratch: Path) -> None:
     for shard in generation.manifest.shards:
         with generation.file(shard, scratch) as path:
-            verify(path, shard)
+            verify_shard_file(path, shard)
 
 
-def _show(manifest: Manifest | None, shards: Sequence[Shard], *, verified: bool, as_json: bool) -> None:
-    total, records = figures(shards), sample(shards)
+def _show(manifest: Manifest | None, shards: Sequence[ShardReader], *, verified: bool, as_json: bool) -> None:
+    total, records = measure_shards(shards), sample_records(shards)
     if as_json:
         document = {
             "manifest": asdict(manifest) if manifest else None,
@@ -76,7 +76,7 @@ def _show(manifest: Manifest | None, shards: Sequence[Shard], *, verified: bool,
         click.echo(f"{'' if number else 'sample':<14} {_text(key)}  {_shortened(_text(value))}")
 
 
-def _of_file(shard: Shard) -> Iterator[tuple[str, str]]:
+def _of_file(shard: ShardReader) -> Iterator[tuple[str, str]]:
     meta = shard.meta
     yield "dataset", meta.dataset
     yield "shard", f"{meta.shard} of {meta.shards}"
@@ -89,34 +89,37 @@ def _of_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, s
     built = f"built {manifest.built_at} in {manifest.seconds:.1f} s by lookupdb {manifest.lookupdb}"
     yield "generation", f"{manifest.generation}, {built}"
     size = sum(file.bytes for file in manifest.source)
-    yield "source files", f"{len(manifest.source)}, {quantity(size, 'bytes')}, fingerprint {manifest.fingerprint}"
+    yield (
+        "source files",
+        f"{len(manifest.source)}, {format_quantity(size, 'bytes')}, fingerprint {manifest.fingerprint}",
+    )
     for file in manifest.source[:_SHOWN_FILES]:
-        yield "", f"{file.url} ({quantity(file.bytes, 'bytes')})"
+        yield "", f"{file.url} ({format_quantity(file.bytes, 'bytes')})"
     steps = f", then {', '.join(manifest.normalize)}" if manifest.normalize else ""
     columns = f" {manifest.separator} ".join(manifest.key_columns)
     yield "key", (columns or "names of members") + steps
     yield "value", f"{manifest.value_format}, {manifest.compression}"
     for name, rows in (("rejected", manifest.rejected), ("duplicates", manifest.duplicates)):
-        yield name, counted(rows.count, "row")
+        yield name, format_count(rows.count, "row")
         for one in rows.samples[:3]:
             yield "", f"row {one.row} of {one.file}: {one.reason}"
     checked = ", checksums verified" if verified else ""
     yield "shards", f"{len(manifest.shards)}{checked}"
     for shard in manifest.shards[:_SHOWN_FILES]:
-        size_text = quantity(shard.bytes, "bytes")
-        yield "", f"{shard.file}  {counted(shard.records, 'record')}  {size_text}  sha256 {shard.sha256[:16]}…"
+        size_text = format_quantity(shard.bytes, "bytes")
+        yield "", f"{shard.file}  {format_count(shard.records, 'record')}  {size_text}  sha256 {shard.sha256[:16]}…"
     if len(manifest.shards) > _SHOWN_FILES:
         yield "", f"and {len(manifest.shards) - _SHOWN_FILES} more"
 
 
-def _of_figures(total: Figures) -> Iterator[tuple[str, str]]:
-    yield "records", f"{total.records:,} in {quantity(total.file_bytes, 'bytes')}"
+def _of_figures(total: ShardFigures) -> Iterator[tuple[str, str]]:
+    yield "records", f"{total.records:,} in {format_quantity(total.file_bytes, 'bytes')}"
     sizes = {"key": total.key_bytes, "value": total.value_bytes, "stored": total.stored_bytes, "file": total.file_bytes}
-    yield "bytes/record", ", ".join(f"{name} {total.a_record(size):.1f}" for name, size in sizes.items())
-    dictionary = quantity(total.dictionary_bytes, "bytes") if total.dictionary_bytes else "none"
+    yield "bytes/record", ", ".join(f"{name} {total.per_record(size):.1f}" for name, size in sizes.items())
+    dictionary = format_quantity(total.dictionary_bytes, "bytes") if total.dictionary_bytes else "none"
     yield "compression", f"stored : value = {total.compression:.3f}, dictionary {dictionary}"
     share = 100 * total.overflow_waste_bytes / total.file_bytes if total.file_bytes else 0.0
-    wasted = f"{quantity(total.overflow_waste_bytes, 'bytes')} of them empty, {share:.1f} % of the files"
+    wasted = f"{format_quantity(total.overflow_waste_bytes, 'bytes')} of them empty, {share:.1f} % of the files"
     yield "overflow pages", f"{total.overflow_pages:,}" + (f", {wasted}" if total.overflow_pages else "")
 
 

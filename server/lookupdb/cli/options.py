@@ -76,7 +76,7 @@ def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
 
 
 def _log_format(_ctx: click.Context, _param: click.Parameter, value: str) -> None:
-    logs.configure(value)
+    logs.configure_logging(value)
 
 
 log_format = option(

@@ -15,7 +15,7 @@ from lookupdb import store
 from lookupdb.cli.addressing import store_option
 from lookupdb.cli.options import log_format, option
 from lookupdb.errors import StoreError
-from lookupdb.naming import camel
+from lookupdb.naming import to_camel_case
 from lookupdb.store import live_datasets
 from lookupdb.store.sweep import Sweep
 
@@ -86,17 +86,17 @@ def command(
     than --max-age, is refused. Standard output gets a line for each thing removed, and then the sums as one line of
     JSON.
     """
-    cluster_id = cluster_id or live_datasets.cluster_of(living_list)
-    place = store.open(store_url, cluster_id)
+    cluster_id = cluster_id or live_datasets.read_cluster(living_list)
+    place = store.open_store(store_url, cluster_id)
     now = time.time()
     live_datasets.check_age(living_list, now, max_age)
-    sweep = Sweep(live_datasets.read(living_list, cluster_id), grace=grace, now=now, dry=dry_run)
-    spanned = live_datasets.namespaces_of(living_list)
+    sweep = Sweep(live_datasets.read_live_datasets(living_list, cluster_id), grace=grace, now=now, dry=dry_run)
+    spanned = live_datasets.read_namespaces(living_list)
     found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
     for sentence in sweep.run(place.at(address) for address in found):
         click.echo(f"would have: {sentence}" if dry_run else sentence)
     summary = sweep.summary
-    members = {camel(name): value for name, value in asdict(summary).items()}
+    members = {to_camel_case(name): value for name, value in asdict(summary).items()}
     click.echo(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))
     if summary.problems:
         more = f" (and {len(summary.problems) - 1} more)" if len(summary.problems) > 1 else ""

@@ -15,7 +15,7 @@ from lookupdb.build import existing_generations
 from lookupdb.errors import LookupdbError
 from lookupdb.local.environment import BUILDER, environment
 from lookupdb.spec import DatasetSpec
-from lookupdb.store import Dataset
+from lookupdb.store import StoredDataset
 
 
 class BuildFailed(LookupdbError):
@@ -50,11 +50,15 @@ class Wish:
         return ["build", *(str(word) for flag, value in given.items() if value is not None for word in (flag, value))]
 
 
-def reusable(dataset: Dataset, spec: DatasetSpec) -> str | None:
+def reusable(dataset: StoredDataset, spec: DatasetSpec) -> str | None:
     """The newest whole generation that was built to this very spec, whatever the source has become since."""
     content = spec.content_hash()
     return next(
-        (manifest.generation for manifest in existing_generations.readable(dataset) if manifest.content == content),
+        (
+            manifest.generation
+            for manifest in existing_generations.readable_manifests(dataset)
+            if manifest.content == content
+        ),
         None,
     )
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import orjson
 
 from lookupdb.errors import LookupFailed, Unavailable, UsageError
-from lookupdb.network import describe_socket_failure, without_secrets
+from lookupdb.network import describe_socket_failure, strip_secrets
 
 TIMEOUT_SECONDS: Final = 30.0
 BATCH: Final = 500
@@ -100,7 +100,7 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
     except (OSError, ValueError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         why = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
-        raise Unavailable(f"no answer from {without_secrets(url)}: {why}") from error
+        raise Unavailable(f"no answer from {strip_secrets(url)}: {why}") from error
 
 
 def _refusal(error: urllib.error.HTTPError) -> LookupFailed:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from lookupdb import store
-from lookupdb.build.source.listing import fingerprint, resolve
+from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.child import ChildFailed
@@ -25,7 +25,7 @@ from lookupdb.local.router import HOST, CutoverFailed, Router
 from lookupdb.local.state import DATA, DEFAULT_NAMESPACE, run_directory, state_file, the_only_one, write_state
 from lookupdb.runtime import listeners
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
-from lookupdb.wording import counted
+from lookupdb.wording import format_count
 
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
@@ -73,7 +73,7 @@ class Up:
         self._directory, self._state_file = run_directory(*where), state_file(*where)
         store_url = str((options.data / "store").absolute())
         self._wish = builds.Wish(options.manifest, store_url, options.memory_limit, options.volume)
-        self._dataset = store.open(store_url, cluster=LOCAL).dataset(self._spec)
+        self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(self._spec)
         self._router = Router(self._spec, options.port, self._directory, self._write_state)
         self._rollout: Rollout | None = None
         self._rollouts = 0
@@ -146,8 +146,8 @@ class Up:
         await rollout.start()
         totals = manifest.totals
         self._say(
-            f"{spec.name}: {generation} is loaded: {counted(totals.records, 'record')} in "
-            f"{counted(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
+            f"{spec.name}: {generation} is loaded: {format_count(totals.records, 'record')} in "
+            f"{format_count(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
         )
         return rollout
 
@@ -202,12 +202,12 @@ class Up:
         """What manifest and source ask for as they are now, None when they cannot be read."""
         try:
             spec = self._reread()
-            objects = await asyncio.to_thread(resolve, spec, volume=self._options.volume)
+            objects = await asyncio.to_thread(resolve_source, spec, volume=self._options.volume)
         except LookupdbError as error:
             self._complain(f"{NOT_REBUILT}: {error}")
             return None
         self._recover()
-        found = fingerprint(objects)
+        found = source_fingerprint(objects)
         if found is None:  # to fetch it at every look would be too much to ask of its server
             self._complain("its source's changes are not watched: its server tells neither ETag nor Last-Modified")
         return Wanted(spec.content_hash(), found or self._served().fingerprint, spec.replicas, spec.serving_workers)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lookupdb.keys import InvalidKey, shard_of, shards_of
+from lookupdb.keys import InvalidKey, shard_number, shard_numbers
 from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.limits import Limits
@@ -82,7 +82,7 @@ class Lookups:
             waiter.unavailable(OVERLOADED)
             return
         shards = chosen.shards
-        shard = shards[shard_of(encoded, len(shards))]
+        shard = shards[shard_number(encoded, len(shards))]
         ask = One(encoded, waiter, chosen, shard, self._now())
         shard.ask(ask)
         if not ask.done:
@@ -140,7 +140,7 @@ class Lookups:
         shards, now = generation.shards, self._now()
         encoded, positions = self._encode(keys, generation)
         found: defaultdict[int, tuple[list[bytes], list[int]]] = defaultdict(lambda: ([], []))
-        for key, position, number in zip(encoded, positions, shards_of(encoded, len(shards)), strict=True):
+        for key, position, number in zip(encoded, positions, shard_numbers(encoded, len(shards)), strict=True):
             part_keys, part_positions = found[number]
             part_keys.append(key)
             part_positions.append(position)

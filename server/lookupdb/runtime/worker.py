@@ -107,7 +107,7 @@ def run(main: Callable[[Boot], None]) -> None:
     """
     boot = Boot.read(int(sys.argv[1]))
     die_with(boot.alive_fd)
-    logs.configure(boot.log_format)
+    logs.configure_logging(boot.log_format)
     try:
         main(boot)
     except LookupdbError as error:

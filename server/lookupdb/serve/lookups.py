@@ -15,7 +15,7 @@ from zstandard import ZstdError
 
 from lookupdb.serve import counted
 from lookupdb.serve.damage import DAMAGED, DamageReport
-from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED, DamagedValue, Shard, expand, is_framed
+from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED, DamagedValue, ShardReader, expand, is_framed
 
 CHUNK_BYTES: Final = 64 << 10
 """Of replies to a batch: more are made when these have been sent."""
@@ -32,7 +32,7 @@ SUSPECT: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, MemoryError)
 class Lookups:
     """What a worker reads of its shard, counted in ``slot``."""
 
-    def __init__(self, shard: Shard, slot: memoryview) -> None:
+    def __init__(self, shard: ShardReader, slot: memoryview) -> None:
         self._shard = shard
         self._slot = slot
         self._damage = DamageReport(shard.path, slot)

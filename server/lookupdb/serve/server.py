@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import shardfile
-from lookupdb.keys import UNICODE_VERSION, normalizes_alike
+from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import Manifest
 from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.counters import Counters
@@ -74,7 +74,7 @@ def service(served: Served, settings: Settings) -> Service:
 
 def _compare_tables(manifest: Manifest) -> None:
     """Warn when keys were normalised by other character tables than this lookupdb, and likely its router, has."""
-    if not normalizes_alike(manifest.normalize, manifest.unicode):
+    if not has_same_normalization(manifest.normalize, manifest.unicode):
         log.warning(
             "keys were normalised by another version of Unicode: those that hold characters of the newer one only may "
             "not be found; build the dataset again, which a refresh does",

@@ -12,7 +12,7 @@ from lookupdb.serve.budget import Budget
 from lookupdb.serve.limits import Limits
 from lookupdb.serve.lookups import Lookups
 from lookupdb.serve.resp import NIL
-from lookupdb.shardfile import Shard
+from lookupdb.shardfile import ShardReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Identity:
 class Host:
     """One worker, as its connections see it."""
 
-    shard: Shard
+    shard: ShardReader
     identity: Identity
     limits: Limits
     slot: memoryview

@@ -75,7 +75,7 @@ def _in_directory(directory: Path, manifest: Manifest, shards: int, shard: int |
     if number >= shards:
         raise UsageError(f"there is no shard {number} in {directory}: it holds 0 to {shards - 1}")
     entry = manifest.shards[number]
-    if shardfile.attempt_of(entry.file, number, shards) is None:
+    if shardfile.parse_attempt(entry.file, number, shards) is None:
         raise CorruptFile(f"{directory / FILE_NAME}: shard {number} is called {entry.file!r}")
     return Served(directory / entry.file, manifest, number)
 

@@ -20,7 +20,7 @@ from lookupdb.runtime.worker import BEAT_SECONDS, Boot, run
 from lookupdb.serve.limits import Limits
 from lookupdb.serve.loop import Loop
 from lookupdb.serve.session import Host, Identity
-from lookupdb.shardfile import Shard
+from lookupdb.shardfile import ShardReader
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +89,9 @@ def _host(boot: Boot, listener: socket.socket) -> Host:
     )
 
 
-def _open(path: Path, identity: Identity, dictionary_bytes: int) -> Shard:
+def _open(path: Path, identity: Identity, dictionary_bytes: int) -> ShardReader:
     """The shard, which must say of itself what the manifest says of it."""
-    shard = Shard(path)
+    shard = ShardReader(path)
     meta = shard.meta
     for name, expected, found in (
         ("dataset", identity.dataset, meta.dataset),

@@ -20,12 +20,12 @@ from urllib.parse import unquote, urlsplit
 from lookupdb.errors import UsageError
 from lookupdb.spec import LOCAL, DatasetSpec
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import ObjectDataset
-from lookupdb.store.dataset import Claim, Dataset
-from lookupdb.store.directory import DirectoryDataset, directory_addresses
-from lookupdb.store.layout import Address, checked_cluster
+from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.dataset import BuildClaim, StoredDataset
+from lookupdb.store.directory import DirectoryDataset, list_addresses
+from lookupdb.store.layout import StoreAddress, check_cluster_id
 
-__all__ = ["Address", "Claim", "Dataset", "Store", "open"]
+__all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 
 _OBJECT_SCHEMES: Final = ("s3", "gs", "az")
 
@@ -38,15 +38,15 @@ class Store:
         self.cluster = cluster
         self._place = place
 
-    def dataset(self, spec: DatasetSpec) -> Dataset:
+    def dataset(self, spec: DatasetSpec) -> StoredDataset:
         """The generations of the dataset that ``spec`` describes; there need not be any yet."""
-        return self.at(Address(self.cluster, spec.namespace, spec.name, spec.uid))
+        return self.at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))
 
-    def at(self, address: Address) -> Dataset:
+    def at(self, address: StoreAddress) -> StoredDataset:
         """The generations of the dataset at ``address``."""
         if isinstance(self._place, Path):
             return DirectoryDataset(self._place, address)
-        return ObjectDataset(self._place, address)
+        return BucketDataset(self._place, address)
 
     def wait(self, seconds: float) -> None:
         """Return once a store that is a bucket answers anything at all, as one that is being installed does not yet.
@@ -56,33 +56,33 @@ class Store:
         if not isinstance(self._place, Path):
             self._place.wait(seconds)
 
-    def addresses(self) -> tuple[Address, ...]:
+    def addresses(self) -> tuple[StoreAddress, ...]:
         """Every dataset of this cluster that the store holds anything of. Raises StoreError."""
         if isinstance(self._place, Path):
-            return directory_addresses(self._place, self.cluster)
+            return list_addresses(self._place, self.cluster)
         return self._place.addresses(self.cluster)
 
 
-def open(url: str, cluster: str = LOCAL) -> Store:
+def open_store(url: str, cluster: str = LOCAL) -> Store:
     """The store at ``url``: a directory's path, or a file://, s3://, gs:// or az:// URL.
 
     Nothing is read or created yet. Buckets take credentials and endpoints from the environment: LOOKUPDB_STORE_AWS_…
     and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). Raises UsageError for a URL that cannot be used.
     """
-    checked_cluster(cluster)
+    check_cluster_id(cluster)
     try:
         parts = urlsplit(url if "://" in url else "")
     except ValueError as error:
-        raise _no_store(url) from error
+        raise _bad_url_error(url) from error
     if parts.scheme in _OBJECT_SCHEMES and parts.netloc:
         return Store(url, cluster, Bucket(url))
     if parts.scheme not in ("", "file") or not url:
-        raise _no_store(url)
+        raise _bad_url_error(url)
     path = unquote(parts.path) if parts.scheme else url
     return Store(url, cluster, Path(os.path.abspath(path)))  # noqa: PTH100 - resolve() would follow links
 
 
-def _no_store(url: str) -> UsageError:
+def _bad_url_error(url: str) -> UsageError:
     return UsageError(
         f"{url!r} is not a store", hint="give a directory, or a URL: file:///folder, or s3://, gs:// or az://bucket"
     )

@@ -18,9 +18,9 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
-from lookupdb.network import describe_failure, is_unreachable, without_secrets
+from lookupdb.network import describe_failure, is_unreachable, strip_secrets
 from lookupdb.store import credentials
-from lookupdb.store.layout import Address
+from lookupdb.store.layout import StoreAddress
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ Version = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ObjectState:
     """What an object is after an attempt to put it; ``body`` is None when there is no such object."""
 
     body: bytes | None
@@ -72,17 +72,17 @@ class Bucket:
         self.heartbeat = heartbeat
         self.lease = lease
         self.patience = patience
-        self._where = self.url
+        self._label = self.url
         self.store: Any = self._client(_CLIENT, retries)
 
     def _client(self, options: Mapping[str, Any], retries: int) -> Any:
-        with self.errors("use"):
+        with self.translate_errors("use"):
             scheme = self.url.partition("://")[0]
-            with credentials.of_the_store(scheme) as variables:
+            with credentials.store_environment(scheme) as variables:
                 # Options given here displace those that obstore would take from the environment.
-                client = {**options, "allow_http": credentials.may_be_http(scheme, variables)}
-                if endpoint := credentials.endpoint(scheme, variables):
-                    self._where = f"{self.url} at {without_secrets(endpoint)}"
+                client = {**options, "allow_http": credentials.allows_http(scheme, variables)}
+                if endpoint := credentials.find_endpoint(scheme, variables):
+                    self._label = f"{self.url} at {strip_secrets(endpoint)}"
                 return obstore.store.from_url(  # type: ignore[call-overload]
                     self.url,
                     client_options=client,
@@ -94,17 +94,17 @@ class Bucket:
                 )
 
     @contextmanager
-    def errors(self, doing: str) -> Iterator[None]:
+    def translate_errors(self, action: str) -> Iterator[None]:
         """Turn what obstore says into the error a user can act on."""
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            raise self.error(doing, error) from error
+            raise self.error(action, error) from error
 
-    def error(self, doing: str, error: Exception) -> StoreError:
-        """What it means that ``error`` came of ``doing`` something to this bucket."""
-        message = f"cannot {doing} {self._where}"
-        if _is_denial(error):
+    def error(self, action: str, error: Exception) -> StoreError:
+        """What it means that ``error`` came of ``action`` something to this bucket."""
+        message = f"cannot {action} {self._label}"
+        if _is_denied(error):
             return StoreDenied(
                 f"{message}: access denied: {describe_failure(error)}",
                 hint="check the store's credentials and what they may do",
@@ -120,33 +120,33 @@ class Bucket:
         """Return once the store answers anything at all. Raises StoreUnreachable when it has not for ``seconds``."""
         probe = self._client(_PROBE_CLIENT, 0)
         began = time.monotonic()
-        is_said = False
+        is_logged = False
         while True:
             try:
                 obstore.head(probe, _PROBE)
             except (BaseError, OSError, ValueError) as error:
                 if not is_unreachable(error):
                     return
-                absent = self.error("reach", error)
+                failure = self.error("reach", error)
             else:
                 return
             if time.monotonic() - began + _PROBE_SECONDS > seconds:
-                raise absent
-            if not is_said:
-                is_said = True
-                log.warning("waiting for the store: %s", absent.message, extra={"atMostSeconds": seconds})
+                raise failure
+            if not is_logged:
+                is_logged = True
+                log.warning("waiting for the store: %s", failure.message, extra={"atMostSeconds": seconds})
             time.sleep(_PROBE_SECONDS)
 
-    def read(self, path: str) -> Standing:
+    def read(self, path: str) -> ObjectState:
         """The object at ``path`` as it stands. Raises StoreError when that cannot be told."""
-        with self.errors("read"):
+        with self.translate_errors("read"):
             try:
                 result = obstore.get(self.store, path)
-                return Standing(bytes(result.bytes()), version_of(result.meta))
+                return ObjectState(bytes(result.bytes()), version_of(result.meta))
             except FileNotFoundError:
-                return Standing(None, {})
+                return ObjectState(None, {})
 
-    def put_if(self, path: str, body: bytes, mode: Any) -> Standing:
+    def put_if(self, path: str, body: bytes, mode: Any) -> ObjectState:
         """Put ``body`` at ``path`` on a condition ("create", or the version that is to be replaced), and return what
         stands there then: ``body`` exactly when the put took effect, even if an error was the answer.
 
@@ -155,14 +155,14 @@ class Bucket:
         """
         try:
             result = obstore.put(self.store, path, body, mode=mode, use_multipart=False)
-            return Standing(body, version_of(result))
+            return ObjectState(body, version_of(result))
         except (BaseError, OSError, ValueError) as error:
             standing = self.read(path)
-            return Standing(standing.body, standing.version, self.error("write to", error))
+            return ObjectState(standing.body, standing.version, self.error("write to", error))
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete what is there of ``paths``, in as few requests as the store allows. Raises StoreError."""
-        with self.errors("remove objects from"):
+        with self.translate_errors("remove objects from"):
             try:
                 obstore.delete(self.store, paths)
             except FileNotFoundError:  # not every store passes over what is not there
@@ -172,13 +172,13 @@ class Bucket:
 
     def folders(self, path: str) -> list[str]:
         """The names directly under ``path`` that have something under them."""
-        with self.errors("list"):
+        with self.translate_errors("list"):
             prefixes = obstore.list_with_delimiter(self.store, path)["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes]
 
     def files(self, path: str) -> dict[str, dict[str, Any]]:
         """Every object under ``path``, by its name relative to it, with what the store tells of it."""
-        with self.errors("list"):
+        with self.translate_errors("list"):
             entries: Iterator[Any] = (entry for page in obstore.list(self.store, path) for entry in page)
             return {entry["path"].removeprefix(path + "/"): entry for entry in entries}
 
@@ -190,22 +190,22 @@ class Bucket:
             found.setdefault(folder, {})[file] = entry
         return found
 
-    def addresses(self, cluster: str) -> tuple[Address, ...]:
+    def addresses(self, cluster: str) -> tuple[StoreAddress, ...]:
         """Every dataset of ``cluster``, by path."""
         found = (
-            Address.parse(cluster, namespace, folder)
+            StoreAddress.parse(cluster, namespace, folder)
             for namespace in sorted(self.folders(cluster))
             for folder in sorted(self.folders(f"{cluster}/{namespace}"))
         )
         return tuple(address for address in found if address)
 
 
-def version_of(known: Mapping[str, Any]) -> Version:
+def version_of(entry: Mapping[str, Any]) -> Version:
     """The version in what the store tells of an object."""
-    return {name: known[name] for name in ("e_tag", "version") if known[name] is not None}
+    return {name: entry[name] for name in ("e_tag", "version") if entry[name] is not None}
 
 
-def _is_denial(error: Exception) -> bool:
+def _is_denied(error: Exception) -> bool:
     """Of a request that lists, obstore tells the status in its text only."""
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return True

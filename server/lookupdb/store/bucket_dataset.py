@@ -13,23 +13,29 @@ import obstore
 from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.bucket import PART_BYTES, Bucket, Version, version_of
-from lookupdb.store.dataset import Claim, Dataset, in_order, missing_files, verify
+from lookupdb.store.dataset import (
+    BuildClaim,
+    StoredDataset,
+    describe_missing_files,
+    sort_generations,
+    verify_shard_file,
+)
 from lookupdb.store.directory import store_errors
-from lookupdb.store.layout import Address, checked_generation, is_generation, parse_manifest
-from lookupdb.store.lease import CLAIM, Decided, Lease
-from lookupdb.store.publication import ObjectClaim, complete_for_another
+from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
+from lookupdb.store.lease import CLAIM, Lease, PublicationDecided
+from lookupdb.store.publication import BucketClaim, complete_abandoned_publication
 
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-Files = Mapping[str, dict[str, Any]]
+ObjectListing = Mapping[str, dict[str, Any]]
 """Name → what the store tells of the object."""
 
 
-class ObjectDataset(Dataset):
+class BucketDataset(StoredDataset):
     """One dataset's objects."""
 
-    def __init__(self, bucket: Bucket, address: Address) -> None:
+    def __init__(self, bucket: Bucket, address: StoreAddress) -> None:
         self.bucket = bucket
         self.address = address
         self.url = f"{bucket.url}/{address.path}"
@@ -39,22 +45,24 @@ class ObjectDataset(Dataset):
     def generations(self) -> tuple[str, ...]:
         """Takes one listing, and a GET for each manifest.json that was not read before."""
         found = self.bucket.entries(self.address.path)
-        return tuple(generation for generation in _published(found) if self._is_whole(generation, found[generation]))
+        return tuple(
+            generation for generation in _published_generations(found) if self._is_whole(generation, found[generation])
+        )
 
-    def published(self) -> tuple[str, ...]:
+    def published_generations(self) -> tuple[str, ...]:
         """Takes one listing."""
-        return _published(self.bucket.entries(self.address.path))
+        return _published_generations(self.bucket.entries(self.address.path))
 
-    def _is_whole(self, generation: str, files: Files) -> bool:
+    def _is_whole(self, generation: str, files: ObjectListing) -> bool:
         try:
-            manifest = self._known_manifest(generation, version_of(files[FILE_NAME]))
+            manifest = self._cached_manifest(generation, version_of(files[FILE_NAME]))
         except (CorruptFile, GenerationMissing):  # missing: removed since it was listed
             return False
-        return not missing_files(manifest, _sizes(files))
+        return not describe_missing_files(manifest, _object_sizes(files))
 
-    def _known_manifest(self, generation: str, version: Version) -> Manifest:
-        known = self._manifests.get(generation)
-        return known[1] if known and version and known[0] == version else self.manifest(generation)
+    def _cached_manifest(self, generation: str, version: Version) -> Manifest:
+        cached = self._manifests.get(generation)
+        return cached[1] if cached and version and cached[0] == version else self.manifest(generation)
 
     def manifest(self, generation: str) -> Manifest:
         """Gets manifest.json."""
@@ -62,16 +70,16 @@ class ObjectDataset(Dataset):
         standing = self.bucket.read(path)
         if standing.body is None:
             self._manifests.pop(generation, None)
-            raise self._missing(generation)
+            raise self._missing_generation_error(generation)
         manifest = parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
         self._manifests[generation] = (standing.version, manifest)
         return manifest
 
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
-        return missing_files(manifest, _sizes(self.bucket.files(self._prefix(manifest.generation))))
+        return describe_missing_files(manifest, _object_sizes(self.bucket.files(self._prefix(manifest.generation))))
 
     def _prefix(self, generation: str) -> str:
-        return f"{self.address.path}/{checked_generation(generation)}"
+        return f"{self.address.path}/{check_generation(generation)}"
 
     def next_generation(self) -> str:
         """One more than the highest name with any object, a claim included."""
@@ -94,7 +102,7 @@ class ObjectDataset(Dataset):
             with store_errors(doing), target.open("wb") as file:
                 for chunk in self.read(generation, shard):
                     file.write(chunk)
-            verify(target, shard)
+            verify_shard_file(target, shard)
             yield target
         finally:
             target.unlink(missing_ok=True)
@@ -103,34 +111,34 @@ class ObjectDataset(Dataset):
         """As the bucket sends it. Raises CorruptFile when a generation that is published lacks the shard."""
         path = f"{self._prefix(generation)}/{shard.file}"
         options: GetOptions = {"range": {"offset": start}} if start else {}
-        with self.bucket.errors("read"):
+        with self.bucket.translate_errors("read"):
             try:
                 stream = obstore.get(self.bucket.store, path, options=options).stream(min_chunk_size=PART_BYTES)
             except FileNotFoundError:
                 stream = None
         if stream is None:
-            raise self._loss(generation, shard)
+            raise self._lost_shard_error(generation, shard)
         while True:
-            with self.bucket.errors("read"):
+            with self.bucket.translate_errors("read"):
                 chunk = next(stream, None)
             if chunk is None:
                 return
             yield bytes(chunk)
 
-    def claim(self, generation: str, scratch: Path) -> Claim:
+    def claim(self, generation: str, scratch: Path) -> BuildClaim:
         """Puts the claim object; where there is one already, watches whether its builder lives."""
         prefix = self._prefix(generation)
         try:
             lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}")
-        except Decided as decided:
-            complete_for_another(self.bucket, prefix, decided.manifest)
-            raise self._refusal(generation) from None
+        except PublicationDecided as decided:
+            complete_abandoned_publication(self.bucket, prefix, decided.manifest)
+            raise self._claim_error(generation) from None
         try:
             files = self.bucket.files(prefix)
             if FILE_NAME in files:
-                raise self._refusal(generation)
+                raise self._claim_error(generation)
             self.bucket.delete([f"{prefix}/{name}" for name in files if name != CLAIM])
-            return ObjectClaim(self.bucket, prefix, lease, scratch)
+            return BucketClaim(self.bucket, prefix, lease, scratch)
         except BaseException:
             lease.remove()
             raise
@@ -143,7 +151,7 @@ class ObjectDataset(Dataset):
             self.bucket.delete([f"{prefix}/{FILE_NAME}"])
         self.bucket.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
 
-    def unfinished(self) -> dict[str, float]:
+    def unfinished_generations(self) -> dict[str, float]:
         """Those with objects but no manifest.json."""
         return {
             name: max(entry["last_modified"].timestamp() for entry in files.values())
@@ -151,7 +159,7 @@ class ObjectDataset(Dataset):
             if is_generation(name) and FILE_NAME not in files
         }
 
-    def note(self, name: str) -> bytes | None:
+    def read_note(self, name: str) -> bytes | None:
         """An object beside the generations' prefixes."""
         return self.bucket.read(f"{self.address.path}/{name}").body
 
@@ -161,7 +169,7 @@ class ObjectDataset(Dataset):
         if content is None:
             self.bucket.delete([path])
             return
-        with self.bucket.errors("write to"):
+        with self.bucket.translate_errors("write to"):
             obstore.put(self.bucket.store, path, content)
 
     def free_bytes(self) -> int | None:
@@ -169,9 +177,9 @@ class ObjectDataset(Dataset):
         return None
 
 
-def _published(found: Mapping[str, Files]) -> tuple[str, ...]:
-    return in_order({name for name, files in found.items() if is_generation(name) and FILE_NAME in files})
+def _published_generations(found: Mapping[str, ObjectListing]) -> tuple[str, ...]:
+    return sort_generations({name for name, files in found.items() if is_generation(name) and FILE_NAME in files})
 
 
-def _sizes(files: Files) -> dict[str, int]:
+def _object_sizes(files: ObjectListing) -> dict[str, int]:
     return {name: entry["size"] for name, entry in files.items()}

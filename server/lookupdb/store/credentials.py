@@ -18,10 +18,10 @@ PREFIX: Final = "LOOKUPDB_STORE_"
 _PROVIDERS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """Scheme of a bucket → how the variables begin that obstore reads for it."""
 
-_alone: Final = threading.Lock()
+_environment_lock: Final = threading.Lock()
 
 
-def variables_of(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
+def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
     """What the store is told: plain names, and their values."""
     provider = _PROVIDERS[scheme]
     own = {
@@ -33,35 +33,35 @@ def variables_of(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def of_the_store(scheme: str) -> Iterator[dict[str, str]]:
+def store_environment(scheme: str) -> Iterator[dict[str, str]]:
     """While the block runs, the environment is what the store is told: obstore begins with the environment whatever
     else it is given, and a session token of the source must not go with a key of the store. Yields the variables."""
     provider = _PROVIDERS[scheme]
-    wanted = variables_of(scheme, os.environ)
-    with _alone:
-        before = {name: value for name, value in os.environ.items() if name.startswith(provider)}
-        if before == wanted:
-            yield wanted
+    variables = store_variables(scheme, os.environ)
+    with _environment_lock:
+        saved = {name: value for name, value in os.environ.items() if name.startswith(provider)}
+        if saved == variables:
+            yield variables
             return
         try:
-            _replace(before, wanted)
-            yield wanted
+            _replace_variables(saved, variables)
+            yield variables
         finally:
-            _replace(wanted, before)
+            _replace_variables(variables, saved)
 
 
-def _replace(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
     for name in old:
         os.environ.pop(name, None)
     os.environ.update(new)
 
 
-def endpoint(scheme: str, variables: Mapping[str, str]) -> str | None:
+def find_endpoint(scheme: str, variables: Mapping[str, str]) -> str | None:
     """Where the bucket's server is, when it is not the provider's own."""
     names = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3", "STORAGE_ENDPOINT", "BASE_URL")
     return next((found for name in names if (found := variables.get(_PROVIDERS[scheme] + name))), None)
 
 
-def may_be_http(scheme: str, variables: Mapping[str, str]) -> bool:
+def allows_http(scheme: str, variables: Mapping[str, str]) -> bool:
     """Whether the bucket's endpoint may be plain http: for a store of one's own, on one's own network."""
     return variables.get(f"{_PROVIDERS[scheme]}ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")

@@ -12,12 +12,12 @@ from typing import Final, Self
 
 from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError
 from lookupdb.manifest import Manifest, ShardFile, generation_number
-from lookupdb.store.layout import Address, checked_generation
+from lookupdb.store.layout import StoreAddress, check_generation
 
 _CHUNK: Final = 1 << 20
 
 
-class Claim(ABC):
+class BuildClaim(ABC):
     """The sole right to build one generation. Leaving it without ``publish`` leaves nothing of that generation.
 
     A process that is killed loses its claim: its partial files are removed by the next claim on the dataset. So does
@@ -50,10 +50,10 @@ class Claim(ABC):
         self.release()
 
 
-class Dataset(ABC):
+class StoredDataset(ABC):
     """One dataset's generations. A whole one has its manifest.json, and every shard that this names with its size."""
 
-    address: Address
+    address: StoreAddress
     url: str
     """Of the folder that holds the generations."""
 
@@ -62,7 +62,7 @@ class Dataset(ABC):
         """The whole generations, oldest first. Raises StoreError."""
 
     @abstractmethod
-    def published(self) -> tuple[str, ...]:
+    def published_generations(self) -> tuple[str, ...]:
         """The generations whose manifest.json stands, whole or damaged, oldest first. Raises StoreError."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Dataset(ABC):
         """
 
     @abstractmethod
-    def claim(self, generation: str, scratch: Path) -> Claim:
+    def claim(self, generation: str, scratch: Path) -> BuildClaim:
         """Claim ``generation`` for building; a dead builder's claim is taken over once it is known to be dead.
 
         Raises GenerationExists when it is whole, CorruptFile when it is published and damaged, StoreError when somebody
@@ -101,12 +101,12 @@ class Dataset(ABC):
         """Remove a generation, its manifest first; one that is not there is no error. Raises StoreError."""
 
     @abstractmethod
-    def unfinished(self) -> dict[str, float]:
+    def unfinished_generations(self) -> dict[str, float]:
         """Generations without manifest.json, and when anything of them last changed (UNIX time): builds under way, and
         what dead ones and interrupted removals left. Raises StoreError."""
 
     @abstractmethod
-    def note(self, name: str) -> bytes | None:
+    def read_note(self, name: str) -> bytes | None:
         """The content of the dataset's small file ``name``, which is of no generation. Raises StoreError."""
 
     @abstractmethod
@@ -117,12 +117,15 @@ class Dataset(ABC):
     def free_bytes(self) -> int | None:
         """How much more the store can take; None when it does not say."""
 
-    def damaged(self) -> tuple[str, ...]:
+    def damaged_generations(self) -> tuple[str, ...]:
         """The published generations that are not whole, oldest first: nothing can be rolled out of them."""
-        published, whole = self.published(), set(self.generations())  # in this order: one may be published in between
+        published, whole = (
+            self.published_generations(),
+            set(self.generations()),
+        )  # in this order: one may be published in between
         return tuple(generation for generation in published if generation not in whole)
 
-    def newest(self) -> str | None:
+    def newest_generation(self) -> str | None:
         """The newest whole generation."""
         return next(reversed(self.generations()), None)
 
@@ -131,15 +134,15 @@ class Dataset(ABC):
         these; what was removed, oldest first."""
         kept = self.generations()[-keep:]
         oldest = min(map(generation_number, kept), default=0)
-        older = (name for name in self.published() if generation_number(name) < oldest)
+        older = (name for name in self.published_generations() if generation_number(name) < oldest)
         removed = tuple(name for name in older if name not in protect)
         for name in removed:
             self.remove(name)
         return removed
 
-    def _refusal(self, generation: str) -> StoreError:
+    def _claim_error(self, generation: str) -> StoreError:
         """Why ``generation``, whose manifest.json stands, cannot be claimed."""
-        damage = self._damage(generation)
+        damage = self._describe_damage(generation)
         if not damage:
             return GenerationExists(
                 f"generation {generation} of {self.address} exists already in {self.url}",
@@ -150,7 +153,7 @@ class Dataset(ABC):
             hint="a generation never changes: leave --generation away to build the next one",
         )
 
-    def _loss(self, generation: str, shard: ShardFile) -> CorruptFile:
+    def _lost_shard_error(self, generation: str, shard: ShardFile) -> CorruptFile:
         """What a shard that is not there means. Raises GenerationMissing when all of its generation is gone."""
         self.manifest(generation)
         return CorruptFile(
@@ -158,7 +161,7 @@ class Dataset(ABC):
             hint="the generation is damaged: build another",
         )
 
-    def _damage(self, generation: str) -> str:
+    def _describe_damage(self, generation: str) -> str:
         """What keeps a published generation from being whole; nothing when it is."""
         try:
             missing = self._missing_files(self.manifest(generation))
@@ -170,14 +173,14 @@ class Dataset(ABC):
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
         """A sentence for each shard of a published generation that is not there with the size that it should have."""
 
-    def _missing(self, generation: str) -> GenerationMissing:
+    def _missing_generation_error(self, generation: str) -> GenerationMissing:
         there = ", ".join(self.generations()) or "none"
         return GenerationMissing(
-            f"{self.url} has no generation {checked_generation(generation)}", hint=f"it has: {there}"
+            f"{self.url} has no generation {check_generation(generation)}", hint=f"it has: {there}"
         )
 
 
-def missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tuple[str, ...]:
+def describe_missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """A sentence for each shard of ``manifest`` whose file is not in ``sizes`` (name → bytes) with the right size."""
     return tuple(
         f"{shard.file} is missing"
@@ -188,12 +191,12 @@ def missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tuple[str, ..
     )
 
 
-def in_order(names: Collection[str]) -> tuple[str, ...]:
+def sort_generations(names: Collection[str]) -> tuple[str, ...]:
     """Generations by their numbers."""
     return tuple(sorted(names, key=generation_number))
 
 
-def sha256_of(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """The checksum of a file, read in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -202,14 +205,14 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def verify(path: Path, shard: ShardFile) -> None:
+def verify_shard_file(path: Path, shard: ShardFile) -> None:
     """Raises CorruptFile when the file at ``path`` is not the one that the manifest describes."""
     size = path.stat().st_size
     if size != shard.bytes:
         raise CorruptFile(
             f"{path} is {size} bytes long, its manifest says {shard.bytes}", hint="build or fetch it again"
         )
-    found = sha256_of(path)
+    found = file_sha256(path)
     if found != shard.sha256:
         raise CorruptFile(
             f"{path} has checksum {found}, its manifest says {shard.sha256}", hint="build or fetch it again"

@@ -9,16 +9,16 @@ from operator import itemgetter
 from typing import Final
 
 from lookupdb.manifest import ShardFile
-from lookupdb.shardfile import FRAMED, Shard, unframe
+from lookupdb.shardfile import FRAMED, ShardReader, unframe
 
 SAMPLES: Final = 5
 
-_Entry = tuple[bytes, bytes, Shard]
+_Entry = tuple[bytes, bytes, ShardReader]
 """Key, stored value, and the shard that knows how to inflate it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """One key, with its value before and after; None where it was not there."""
 
     key: bytes
@@ -27,74 +27,74 @@ class Change:
 
 
 @dataclass(slots=True)
-class Difference:
+class GenerationDifference:
     """How many keys were added, removed, changed, left the same; with the first few of each in key order."""
 
     added: int = 0
     removed: int = 0
     changed: int = 0
     same: int = 0
-    samples: dict[str, list[Change]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
+    samples: dict[str, list[KeyChange]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
 
     @property
-    def any(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether the generations differ at all."""
         return bool(self.added or self.removed or self.changed)
 
 
-def difference(
-    before: Sequence[Shard], after: Sequence[Shard], files: tuple[Sequence[ShardFile], Sequence[ShardFile]]
-) -> Difference:
+def compare_generations(
+    before: Sequence[ShardReader], after: Sequence[ShardReader], files: tuple[Sequence[ShardFile], Sequence[ShardFile]]
+) -> GenerationDifference:
     """Compare all records of two generations, whose numbers of shards may differ. ``files`` are their descriptions."""
-    found = Difference()
+    result = GenerationDifference()
     if len(before) != len(after):
-        _compare(_merged(before), _merged(after), found)
-        return found
-    for old, new, *described in zip(before, after, *files, strict=True):
-        if described[0].sha256 == described[1].sha256:
-            found.same += described[0].records  # the very same content, whatever the files are called
+        _compare_streams(_merge_entries(before), _merge_entries(after), result)
+        return result
+    for old, new, *descriptions in zip(before, after, *files, strict=True):
+        if descriptions[0].sha256 == descriptions[1].sha256:
+            result.same += descriptions[0].records  # the very same content, whatever the files are called
         else:
-            _compare(_entries(old), _entries(new), found)
-    for changes in found.samples.values():
+            _compare_streams(_read_entries(old), _read_entries(new), result)
+    for changes in result.samples.values():
         changes.sort(key=lambda change: change.key)
         del changes[SAMPLES:]
-    return found
+    return result
 
 
-def _entries(shard: Shard) -> Iterator[_Entry]:
+def _read_entries(shard: ShardReader) -> Iterator[_Entry]:
     for key, stored in shard.items():
         yield key, stored, shard
 
 
-def _merged(shards: Sequence[Shard]) -> Iterator[_Entry]:
-    return heapq.merge(*map(_entries, shards), key=itemgetter(0))
+def _merge_entries(shards: Sequence[ShardReader]) -> Iterator[_Entry]:
+    return heapq.merge(*map(_read_entries, shards), key=itemgetter(0))
 
 
-def _compare(before: Iterator[_Entry], after: Iterator[_Entry], found: Difference) -> None:
+def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: GenerationDifference) -> None:
     """Two streams in key order, side by side. Samples: the first few of each kind within this pair of streams."""
-    taken = dict.fromkeys(found.samples, 0)
+    sample_counts = dict.fromkeys(result.samples, 0)
 
     def sample(kind: str, key: bytes, old: _Entry | None, new: _Entry | None) -> None:
-        if taken[kind] < SAMPLES:
-            taken[kind] += 1
-            found.samples[kind].append(Change(key, old and _value(old), new and _value(new)))
+        if sample_counts[kind] < SAMPLES:
+            sample_counts[kind] += 1
+            result.samples[kind].append(KeyChange(key, old and _value(old), new and _value(new)))
 
     old, new = next(before, None), next(after, None)
     while old or new:
         if new is None or (old is not None and old[0] < new[0]):
             assert old is not None
-            found.removed += 1
+            result.removed += 1
             sample("removed", old[0], old, None)
             old = next(before, None)
         elif old is None or new[0] < old[0]:
-            found.added += 1
+            result.added += 1
             sample("added", new[0], None, new)
             new = next(after, None)
         else:
             if _is_same(old, new):
-                found.same += 1
+                result.same += 1
             else:
-                found.changed += 1
+                result.changed += 1
                 sample("changed", old[0], old, new)
             old, new = next(before, None), next(after, None)
 

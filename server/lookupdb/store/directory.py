@@ -18,8 +18,8 @@ from typing import Final
 from lookupdb import disk
 from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.dataset import Claim, Dataset, in_order, missing_files
-from lookupdb.store.layout import Address, checked_generation, is_generation, parse_manifest
+from lookupdb.store.dataset import BuildClaim, StoredDataset, describe_missing_files, sort_generations
+from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
 from lookupdb.store.locks import try_lock, unlock
 
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
@@ -28,44 +28,46 @@ _DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
-def store_errors(doing: str) -> Iterator[None]:
+def store_errors(action: str) -> Iterator[None]:
     """Turn what the file system says into the error a user can act on."""
     try:
         yield
     except OSError as error:
-        if error.errno in disk.FULL:
+        if error.errno in disk.DISK_FULL_ERRNOS:
             raise NotEnoughRoom(
-                f"{doing}: {error.strerror}: {error.filename or ''}".rstrip(": "),
+                f"{action}: {error.strerror}: {error.filename or ''}".rstrip(": "),
                 hint="make room there, or give another directory",
             ) from error
         if error.errno in _DENIED:
-            raise StoreDenied(f"{doing}: {error}", hint="give this user the right, or another directory") from error
-        raise StoreError(f"{doing}: {error}") from error
+            raise StoreDenied(f"{action}: {error}", hint="give this user the right, or another directory") from error
+        raise StoreError(f"{action}: {error}") from error
 
 
-def directory_addresses(root: Path, cluster: str) -> tuple[Address, ...]:
+def list_addresses(root: Path, cluster: str) -> tuple[StoreAddress, ...]:
     """Every dataset under ``root`` of ``cluster``, by path. A first build that failed leaves an empty folder: none."""
     with store_errors(f"cannot list {root}"):
         folders = sorted(path for path in (root / cluster).glob("*/*") if path.is_dir() and any(path.iterdir()))
-    found = (Address.parse(cluster, path.parent.name, path.name) for path in folders)
+    found = (StoreAddress.parse(cluster, path.parent.name, path.name) for path in folders)
     return tuple(address for address in found if address)
 
 
-class DirectoryDataset(Dataset):
+class DirectoryDataset(StoredDataset):
     """One dataset's folder."""
 
-    def __init__(self, root: Path, address: Address) -> None:
+    def __init__(self, root: Path, address: StoreAddress) -> None:
         self.address = address
         self.folder = root / address.path
         self.url = str(self.folder)
 
     def generations(self) -> tuple[str, ...]:
         """Folders whose files are what their manifest.json says."""
-        return tuple(generation for generation in self.published() if self._is_whole(generation))
+        return tuple(generation for generation in self.published_generations() if self._is_whole(generation))
 
-    def published(self) -> tuple[str, ...]:
+    def published_generations(self) -> tuple[str, ...]:
         """Folders with a manifest.json."""
-        return in_order({name for name in self._names() if is_generation(name) and self._manifest_path(name).is_file()})
+        return sort_generations(
+            {name for name in self._names() if is_generation(name) and self._manifest_path(name).is_file()}
+        )
 
     def _is_whole(self, generation: str) -> bool:
         try:
@@ -79,15 +81,15 @@ class DirectoryDataset(Dataset):
             for shard in manifest.shards:
                 with suppress(FileNotFoundError):
                     sizes[shard.file] = (folder / shard.file).stat().st_size
-        return missing_files(manifest, sizes)
+        return describe_missing_files(manifest, sizes)
 
     def manifest(self, generation: str) -> Manifest:
         """Reads manifest.json."""
-        path = self._manifest_path(checked_generation(generation))
+        path = self._manifest_path(check_generation(generation))
         try:
             text = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise self._missing(generation) from error
+            raise self._missing_generation_error(generation) from error
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         return parse_manifest(text, str(path), generation)
@@ -100,25 +102,25 @@ class DirectoryDataset(Dataset):
 
     def local_path(self, generation: str) -> Path | None:
         """The generation's own folder."""
-        return self.folder / checked_generation(generation)
+        return self.folder / check_generation(generation)
 
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         """The file itself."""
-        return nullcontext(self.folder / checked_generation(generation) / shard.file)
+        return nullcontext(self.folder / check_generation(generation) / shard.file)
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
         """Of the file itself."""
-        path = self.folder / checked_generation(generation) / shard.file
+        path = self.folder / check_generation(generation) / shard.file
         if not path.exists():
-            raise self._loss(generation, shard)
+            raise self._lost_shard_error(generation, shard)
         with store_errors(f"cannot read {path}"), path.open("rb", buffering=0) as file:
             file.seek(start)
             while chunk := file.read(_CHUNK):
                 yield chunk
 
-    def claim(self, generation: str, scratch: Path) -> Claim:
+    def claim(self, generation: str, scratch: Path) -> BuildClaim:
         """Takes the lock, then clears what dead builders left."""
-        checked_generation(generation)
+        check_generation(generation)
         with store_errors(f"cannot write to the store at {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = try_lock(self.folder / f".{generation}.lock")
@@ -128,7 +130,7 @@ class DirectoryDataset(Dataset):
                     hint="wait for it to end, or choose another --generation",
                 )
             try:
-                self._clear(generation)
+                self._remove_remains(generation)
                 partial = self.folder / f".{generation}.partial"
                 partial.mkdir()
             except BaseException:
@@ -138,7 +140,7 @@ class DirectoryDataset(Dataset):
 
     def remove(self, generation: str) -> None:
         """The manifest goes first: from then on the generation is not whole and is nobody's to open."""
-        folder = self.folder / checked_generation(generation)
+        folder = self.folder / check_generation(generation)
         with store_errors(f"cannot remove {folder}"):
             with suppress(FileNotFoundError):
                 (folder / FILE_NAME).unlink()
@@ -146,7 +148,7 @@ class DirectoryDataset(Dataset):
             with suppress(FileNotFoundError):
                 shutil.rmtree(folder)
 
-    def unfinished(self) -> dict[str, float]:
+    def unfinished_generations(self) -> dict[str, float]:
         """Partial folders, locks, and folders without manifest.json."""
         found: dict[str, float] = {}
         for name in self._names():
@@ -159,7 +161,7 @@ class DirectoryDataset(Dataset):
                 found[generation] = max(changed, found.get(generation, 0.0))
         return found
 
-    def note(self, name: str) -> bytes | None:
+    def read_note(self, name: str) -> bytes | None:
         """Beside the generations."""
         with store_errors(f"cannot read {self.folder / name}"), suppress(FileNotFoundError, NotADirectoryError):
             return (self.folder / name).read_bytes()
@@ -190,10 +192,10 @@ class DirectoryDataset(Dataset):
     def _manifest_path(self, generation: str) -> Path:
         return self.folder / generation / FILE_NAME
 
-    def _clear(self, generation: str) -> None:
+    def _remove_remains(self, generation: str) -> None:
         """Remove what is left of builds and removals that were interrupted. ``generation`` is locked by us."""
         if self._manifest_path(generation).is_file():
-            raise self._refusal(generation)
+            raise self._claim_error(generation)
         if (self.folder / generation).exists():
             shutil.rmtree(self.folder / generation)
         for name in {match[1] for match in map(_HIDDEN.fullmatch, self._names()) if match}:
@@ -205,7 +207,7 @@ class DirectoryDataset(Dataset):
                 unlock(path, lock)
 
 
-class DirectoryClaim(Claim):
+class DirectoryClaim(BuildClaim):
     """A locked ``.gN.partial`` that becomes ``gN``."""
 
     def __init__(self, dataset: Path, generation: str, lock: int) -> None:

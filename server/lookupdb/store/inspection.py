@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from lookupdb.shardfile import Shard, unframe
+from lookupdb.shardfile import ShardReader, unframe
 
 SAMPLES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ShardFigures:
     """Sums over one shard or several, in bytes where not said otherwise."""
 
     records: int
@@ -28,7 +28,7 @@ class Figures:
     overflow_waste_bytes: int
     """What is left empty at the ends of those."""
 
-    def a_record(self, size: int) -> float:
+    def per_record(self, size: int) -> float:
         """``size`` shared out among the records."""
         return size / self.records if self.records else 0.0
 
@@ -38,7 +38,7 @@ class Figures:
         return self.stored_bytes / self.value_bytes if self.value_bytes else 1.0
 
 
-def figures(shards: Sequence[Shard]) -> Figures:
+def measure_shards(shards: Sequence[ShardReader]) -> ShardFigures:
     """Read from what each file says of itself; no record is touched."""
     extras = [shard.meta.extra for shard in shards]
     pages = [shard.pages() for shard in shards]
@@ -46,7 +46,7 @@ def figures(shards: Sequence[Shard]) -> Figures:
         page["overflow_pages"] * page["psize"] - int(extra.get("overflow_bytes", 0))
         for page, extra in zip(pages, extras, strict=True)
     )
-    return Figures(
+    return ShardFigures(
         records=sum(shard.meta.records for shard in shards),
         key_bytes=sum(int(extra.get("key_bytes", 0)) for extra in extras),
         value_bytes=sum(int(extra.get("value_bytes", 0)) for extra in extras),
@@ -58,7 +58,7 @@ def figures(shards: Sequence[Shard]) -> Figures:
     )
 
 
-def sample(shards: Sequence[Shard], count: int = SAMPLES) -> list[tuple[bytes, bytes]]:
+def sample_records(shards: Sequence[ShardReader], count: int = SAMPLES) -> list[tuple[bytes, bytes]]:
     """The first ``count`` keys of the first shards that have any, with their values."""
     records = ((shard, key, stored) for shard in shards for key, stored in shard.items())
     return [(key, unframe(shard.expand(stored))) for shard, key, stored in islice(records, count)]

@@ -22,7 +22,7 @@ _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StoreAddress:
     """Where one dataset's generations stand within a store."""
 
     cluster: str
@@ -57,12 +57,12 @@ class Address:
             return None
 
 
-def checked_cluster(cluster: str) -> str:
+def check_cluster_id(cluster: str) -> str:
     """``cluster`` if it can be part of a path. Raises UsageError."""
-    return Address(cluster, "default", "dataset", "local").cluster
+    return StoreAddress(cluster, "default", "dataset", "local").cluster
 
 
-def checked_generation(generation: str) -> str:
+def check_generation(generation: str) -> str:
     """``generation`` if it is a generation's name. Raises UsageError."""
     try:
         manifest.generation_number(generation)
@@ -85,7 +85,7 @@ def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Ma
     if generation is not None and parsed.generation != generation:
         raise CorruptFile(f"{where} says it describes {parsed.generation}, expected {generation}")
     for number, shard in enumerate(parsed.shards):
-        if shardfile.attempt_of(shard.file, number, len(parsed.shards)) is None:
+        if shardfile.parse_attempt(shard.file, number, len(parsed.shards)) is None:
             expected = shardfile.file_name(number, len(parsed.shards))
             raise CorruptFile(f"{where} names the file {shard.file!r}, expected {expected}")
     return parsed

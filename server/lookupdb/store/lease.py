@@ -23,15 +23,15 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import StoreError
-from lookupdb.store.bucket import Bucket, Standing, Version
-from lookupdb.store.retry import ask_patiently
+from lookupdb.store.bucket import Bucket, ObjectState, Version
+from lookupdb.store.retry import call_with_retries
 
 CLAIM: Final = "claim.json"
 _TRIES: Final = 5
 """Of one conditional put that meets an older put of our own, which came late."""
 
 
-class State(Enum):
+class LeaseState(Enum):
     """What is known of a claim; each member says what its holder may delete."""
 
     HELD = auto()
@@ -44,7 +44,7 @@ class State(Enum):
     """The manifest is in the claim: nothing that it names may be deleted, nor the claim before manifest.json stands."""
 
 
-class Decided(Exception):
+class PublicationDecided(Exception):
     """The claim holds the manifest that is to be published."""
 
     def __init__(self, manifest: bytes) -> None:
@@ -55,49 +55,49 @@ class Decided(Exception):
 class Lease:
     """A claim object and the thread that keeps it fresh."""
 
-    def __init__(self, bucket: Bucket, prefix: str, what: str) -> None:
-        """Raises StoreError when somebody else is building ``what``, Decided when somebody else was done with it."""
+    def __init__(self, bucket: Bucket, prefix: str, subject: str) -> None:
+        """Raises StoreError when somebody else is building ``subject``, Decided when somebody else was done with it."""
         self.attempt: Final = uuid.uuid4().hex[:12]
         """Unique to this claim: part of the names of what is put under it."""
-        self.state = State.HELD
+        self.state = LeaseState.HELD
         self._bucket = bucket
         self._path = f"{prefix}/{CLAIM}"
-        self._what = what
+        self._subject = subject
         self._owner = f"{os.uname().nodename}:{os.getpid()}:{self.attempt}"
         self._beat = 0
         self._version: Version = {}
         self._stop = threading.Event()
-        self._take()
-        self._thread = threading.Thread(target=self._keep, name="claim", daemon=True)
+        self._acquire()
+        self._thread = threading.Thread(target=self._keep_fresh, name="claim", daemon=True)
         self._thread.start()
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         """Put a claim where there is none, or in the place of one whose builder is dead."""
-        standing = ask_patiently(self._create, self._bucket.patience)
+        standing = call_with_retries(self._create_claim, self._bucket.patience)
         if self._is_ours(standing):
             return
         assert standing.body is not None
-        if manifest := _decision(standing):
-            raise Decided(manifest)
-        self._watch(standing)
-        if not self._is_ours(self._put(standing.version)):
-            raise self._taken()
+        if manifest := _read_decision(standing):
+            raise PublicationDecided(manifest)
+        self._await_expiry(standing)
+        if not self._is_ours(self._put_claim(standing.version)):
+            raise self._taken_error()
 
-    def _create(self) -> Standing:
-        standing = self._put("create")
+    def _create_claim(self) -> ObjectState:
+        standing = self._put_claim("create")
         if standing.body is None:
-            raise standing.error or self._taken()
+            raise standing.error or self._taken_error()
         return standing
 
-    def _watch(self, first: Standing) -> None:
+    def _await_expiry(self, first: ObjectState) -> None:
         """Return when the claim has not changed for a lease. Raises StoreError."""
         deadline = time.monotonic() + self._bucket.lease
         while time.monotonic() < deadline:
             time.sleep(min(1.0, self._bucket.lease / 10))
             if self._bucket.read(self._path).version != first.version:
-                raise self._taken()
+                raise self._taken_error()
 
-    def _put(self, mode: Any, manifest: bytes | None = None) -> Standing:
+    def _put_claim(self, mode: Any, manifest: bytes | None = None) -> ObjectState:
         """Put the claim, and again where an earlier put of ours came late and displaced the version that was known."""
         self._beat += 1
         members = {"owner": self._owner, "beat": self._beat, "manifest": manifest and manifest.decode()}
@@ -111,27 +111,27 @@ class Lease:
                 break
         return standing
 
-    def _is_ours(self, standing: Standing) -> bool:
-        return _member(standing, "owner") == self._owner
+    def _is_ours(self, standing: ObjectState) -> bool:
+        return _read_member(standing, "owner") == self._owner
 
-    def _taken(self) -> StoreError:
+    def _taken_error(self) -> StoreError:
         return StoreError(
-            f"{self._what} is being built by another process",
+            f"{self._subject} is being built by another process",
             hint="wait for it to end, or choose another --generation",
         )
 
-    def _keep(self) -> None:
+    def _keep_fresh(self) -> None:
         while not self._stop.wait(self._bucket.heartbeat):
             with suppress(StoreError):  # the network may come back before the lease is over
-                if not self._is_ours(self._put(self._version)):
-                    self.state = State.LOST
+                if not self._is_ours(self._put_claim(self._version)):
+                    self.state = LeaseState.LOST
                     return
 
     def check(self) -> None:
         """Raises StoreError when somebody else took the claim over."""
-        if self.state is State.LOST:
+        if self.state is LeaseState.LOST:
             raise StoreError(
-                f"{self._what} was taken over by another process while this one stood still",
+                f"{self._subject} was taken over by another process while this one stood still",
                 hint="run the build again: what the other one has published is kept",
             )
 
@@ -144,16 +144,16 @@ class Lease:
         self.end_heartbeat()
         self.check()
 
-        def put() -> Standing:
-            standing = self._put(self._version, manifest)
-            if self._is_ours(standing) and _decision(standing) is None:  # not done, but it may come yet
-                raise standing.error or StoreError(f"the claim of {self._what} does not keep what is put into it")
+        def put() -> ObjectState:
+            standing = self._put_claim(self._version, manifest)
+            if self._is_ours(standing) and _read_decision(standing) is None:  # not done, but it may come yet
+                raise standing.error or StoreError(f"the claim of {self._subject} does not keep what is put into it")
             return standing
 
-        self.state = State.UNKNOWN
-        is_decided = self._is_ours(ask_patiently(put, self._bucket.patience))
-        is_decided = is_decided or ask_patiently(is_published, self._bucket.patience)
-        self.state = State.DECIDED if is_decided else State.LOST
+        self.state = LeaseState.UNKNOWN
+        is_decided = self._is_ours(call_with_retries(put, self._bucket.patience))
+        is_decided = is_decided or call_with_retries(is_published, self._bucket.patience)
+        self.state = LeaseState.DECIDED if is_decided else LeaseState.LOST
         self.check()
 
     def end_heartbeat(self) -> None:
@@ -167,10 +167,10 @@ class Lease:
         with suppress(StoreError):
             if self._is_ours(self._bucket.read(self._path)):
                 self._bucket.delete([self._path])
-        self.state = State.LOST
+        self.state = LeaseState.LOST
 
 
-def _member(standing: Standing, name: str) -> str | None:
+def _read_member(standing: ObjectState, name: str) -> str | None:
     """A member of the claim that stands; None when there is no such member, or nothing that is a claim."""
     try:
         value = orjson.loads(standing.body or b"{}")[name]
@@ -179,7 +179,7 @@ def _member(standing: Standing, name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _decision(standing: Standing) -> bytes | None:
+def _read_decision(standing: ObjectState) -> bytes | None:
     """The manifest that the claim's builder decided to publish, if it did."""
-    manifest = _member(standing, "manifest")
+    manifest = _read_member(standing, "manifest")
     return None if manifest is None else manifest.encode()

@@ -11,69 +11,77 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import UsageError
-from lookupdb.store.layout import Address, checked_generation
+from lookupdb.store.layout import StoreAddress, check_generation
 
 FORMAT_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
+class LiveDataset:
     """One dataset that lives, and what of it stays in the store."""
 
-    address: Address
+    address: StoreAddress
     keep: int
     """So many of the newest generations."""
     protect: frozenset[str]
     """And these: what serves, what is rolled out. What is newer than all of them stays too; none: everything stays."""
 
 
-def check_age(path: Path, now: float, most_seconds: float) -> None:
+def check_age(path: Path, now: float, max_seconds: float) -> None:
     """Raises UsageError when the list in the file at ``path`` is older than that at ``now``, or does not tell its age:
     a dataset that came since would be taken for dead, and what has come to serve since for old."""
     try:
-        written = datetime.datetime.fromisoformat(_typed(orjson.loads(_text(path))["writtenAt"], str, "writtenAt"))
+        written = datetime.datetime.fromisoformat(
+            _check_type(orjson.loads(_read_text(path))["writtenAt"], str, "writtenAt")
+        )
         age = now - written.timestamp()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} does not say when it was written: {_reason(error)}",
             hint="its operator writes writtenAt, and the list anew, every ten minutes: look whether it runs",
         ) from error
-    if not -most_seconds <= age <= most_seconds:
+    if not -max_seconds <= age <= max_seconds:
         when = "in the future" if age < 0 else f"{age / 3600:.1f} hours ago"
         raise UsageError(
-            f"{path} was written at {written.isoformat()}, {when}: expected at most {most_seconds / 3600:g} hours ago",
+            f"{path} was written at {written.isoformat()}, {when}: expected at most {max_seconds / 3600:g} hours ago",
             hint="its operator writes it anew every ten minutes: look whether it runs, or give --max-age",
         )
 
 
-def cluster_of(path: Path) -> str:
+def read_cluster(path: Path) -> str:
     """The cluster whose list it is that is in the file at ``path``. Raises UsageError when it does not say."""
     try:
-        return str(_typed(_typed(orjson.loads(_text(path)), dict, "the list")["cluster"], str, "cluster"))
+        return str(
+            _check_type(_check_type(orjson.loads(_read_text(path)), dict, "the list")["cluster"], str, "cluster")
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a living list: {_reason(error)}") from error
 
 
-def namespaces_of(path: Path) -> frozenset[str] | None:
+def read_namespaces(path: Path) -> frozenset[str] | None:
     """The namespaces that the list is whole for, None for all: an operator may see some only, and another one's
     datasets are not dead for that. Raises UsageError when it cannot be told."""
     try:
-        found = orjson.loads(_text(path)).get("namespaces")
-        return None if found is None else frozenset(_typed(name, str, "namespaces") for name in _typed(found, list, ""))
+        found = orjson.loads(_read_text(path)).get("namespaces")
+        return (
+            None
+            if found is None
+            else frozenset(_check_type(name, str, "namespaces") for name in _check_type(found, list, ""))
+        )
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a living list: {_reason(error)}") from error
 
 
-def read(path: Path, cluster: str) -> dict[Address, Living]:
+def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDataset]:
     """The list in the file at ``path``. Raises UsageError for any other than a whole one of ``cluster``."""
-    text = _text(path)
+    text = _read_text(path)
     try:
         return _parse(orjson.loads(text), cluster)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise UsageError(f"{path} is not the living list of cluster {cluster}: {_reason(error)}") from error
 
 
-def _text(path: Path) -> bytes:
+def _read_text(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -82,23 +90,25 @@ def _text(path: Path) -> bytes:
         ) from error
 
 
-def _parse(members: dict[str, Any], cluster: str) -> dict[Address, Living]:
+def _parse(members: dict[str, Any], cluster: str) -> dict[StoreAddress, LiveDataset]:
     if members["formatVersion"] != FORMAT_VERSION:
         raise ValueError(f"format version {members['formatVersion']!r}; this lookupdb reads {FORMAT_VERSION}")
     if members["cluster"] != cluster:
         raise ValueError(f"it is of cluster {members['cluster']!r}")
-    datasets = _typed(members["datasets"], list, "datasets")
-    found = (_living(entry, cluster) for entry in datasets)
-    return {living.address: living for living in found}
+    datasets = _check_type(members["datasets"], list, "datasets")
+    found = (_parse_dataset(entry, cluster) for entry in datasets)
+    return {dataset.address: dataset for dataset in found}
 
 
-def _living(entry: dict[str, Any], cluster: str) -> Living:
-    address = Address(cluster, *(_typed(entry[name], str, name) for name in ("namespace", "name", "uid")))
-    keep = _typed(entry["keep"], int, "keep")
+def _parse_dataset(entry: dict[str, Any], cluster: str) -> LiveDataset:
+    address = StoreAddress(cluster, *(_check_type(entry[name], str, name) for name in ("namespace", "name", "uid")))
+    keep = _check_type(entry["keep"], int, "keep")
     if keep < 1:
         raise ValueError(f"keep is {keep}, expected 1 or more")
-    protect = _typed(entry.get("protect", []), list, "protect")
-    return Living(address, keep, frozenset(checked_generation(_typed(name, str, "protect")) for name in protect))
+    protect = _check_type(entry.get("protect", []), list, "protect")
+    return LiveDataset(
+        address, keep, frozenset(check_generation(_check_type(name, str, "protect")) for name in protect)
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -115,7 +125,7 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _typed(value: Any, kind: type, what: str) -> Any:
+def _check_type(value: Any, kind: type, name: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{what} is {value!r}, expected {kind.__name__}")
+        raise TypeError(f"{name} is {value!r}, expected {kind.__name__}")
     return value

@@ -34,23 +34,23 @@ from lookupdb import shardfile
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.store.bucket import PART_BYTES, Bucket
-from lookupdb.store.dataset import Claim, missing_files
+from lookupdb.store.dataset import BuildClaim, describe_missing_files
 from lookupdb.store.directory import store_errors
-from lookupdb.store.lease import CLAIM, Lease, State
-from lookupdb.store.retry import ask_patiently
+from lookupdb.store.lease import CLAIM, Lease, LeaseState
+from lookupdb.store.retry import call_with_retries
 
 _PARTS_AT_ONCE: Final = 4
 """Bounds what an upload holds in memory: parts × their size."""
 
 
-class ObjectClaim(Claim):
+class BucketClaim(BuildClaim):
     """Shard files are written in scratch, then put under the generation's name."""
 
     def __init__(self, bucket: Bucket, prefix: str, lease: Lease, scratch: Path) -> None:
         self._bucket = bucket
         self._prefix = prefix
         self._lease = lease
-        self._put: list[str] = []
+        self._uploads: list[str] = []
         self._is_published = False
         self.generation = prefix.rpartition("/")[2]
         self.folder = scratch / "generation"
@@ -61,22 +61,22 @@ class ObjectClaim(Claim):
         """As the module says."""
         shards = manifest.shards
         names = [shardfile.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
-        named = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
-        for shard, entry in zip(shards, named, strict=True):
+        stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
+        for shard, entry in zip(shards, stored_shards, strict=True):
             self._lease.check()
             self._upload(self.folder / shard.file, entry)
-        published = replace(manifest, shards=named)
+        published = replace(manifest, shards=stored_shards)
         self._check_uploads(published)
         text = published.to_json()
-        self._lease.decide(text, lambda: self._stands(text))
-        complete(self._bucket, self._prefix, text)
+        self._lease.decide(text, lambda: self._is_published_as(text))
+        complete_publication(self._bucket, self._prefix, text)
         self._is_published = True
         return published
 
     def _upload(self, path: Path, entry: ShardFile) -> None:
         """One shard; multipart, when it is large."""
         target = f"{self._prefix}/{entry.file}"
-        self._put.append(target)
+        self._uploads.append(target)
 
         def put() -> None:
             try:
@@ -85,7 +85,7 @@ class ObjectClaim(Claim):
                 if not self._is_there(target, entry.bytes):
                     raise self._bucket.error(f"put {path.name} into", error) from error
 
-        ask_patiently(put, self._bucket.patience)
+        call_with_retries(put, self._bucket.patience)
 
     def _is_there(self, target: str, size: int) -> bool:
         """Objects appear whole, and nobody else puts one of this name."""
@@ -95,14 +95,14 @@ class ObjectClaim(Claim):
             return False
 
     def _check_uploads(self, manifest: Manifest) -> None:
-        files = ask_patiently(lambda: self._bucket.files(self._prefix), self._bucket.patience)
-        if missing := missing_files(manifest, {name: entry["size"] for name, entry in files.items()}):
+        files = call_with_retries(lambda: self._bucket.files(self._prefix), self._bucket.patience)
+        if missing := describe_missing_files(manifest, {name: entry["size"] for name, entry in files.items()}):
             raise StoreError(
                 f"the store has lost what was put under {self._bucket.url}/{self._prefix}: {missing[0]}",
                 hint="run the build again, and look who else writes there",
             )
 
-    def _stands(self, manifest: bytes) -> bool:
+    def _is_published_as(self, manifest: bytes) -> bool:
         return self._bucket.read(f"{self._prefix}/{FILE_NAME}").body == manifest
 
     def release(self) -> None:
@@ -110,15 +110,15 @@ class ObjectClaim(Claim):
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lease.end_heartbeat()
         state = self._lease.state
-        if not self._is_published and state in (State.HELD, State.LOST):
+        if not self._is_published and state in (LeaseState.HELD, LeaseState.LOST):
             with suppress(StoreError):
-                self._bucket.delete(self._put)
-        self._put.clear()
-        if self._is_published or state is State.HELD:
+                self._bucket.delete(self._uploads)
+        self._uploads.clear()
+        if self._is_published or state is LeaseState.HELD:
             self._lease.remove()
 
 
-def complete(bucket: Bucket, prefix: str, manifest: bytes) -> None:
+def complete_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
     """Let ``manifest``, which a claim has decided, be the generation's manifest.json.
 
     Raises GenerationExists when another one is that, StoreError when it cannot be told whether it is.
@@ -131,14 +131,14 @@ def complete(bucket: Bucket, prefix: str, manifest: bytes) -> None:
             raise standing.error or StoreError(f"{bucket.url} does not keep {path}")
         return standing.body
 
-    if ask_patiently(put, bucket.patience) != manifest:
+    if call_with_retries(put, bucket.patience) != manifest:
         raise GenerationExists(
             f"{bucket.url}/{path} is there already, and another", hint="run the build again for the next generation"
         )
 
 
-def complete_for_another(bucket: Bucket, prefix: str, manifest: bytes) -> None:
-    """As ``complete``, for a builder that decided and did not come to it; then its claim has done its work."""
+def complete_abandoned_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
+    """Complete the publication of a builder that decided and then died or stood still, and delete its claim."""
     with suppress(GenerationExists):
-        complete(bucket, prefix, manifest)
+        complete_publication(bucket, prefix, manifest)
     bucket.delete([f"{prefix}/{CLAIM}"])

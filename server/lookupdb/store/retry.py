@@ -19,13 +19,13 @@ _FINAL: Final = (CorruptFile, GenerationExists, GenerationMissing, StoreDenied)
 T = TypeVar("T")
 
 
-def ask_patiently(ask: Callable[[], T], seconds: float) -> T:
-    """What ``ask`` returns, asked again for at most ``seconds`` while it raises StoreError that may pass."""
+def call_with_retries(request: Callable[[], T], seconds: float) -> T:
+    """What ``request`` returns, asked again for at most ``seconds`` while it raises StoreError that may pass."""
     deadline = time.monotonic() + seconds
     delay = _FIRST_DELAY_SECONDS
     while True:
         try:
-            return ask()
+            return request()
         except _FINAL:
             raise
         except StoreError as error:

@@ -18,19 +18,19 @@ from lookupdb import disk
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.shardfile import is_file_name
-from lookupdb.store.dataset import Dataset
+from lookupdb.store.dataset import StoredDataset
 from lookupdb.store.directory import store_errors
-from lookupdb.store.retry import ask_patiently
+from lookupdb.store.retry import call_with_retries
 
 PATIENCE_SECONDS: Final = 20.0
 """So long a store may fail, without a byte coming from it, before a fetch is given up."""
-_DROPPED_BYTES: Final = 32 << 20
+_DROP_EVERY_BYTES: Final = 32 << 20
 """After so many bytes, what was written is put on the disk and its pages are let go."""
 _CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResult:
     """What a fetch did. Present: the file was there already, whole."""
 
     outcome: Literal["fetched", "present"]
@@ -39,10 +39,10 @@ class Fetched:
     seconds: float
 
 
-class Fetch:
+class ShardFetch:
     """Fetches one shard into ``folder``, at most ``rate`` bytes a second."""
 
-    def __init__(self, dataset: Dataset, folder: Path, *, rate: int, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, dataset: StoredDataset, folder: Path, *, rate: int, patience: float = PATIENCE_SECONDS) -> None:
         self._dataset = dataset
         self._folder = folder
         self._rate = rate
@@ -50,13 +50,13 @@ class Fetch:
         self._began = time.monotonic()
         self._moved = 0
 
-    def run(self, generation: str, number: int) -> Fetched:
+    def run(self, generation: str, number: int) -> FetchResult:
         """The shard's file, verified, and then manifest.json: together they can be served.
 
         A file that is there, whole, is not fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, and UsageError
         when the generation has no such shard.
         """
-        manifest = ask_patiently(lambda: self._dataset.manifest(generation), self._patience)
+        manifest = call_with_retries(lambda: self._dataset.manifest(generation), self._patience)
         shards = manifest.shards
         if number >= len(shards):
             raise UsageError(f"there is no shard {number} in {generation}: it has 0 to {len(shards) - 1}")
@@ -64,16 +64,16 @@ class Fetch:
         path = self._folder / entry.file
         with store_errors(f"cannot write to {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._clear(manifest)
+            self._remove_other_files(manifest)
         present = self._is_whole(path, entry)
         if not present:
             self._check_room(entry)
             self._fetch(generation, entry, path)
         self._write(manifest)
         seconds = round(time.monotonic() - self._began, 3)
-        return Fetched("present" if present else "fetched", entry.file, entry.bytes, seconds)
+        return FetchResult("present" if present else "fetched", entry.file, entry.bytes, seconds)
 
-    def _clear(self, manifest: Manifest) -> None:
+    def _remove_other_files(self, manifest: Manifest) -> None:
         """Remove another generation's manifest, which would tell lies, its shards, and what other fetches left."""
         path = self._folder / FILE_NAME
         if path.exists() and path.read_bytes() != manifest.to_json():
@@ -115,12 +115,12 @@ class Fetch:
                     digest.update(chunk)
                     written += len(chunk)
                     self._throttle(len(chunk))
-                    if written - dropped >= _DROPPED_BYTES:
+                    if written - dropped >= _DROP_EVERY_BYTES:
                         dropped = written
-                        _drop(file.fileno())
+                        _sync_and_drop_pages(file.fileno())
                 os.fchmod(file.fileno(), 0o444)
-                _drop(file.fileno())
-            _check(entry, generation, written, digest.hexdigest())
+                _sync_and_drop_pages(file.fileno())
+            _check_content(entry, generation, written, digest.hexdigest())
             with store_errors(f"cannot write {path}"):
                 partial.rename(path)
                 disk.sync_folder(self._folder)
@@ -129,7 +129,7 @@ class Fetch:
 
     def _chunks(self, generation: str, entry: ShardFile) -> Iterator[bytes]:
         """The whole file; where the store breaks off, read on from there."""
-        came = 0
+        received = 0
         source = self._dataset.read(generation, entry)
 
         def chunk() -> bytes | None:
@@ -137,11 +137,11 @@ class Fetch:
             try:
                 return next(source, None)
             except StoreError:
-                source = self._dataset.read(generation, entry, came)
+                source = self._dataset.read(generation, entry, received)
                 raise
 
-        while came < entry.bytes and (data := ask_patiently(chunk, self._patience)) is not None:
-            came += len(data)
+        while received < entry.bytes and (data := call_with_retries(chunk, self._patience)) is not None:
+            received += len(data)
             yield data
 
     def _write(self, manifest: Manifest) -> None:
@@ -161,7 +161,7 @@ class Fetch:
             time.sleep(ahead)
 
 
-def _check(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
+def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
     """Raises CorruptFile when what came is not what the manifest says."""
     for what, expected, found in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
         if expected != found:
@@ -177,7 +177,7 @@ def _write_all(descriptor: int, data: Any) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _drop(descriptor: int) -> None:
+def _sync_and_drop_pages(descriptor: int) -> None:
     """Only what is on the disk can be let go of."""
     os.fdatasync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

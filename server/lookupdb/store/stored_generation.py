@@ -9,18 +9,18 @@ from pathlib import Path
 
 from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.shardfile import Shard
-from lookupdb.store.dataset import Dataset
+from lookupdb.shardfile import ShardReader
+from lookupdb.store.dataset import StoredDataset
 from lookupdb.store.layout import parse_manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class StoredGeneration:
     """A manifest, and where the files are that it describes."""
 
     where: str
     manifest: Manifest
-    place: Dataset | Path
+    place: StoredDataset | Path
 
     def file(self, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         """The file of one shard on this machine; what must be copied is copied to ``scratch`` and removed after."""
@@ -29,7 +29,7 @@ class Generation:
         return self.place.shard(self.manifest.generation, shard, scratch)
 
     @contextmanager
-    def shards(self, scratch: Path) -> Iterator[list[Shard]]:
+    def shards(self, scratch: Path) -> Iterator[list[ShardReader]]:
         """Every shard in order, open. Raises StoreError, CorruptFile."""
         with ExitStack() as stack:
             yield [
@@ -38,7 +38,7 @@ class Generation:
             ]
 
 
-def in_folder(folder: Path) -> Generation:
+def find_in_folder(folder: Path) -> StoredGeneration:
     """The generation whose manifest.json is in ``folder``. Raises StoreError, CorruptFile."""
     path = folder / FILE_NAME
     try:
@@ -48,19 +48,19 @@ def in_folder(folder: Path) -> Generation:
             f"{folder} holds no whole generation: {path}: {error.strerror}",
             hint="give the folder that holds manifest.json and the shard files, or gN with --store and --dataset",
         ) from error
-    return Generation(str(folder), parse_manifest(text, str(path)), folder)
+    return StoredGeneration(str(folder), parse_manifest(text, str(path)), folder)
 
 
-def in_store(dataset: Dataset, generation: str) -> Generation:
+def find_in_store(dataset: StoredDataset, generation: str) -> StoredGeneration:
     """``generation`` of ``dataset``. Raises StoreError, CorruptFile."""
-    return Generation(f"{dataset.url}/{generation}", dataset.manifest(generation), dataset)
+    return StoredGeneration(f"{dataset.url}/{generation}", dataset.manifest(generation), dataset)
 
 
-def open_shard(path: Path) -> Shard:
+def open_shard(path: Path) -> ShardReader:
     """The shard file at ``path``. Raises CorruptFile, StoreError."""
     if path.is_file() and path.stat().st_size == 0:
         raise CorruptFile(f"{path} is empty, expected a shard file")
     try:
-        return Shard(path)
+        return ShardReader(path)
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror or error}") from error

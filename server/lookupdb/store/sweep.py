@@ -22,18 +22,18 @@ import orjson
 
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import generation_number
-from lookupdb.store.dataset import Dataset
-from lookupdb.store.layout import Address
-from lookupdb.store.live_datasets import Living
+from lookupdb.store.dataset import StoredDataset
+from lookupdb.store.layout import StoreAddress
+from lookupdb.store.live_datasets import LiveDataset
 
 log = logging.getLogger(__name__)
 
-MARK: Final = "swept.json"
+MARK_NOTE: Final = "swept.json"
 """The note that says since when a dataset has not been living."""
 
 
 @dataclass(slots=True)
-class Summary:
+class SweepSummary:
     """What a sweep did or, dry, would have done."""
 
     datasets: int = 0
@@ -50,81 +50,84 @@ class Summary:
 class Sweep:
     """One pass over the datasets of one cluster; ``run`` yields a sentence for each thing that it does."""
 
-    def __init__(self, living: Mapping[Address, Living], *, grace: float, now: float, dry: bool) -> None:
-        self._living = living
+    def __init__(self, live: Mapping[StoreAddress, LiveDataset], *, grace: float, now: float, dry: bool) -> None:
+        self._live_datasets = live
         self._grace = grace
         self._now = now
         self._dry = dry
-        self.summary = Summary()
+        self.summary = SweepSummary()
 
-    def run(self, datasets: Iterator[Dataset]) -> Iterator[str]:
+    def run(self, datasets: Iterator[StoredDataset]) -> Iterator[str]:
         """A dataset that cannot be swept is a problem in the summary, and the others are swept all the same."""
         for dataset in datasets:
             self.summary.datasets += 1
             try:
-                living = self._living.get(dataset.address)
-                yield from self._trim(dataset, living) if living else self._bury(dataset)
+                live = self._live_datasets.get(dataset.address)
+                yield from self._sweep_live(dataset, live) if live else self._sweep_absent(dataset)
             except StoreError as error:
                 self.summary.problems.append(f"{dataset.address}: {error.message}")
 
-    def _trim(self, dataset: Dataset, living: Living) -> Iterator[str]:
-        if dataset.note(MARK) is not None:
-            yield f"{_called(dataset)}: unmarked: it lives"
+    def _sweep_live(self, dataset: StoredDataset, live: LiveDataset) -> Iterator[str]:
+        if dataset.read_note(MARK_NOTE) is not None:
+            yield f"{_describe_dataset(dataset)}: unmarked: it lives"
             self.summary.unmarked += 1
             self._note(dataset, None)
-        for generation in _outlived(dataset.generations(), dataset.damaged(), living):
+        for generation in _find_superseded(dataset.generations(), dataset.damaged_generations(), live):
             yield from self._remove(dataset, generation)
         yield from self._remove_remains(dataset)
 
-    def _bury(self, dataset: Dataset) -> Iterator[str]:
-        published, unfinished, mark = dataset.published(), dataset.unfinished(), dataset.note(MARK)
+    def _sweep_absent(self, dataset: StoredDataset) -> Iterator[str]:
+        published, unfinished, mark = (
+            dataset.published_generations(),
+            dataset.unfinished_generations(),
+            dataset.read_note(MARK_NOTE),
+        )
         if not (published or unfinished or mark is not None):
             return  # nothing of ours
-        since = None if mark is None else _marked_at(mark)
+        since = None if mark is None else _parse_mark(mark)
         if since is None:
-            yield f"{_called(dataset)}: marked: no such dataset lives"
+            yield f"{_describe_dataset(dataset)}: marked: no such dataset lives"
             self.summary.marked += 1
-            self._note(dataset, _mark(self._now))
+            self._note(dataset, _render_mark(self._now))
         elif self._now - since >= self._grace:
             for generation in published:
                 yield from self._remove(dataset, generation)
             yield from self._remove_remains(dataset)
-            if self._dry or not (dataset.published() or dataset.unfinished()):
-                yield f"{_called(dataset)}: removed: it has not lived since {_iso(since)}"
+            if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
+                yield f"{_describe_dataset(dataset)}: removed: it has not lived since {_format_time(since)}"
                 self.summary.removed_datasets += 1
                 self._note(dataset, None)
 
-    def _remove(self, dataset: Dataset, generation: str) -> Iterator[str]:
-        yield f"{_called(dataset)}: removed {generation}"
+    def _remove(self, dataset: StoredDataset, generation: str) -> Iterator[str]:
+        yield f"{_describe_dataset(dataset)}: removed {generation}"
         self.summary.removed_generations += 1
         if not self._dry:
             dataset.remove(generation)
 
-    def _remove_remains(self, dataset: Dataset) -> Iterator[str]:
+    def _remove_remains(self, dataset: StoredDataset) -> Iterator[str]:
         """To claim a generation and let it go removes what is left of it, unless its builder is alive."""
-        for generation, changed in dataset.unfinished().items():
+        for generation, changed in dataset.unfinished_generations().items():
             if self._now - changed < self._grace:
                 continue
             if not self._dry and not _reclaim(dataset, generation):
                 continue
-            yield f"{_called(dataset)}: removed what was left of {generation}"
+            yield f"{_describe_dataset(dataset)}: removed what was left of {generation}"
             self.summary.removed_remains += 1
 
-    def _note(self, dataset: Dataset, content: bytes | None) -> None:
+    def _note(self, dataset: StoredDataset, content: bytes | None) -> None:
         if not self._dry:
-            dataset.write_note(MARK, content)
+            dataset.write_note(MARK_NOTE, content)
 
 
-def _outlived(whole: Sequence[str], damaged: Sequence[str], living: Living) -> list[str]:
-    """Of the generations ``whole`` and ``damaged``, those that ``living`` neither keeps nor may come to need, oldest
-    first."""
-    newest = max(map(generation_number, living.protect), default=0)
-    candidates = sorted((*whole[: -living.keep], *damaged), key=generation_number)
+def _find_superseded(whole: Sequence[str], damaged: Sequence[str], live: LiveDataset) -> list[str]:
+    """The generations that the dataset neither keeps nor protects nor may come to need, oldest first."""
+    newest = max(map(generation_number, live.protect), default=0)
+    candidates = sorted((*whole[: -live.keep], *damaged), key=generation_number)
     older = [generation for generation in candidates if generation_number(generation) < newest]
-    return [generation for generation in older if generation not in living.protect]
+    return [generation for generation in older if generation not in live.protect]
 
 
-def _reclaim(dataset: Dataset, generation: str) -> bool:
+def _reclaim(dataset: StoredDataset, generation: str) -> bool:
     """Whether there was nobody to build ``generation``."""
     with tempfile.TemporaryDirectory(prefix="lookupdb-sweep-") as scratch:
         try:
@@ -137,16 +140,16 @@ def _reclaim(dataset: Dataset, generation: str) -> bool:
     return True
 
 
-def _called(dataset: Dataset) -> str:
+def _describe_dataset(dataset: StoredDataset) -> str:
     return f"{dataset.address} ({dataset.address.uid})"
 
 
-def _mark(now: float) -> bytes:
-    members: dict[str, Any] = {"formatVersion": 1, "notLivingSince": _iso(now)}
+def _render_mark(now: float) -> bytes:
+    members: dict[str, Any] = {"formatVersion": 1, "notLivingSince": _format_time(now)}
     return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _marked_at(mark: bytes) -> float | None:
+def _parse_mark(mark: bytes) -> float | None:
     """None for what is no mark: it is written again."""
     try:
         members = orjson.loads(mark)
@@ -157,6 +160,6 @@ def _marked_at(mark: bytes) -> float | None:
         return None
 
 
-def _iso(moment: float) -> str:
+def _format_time(moment: float) -> str:
     text = datetime.datetime.fromtimestamp(moment, datetime.UTC).isoformat(timespec="seconds")
     return text.replace("+00:00", "Z")

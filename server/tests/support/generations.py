@@ -8,9 +8,9 @@ from pathlib import Path
 from lookupdb.build.sort.runs import Record
 from lookupdb.build.write.compression import choose_dictionary
 from lookupdb.build.write.generation_writer import GenerationWriter
-from lookupdb.manifest import Manifest, Rows, ShardFile, Totals
+from lookupdb.manifest import ExcludedRows, Manifest, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
-from lookupdb.store import Dataset
+from lookupdb.store import StoredDataset
 
 
 def records(content: Mapping[str, bytes]) -> list[Record]:
@@ -65,8 +65,8 @@ def manifest(generation: str, files: tuple[ShardFile, ...], totals: Totals, dict
         dictionary_bytes=len(dictionary),
         shards=files,
         totals=totals,
-        rejected=Rows(),
-        duplicates=Rows(),
+        rejected=ExcludedRows(),
+        duplicates=ExcludedRows(),
         built_at="2026-11-21T00:00:00Z",
         seconds=1.0,
         lookupdb="0.1.0",
@@ -74,7 +74,7 @@ def manifest(generation: str, files: tuple[ShardFile, ...], totals: Totals, dict
 
 
 def publish(
-    dataset: Dataset,
+    dataset: StoredDataset,
     generation: str,
     content: Mapping[str, bytes],
     scratch: Path,

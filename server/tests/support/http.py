@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import uvloop
 
-from lookupdb.keys import InvalidKey, key_encoder
+from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.route.budget import Budget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.http.front import HttpFront
@@ -43,7 +43,7 @@ def generation(name: str, value_format: Literal["json", "raw"] = "json") -> Gene
         value_format=value_format,
         records=3,
         built_at="2026-11-21T00:00:00Z",
-        encode=key_encoder(["strip", "lowercase"]),
+        encode=make_key_encoder(["strip", "lowercase"]),
         shards=(),
     )
 

@@ -45,11 +45,11 @@ def write_generation(
     """
     home = directory / generation
     home.mkdir(parents=True)
-    encode = keys.key_encoder(normalize)
+    encode = keys.make_key_encoder(normalize)
     parts: list[dict[bytes, bytes]] = [{} for _ in range(shards)]
     for key, value in records.items():
         encoded = encode(key)
-        parts[keys.shard_of(encoded, shards)][encoded] = shardfile.frame(value)
+        parts[keys.shard_number(encoded, shards)][encoded] = shardfile.frame(value)
     dictionary = b""
     if compression == "zstd":
         dictionary = b" ".join(list(records.values())[:50])[:4096]
@@ -91,8 +91,8 @@ def write_generation(
             stored_bytes=sum(len(value) for part in parts for value in part.values()),
             file_bytes=sum(file.bytes for file in files),
         ),
-        rejected=manifest.Rows(),
-        duplicates=manifest.Rows(),
+        rejected=manifest.ExcludedRows(),
+        duplicates=manifest.ExcludedRows(),
         built_at="2026-01-01T00:00:00Z",
         seconds=0.1,
         lookupdb="0",

@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 from lookupdb.build import pipeline
-from lookupdb.build.progress_display import shown
+from lookupdb.build.progress_display import open_progress
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import FILE_NAME
-from lookupdb.shardfile import Shard, unframe
+from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.spec import DatasetSpec, read_manifest
-from lookupdb.store import Address, Store
+from lookupdb.store import Store, StoreAddress
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import ObjectDataset
+from lookupdb.store.bucket_dataset import BucketDataset
 from support.buckets import create_bucket, s3_server, use_server
 from support.faults import Proxy, faulty_proxy
 
@@ -75,17 +75,17 @@ class Site:
 
     def build(self, spec: DatasetSpec, bucket: Bucket, generation: str | None = "g1") -> str:
         """The outcome. Raises LookupdbError."""
-        with shown("none") as progress:
-            options = pipeline.Options(scratch=self.scratch(), threads=1, generation=generation)
-            return pipeline.build(spec, Store(bucket.url, "local", bucket), options, progress).outcome
+        with open_progress("none") as progress:
+            options = pipeline.BuildOptions(scratch=self.scratch(), threads=1, generation=generation)
+            return pipeline.build_generation(spec, Store(bucket.url, "local", bucket), options, progress).outcome
 
     def scratch(self) -> Path:
         path = self.folder / f"scratch-{time.monotonic_ns()}"
         path.mkdir()
         return path
 
-    def dataset(self, spec: DatasetSpec, bucket: Bucket | None = None) -> ObjectDataset:
-        return ObjectDataset(bucket or self.direct, Address("local", spec.namespace, spec.name, spec.uid))
+    def dataset(self, spec: DatasetSpec, bucket: Bucket | None = None) -> BucketDataset:
+        return BucketDataset(bucket or self.direct, StoreAddress("local", spec.namespace, spec.name, spec.uid))
 
     def _records(self, entry: dict[str, Any]) -> dict[bytes, bytes]:
         """Those of the shard file that is the object ``entry``; each content is read once, for its ETag is its MD5."""
@@ -93,7 +93,7 @@ class Site:
         if known is None:
             path = self.scratch() / "shard.lmdb"
             path.write_bytes(bytes(obstore.get(self.direct.store, entry["path"]).bytes()))
-            with Shard(path) as shard:
+            with ShardReader(path) as shard:
                 known = self._read[entry["e_tag"]] = {key: unframe(value) for key, value in shard.items()}
         return known
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lookupdb.build.progress import Progress, Silent
+from lookupdb.build.progress import Progress, SilentProgress
 from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source.fetch import fetch
-from lookupdb.build.source.listing import resolve
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.listing import resolve_source
 from lookupdb.build.source.slices import PARALLEL_FROM
-from lookupdb.manifest import Rows
+from lookupdb.manifest import ExcludedRows
 from lookupdb.spec import DatasetSpec, parse_resource
 
 MEMORY = 512 << 20
@@ -24,7 +24,7 @@ class Read:
     records: list[tuple[bytes, bytes, int, int]]
     """Key, value, number of the file, row."""
     rows: int
-    rejected: Rows
+    rejected: ExcludedRows
     sample: list[bytes]
 
     @property
@@ -60,10 +60,10 @@ def read(
 ) -> Read:
     """Resolve, fetch, parse and sort."""
     scratch.mkdir(exist_ok=True)
-    progress = progress or Silent()
-    files = fetch(resolve(spec, volume=None), scratch, progress)
+    progress = progress or SilentProgress()
+    files = fetch_files(resolve_source(spec, volume=None), scratch, progress)
     with SortedRecords(spec, files, scratch, memory, 2, progress, parallel_from) as records:
-        found = [(key, value, *records.origin(place)) for batch in records for key, place, value in batch]
+        found = [(key, value, *records.find_origin(place)) for batch in records for key, place, value in batch]
         return Read(found, records.rows, records.rejected, records.sample)
 
 

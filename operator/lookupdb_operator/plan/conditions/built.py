@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookupdb.wording import counted
+from lookupdb.wording import format_count
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import build, outcomes, reasons
 from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
@@ -54,7 +54,7 @@ def _judge_waiting(status: Status, situation: Situation) -> Verdict:
 
 
 def _contents(generation: Generation) -> str:
-    return f"{counted(generation.records, 'record')} in {counted(generation.shards, 'shard')}"
+    return f"{format_count(generation.records, 'record')} in {format_count(generation.shards, 'shard')}"
 
 
 def diagnose_build(status: Status, situation: Situation) -> Trouble | None:

@@ -1,1 +1,1 @@
-"""A slice becomes rows, and a row a key and a value: one parser a format."""
+"""From a slice to rows, and from a row to its key and value: one parser per format, behind ``parser.RowParser``."""

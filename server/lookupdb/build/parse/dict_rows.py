@@ -3,107 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from lookupdb.build.parse.rows import RowRejected, UnusableRow, joined_key, json_text, unknown_column, value_names
+from lookupdb.build.parse.columns import ABSENT, ColumnTracker, find_owner, get_column
+from lookupdb.build.parse.rows import (
+    RowRejected,
+    UnusableRow,
+    check_json_text,
+    join_key,
+    unknown_column_error,
+    value_columns,
+)
 from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 
-_ABSENT: Any = object()
-_MOST_NAMES: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What rows of a file had, for one who has not seen them."""
-
-    unseen: list[str]
-    names: list[str]
-    rows: int
-
 
 class NotFinite:
-    """NaN or an infinity: orjson does not write it, so that a row whose value holds it is rejected."""
+    """NaN or an infinity: orjson cannot write it, so a row with such a value is rejected."""
 
 
 NOT_FINITE: Final = NotFinite()
 
 
-class Columns:
-    """Which of the columns that the spec names were seen in the rows of one file."""
+class DictRows:
+    """Makes keys and values of dicts, as the spec says. A dot in a column's name reaches into nested dicts, unless a
+    member has the whole name.
 
-    def __init__(self, spec: DatasetSpec) -> None:
-        role, wanted = value_names(spec.value)
-        self.roles = {**dict.fromkeys(wanted, role), **dict.fromkeys(spec.key.columns, "key.columns")}
-        """Column → the field of the spec that names it."""
-        self.unseen = set(self.roles)
-        """The columns that no record had so far. While there are any, ``look`` wants to see the records."""
-        self._names: dict[str, None] = {}
-        self._rows = 0
-
-    def look(self, record: dict[str, Any]) -> None:
-        """See which columns ``record`` has."""
-        self._rows += 1
-        self.unseen.difference_update([name for name in self.unseen if reach(record, name) is not _ABSENT])
-        if len(self._names) < _MOST_NAMES:
-            self._names.update(dict.fromkeys(record))
-
-    def told(self) -> Told:
-        """What was seen, for ``add`` of another process."""
-        return Told(sorted(self.unseen), list(self._names), self._rows)
-
-    def add(self, told: Told) -> None:
-        """What was seen in other rows of the same file."""
-        self.unseen.intersection_update(told.unseen)
-        self._names.update(dict.fromkeys(told.names[: max(0, _MOST_NAMES - len(self._names))]))
-        self._rows += told.rows
-
-    def check(self, where: str) -> None:
-        """Raises BadSource when a column that the spec names was in no row of the file ``where``."""
-        for name, role in self.roles.items():
-            if self._rows and name in self.unseen:
-                raise unknown_column(f"{where}: none of its {self._rows} rows", role, name, self._names)
-
-
-class Objects:
-    """How the spec makes records of dicts. A dot in a column's name reaches into nested ones, unless a member has the
-    whole name.
-
-    A value's column that a row does not have is left out of its value; one that no row has is a BadSource.
+    A value leaves out a column that its row does not have; a column that no row has is a BadSource.
     """
 
     def __init__(self, spec: DatasetSpec, where: str) -> None:
         self._where = where
-        self.columns = Columns(spec)
-        self.key = _key_function(spec)
-        """A record's key, not yet normalised. Raises RowRejected."""
-        self.value = _value_function(spec)
-        """A record's value; the record is used up. Raises RowRejected, or orjson.JSONEncodeError."""
+        self.columns = ColumnTracker(spec)
+        self.key = _make_key_function(spec)
+        """The function from a record to its key, not yet normalised. Raises RowRejected."""
+        self.value = _make_value_function(spec)
+        """The function from a record to its value; it consumes the record. Raises RowRejected or
+        orjson.JSONEncodeError."""
 
-    def declare(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
-        """The columns are known beforehand. Raises BadSource for one that the spec names and that is not there."""
+    def check_declared(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
+        """Check the spec's columns against those that the file declares. Raises BadSource for a missing one."""
         names = list(names)
         known = {*names, *nested}
         for name, role in self.columns.roles.items():
             if name not in known:
-                raise unknown_column(self._where, role, name, names)
-        self.columns.unseen.clear()
+                raise unknown_column_error(self._where, role, name, names)
+        self.columns.missing.clear()
 
 
 class MemberValues:
-    """How the spec makes values of what the members of one JSON object hold: all of it, or a part of an object."""
+    """Makes values of the members of one JSON object: a member's whole content, or a part of it if that is an
+    object."""
 
     def __init__(self, spec: DatasetSpec, where: str) -> None:
-        objects = Objects(spec, where)
-        self.columns, self._of_object = objects.columns, objects.value
-        self._role = value_names(spec.value)[0] if self.columns.roles else None
-        """The field of the spec that chooses a part."""
+        objects = DictRows(spec, where)
+        self.columns, self._object_value = objects.columns, objects.value
+        self._role = value_columns(spec.value)[0] if self.columns.roles else None
+        """The field of the spec that selects a part."""
 
     def value(self, row: tuple[str, Any]) -> bytes:
-        """Of a pair of name and value. Raises RowRejected, or orjson.JSONEncodeError."""
+        """The value of a pair of name and content. Raises RowRejected or orjson.JSONEncodeError."""
         found = row[1]
         if type(found) is UnusableRow:
             raise RowRejected(found.reason)
@@ -111,7 +72,7 @@ class MemberValues:
             return orjson.dumps(found)
         if type(found) is not dict:
             raise RowRejected(f"its value is {_kind(found)}, and {self._role} chooses from objects")
-        return self._of_object(found)
+        return self._object_value(found)
 
 
 def _kind(value: Any) -> str:
@@ -119,78 +80,63 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value), "a number")
 
 
-def _key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
+def _make_key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
     columns, separator = spec.key.columns, spec.key.separator
     if len(columns) != 1:
-        return lambda record: joined_key(columns, [key_part(record, name) for name in columns], separator)
+        return lambda record: join_key(columns, [key_column_text(record, name) for name in columns], separator)
     column = columns[0]
 
     def key(record: dict[str, Any]) -> str:
         found = record.get(column)
-        return found if type(found) is str else key_part(record, column)
+        return found if type(found) is str else key_column_text(record, column)
 
     return key
 
 
-def _value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]:
+def _make_value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]:
     value, dumps = spec.value, orjson.dumps
     if value.column is not None:
         column, raw = value.column, value.format == "raw"
         return lambda record: _column_bytes(record, column, raw)
     if value.field is not None:
         field = value.field
-        return lambda record: dumps(_present(record, field))
+        return lambda record: dumps(_require_column(record, field))
     if value.columns is not None:
         columns = value.columns
-        return lambda record: dumps({name: found for name in columns if (found := reach(record, name)) is not _ABSENT})
+        return lambda record: dumps(
+            {name: found for name in columns if (found := get_column(record, name)) is not ABSENT}
+        )
     keys = spec.key.columns
 
     def all_but_key(record: dict[str, Any]) -> bytes:
         for name in keys:
-            _remove(record, name)
+            _remove_column(record, name)
         return dumps(record)
 
     return all_but_key
 
 
-def reach(record: dict[str, Any], name: str) -> Any:
-    """The member called ``name``, or the one that its dots lead to; ``_ABSENT`` when there is neither."""
-    if name in record:
-        return record[name]
-    owner, last = _owner(record, name)
-    return _ABSENT if owner is None else owner.get(last, _ABSENT)
-
-
-def _owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
-    """The nested dict in which the last part of ``name`` would be, and that part."""
-    *path, last = name.split(".")
-    owner: Any = record
-    for part in path:
-        owner = owner.get(part) if isinstance(owner, dict) else None
-    return (owner if path and isinstance(owner, dict) else None), last
-
-
-def _remove(record: dict[str, Any], name: str) -> None:
+def _remove_column(record: dict[str, Any], name: str) -> None:
     if name in record:
         del record[name]
         return
-    owner, last = _owner(record, name)
+    owner, last = find_owner(record, name)
     if owner is not None:
         owner.pop(last, None)
 
 
-def _present(record: dict[str, Any], name: str) -> Any:
-    found = reach(record, name)
-    if found is _ABSENT:
+def _require_column(record: dict[str, Any], name: str) -> Any:
+    found = get_column(record, name)
+    if found is ABSENT:
         raise RowRejected(f"it has no {name}")
     return found
 
 
-def key_part(record: dict[str, Any], column: str) -> str:
-    """A key column's text: text as it is, an integer in decimal. Raises RowRejected for anything else."""
-    found = record.get(column, _ABSENT)
-    if found is _ABSENT:
-        found = reach(record, column)
+def key_column_text(record: dict[str, Any], column: str) -> str:
+    """The text of a key column: text unchanged, an integer in decimal. Raises RowRejected for any other type."""
+    found = record.get(column, ABSENT)
+    if found is ABSENT:
+        found = get_column(record, column)
     if type(found) is str:
         return found
     if type(found) is int:
@@ -200,7 +146,7 @@ def key_part(record: dict[str, Any], column: str) -> str:
         if text.removeprefix("-").isdecimal():
             return text
         raise RowRejected(f"the key column {column} is {text}; a key is text or an integer")
-    if found is _ABSENT:
+    if found is ABSENT:
         raise RowRejected(f"it has no key column {column}")
     if found is None:
         raise RowRejected(f"the key column {column} is null")
@@ -210,7 +156,7 @@ def key_part(record: dict[str, Any], column: str) -> str:
 
 
 def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
-    found = _present(record, column)
+    found = _require_column(record, column)
     if isinstance(found, str):
         try:
             found = found.encode()
@@ -220,10 +166,10 @@ def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
         if raw:
             raise RowRejected(f"the column {column} is not text or binary")
         raise RowRejected(f"the column {column} is not text that holds JSON (value.field: {column} takes it as it is)")
-    otherwise = f"value.field: {column} makes JSON of it, value.format: raw takes it as it is"
-    return found if raw else json_text(found, f"the column {column}", otherwise)
+    alternative = f"value.field: {column} makes JSON of it, value.format: raw takes it as it is"
+    return found if raw else check_json_text(found, f"the column {column}", alternative)
 
 
-def unsupported(where: str, column: str, kind: str) -> BadSource:
+def unsupported_type_error(where: str, column: str, kind: str) -> BadSource:
     """The error for a column whose type has no JSON form."""
     return BadSource(f"{where}: the column {column} is of type {kind}, which cannot be written as JSON")

@@ -1,4 +1,4 @@
-"""JSON files that are one array of objects, or one object of records: read through a window, in bounded memory."""
+"""JSON files that hold one array of objects or one object of records, read through a window in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from lookupdb.build.parse.dict_rows import MemberValues, Objects
-from lookupdb.build.parse.json_lines_parser import EXACT, not_an_object
-from lookupdb.build.parse.json_nesting import MAX_NESTING, is_too_deep, too_deep
+from lookupdb.build.parse.dict_rows import DictRows, MemberValues
+from lookupdb.build.parse.json_lines_parser import EXACT_DECODER, not_an_object_error
+from lookupdb.build.parse.json_nesting import MAX_NESTING, is_nested_too_deeply, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
@@ -23,131 +23,133 @@ log = logging.getLogger(__name__)
 
 _WINDOW: Final = 1 << 18
 _NUMBER_TAIL: Final = len("e+")
-"""So much of a number that goes on behind the window is taken for what follows a shorter one: ``1`` of ``1.5``."""
+"""The tail of a number may lie behind the window: at most this much of ``1.5`` is taken for what follows ``1``."""
 _SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
-_AFTER: Final = re.compile(r"\s*,")
+_COMMA: Final = re.compile(r"\s*,")
 _INSIDE_TEXT: Final = re.compile(r'["\\]')
 
 
-def json_parser(
+def make_json_parser(
     spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int
 ) -> JsonArrayParser | JsonMembersParser:
-    """For a file of the format json, as the spec says that it is."""
+    """The parser of a file of format json that the spec asks for."""
     kind = JsonMembersParser if spec.key.member_names else JsonArrayParser
     return kind(spec, file, piece, raw, max_row_bytes)
 
 
 class _Document:
-    """What stands between two brackets, element by element."""
+    """Reads what stands between two brackets, element by element."""
 
     lines = 0
     end = None
 
     def __init__(self, file: LocalFile, raw: SliceFile, max_row_bytes: int) -> None:
         self._file, self._max_row = file, max_row_bytes
-        self._raw, self._text = raw, _decoded(raw, file.name)
-        self._window, self._at, self._ended = "", 0, False
+        self._raw, self._text = raw, _decode_chunks(raw, file.name)
+        self._window, self._offset, self._ended = "", 0, False
 
-    def _elements(self, kind: str, brackets: tuple[str, str], hint: str, read: Callable[[str], Any]) -> Iterator[Any]:
-        """What ``read`` makes of each element, given where it stands."""
+    def _read_elements(
+        self, kind: str, brackets: tuple[str, str], hint: str, read: Callable[[str], Any]
+    ) -> Iterator[Any]:
+        """The elements as ``read`` returns them; its argument says where an element stands."""
         name, (opening, closing) = self._file.name, brackets
-        found = self._next()
+        found = self._peek()
         if not found:
             raise BadSource(f"{name} is empty, expected a JSON {kind}", hint=f"for no records write {opening}{closing}")
         if found != opening:
-            hint = self._unwrapping() or hint
+            hint = self._unwrapping_hint() or hint
             raise BadSource(f"{name} is not a JSON {kind}: it begins with {found!r}, expected {opening!r}", hint=hint)
-        self._at += 1
+        self._offset += 1
         row = 0
-        while self._next() != closing or row:
+        while self._peek() != closing or row:
             row += 1
             yield read(f"{name} row {row}")
-            match self._next():
+            match self._peek():
                 case ",":
-                    self._at += 1
+                    self._offset += 1
                 case found if found == closing:
                     break
                 case other:
                     found = repr(other) if other else "the end of the file"
                     raise BadSource(f"{name} after row {row}: expected ',' or {closing!r}, found {found}")
-        self._at += 1
-        if self._next():
-            raise BadSource(f"{name} after row {row}: expected nothing after the {kind}, found {self._next()!r}")
+        self._offset += 1
+        if self._peek():
+            raise BadSource(f"{name} after row {row}: expected nothing after the {kind}, found {self._peek()!r}")
 
-    def _unwrapping(self) -> str | None:
-        """What to do about an object that holds an array, as far as the window shows it."""
-        if self._window[self._at] != "{" or (name := wrapped_array(self._window, self._at)) is None:
+    def _unwrapping_hint(self) -> str | None:
+        """What to do about an object that wraps an array, if the window shows one."""
+        if self._window[self._offset] != "{" or (name := find_wrapped_array(self._window, self._offset)) is None:
             return None
         return (
             f"it is an object, whose member {name[:80]!r} holds an array: unwrap that first, "
             f"as `jq {shlex.quote('.' + json.dumps(name[:80]))}` does"
         )
 
-    def _next(self) -> str:
-        """The next character that is no white space, "" at the end; ``_at`` stands on it."""
+    def _peek(self) -> str:
+        """The next character that is not white space, "" at the end. Moves to it, but not behind it."""
         while True:
-            while self._at < len(self._window):
-                character = self._window[self._at]
+            while self._offset < len(self._window):
+                character = self._window[self._offset]
                 if character not in _SPACE:
                     return character
-                self._at += 1
-            if not self._more(_WINDOW):
+                self._offset += 1
+            if not self._read_more(_WINDOW):
                 return ""
 
-    def _element(self, where: str) -> Any:
-        """The next element. The window grows, by doubling, until the element fits."""
-        self._next()
+    def _read_element(self, where: str) -> Any:
+        """The next element. Doubles the window until the element fits."""
+        self._peek()
         while True:
             try:
-                element, end = EXACT.raw_decode(self._window, self._at)
+                element, end = EXACT_DECODER.raw_decode(self._window, self._offset)
             except RecursionError:
-                self._skip(where)
-                return too_deep()
+                self._skip_element(where)
+                return too_deep_row()
             except ValueError as error:
-                self._widen(where, error)
+                self._widen_window(where, error)
                 continue
             if len(self._window) - end <= _NUMBER_TAIL:
-                end -= self._at  # to read on drops what is behind us
-                if self._more(_WINDOW):
+                end -= self._offset  # reading on drops what is behind us
+                if self._read_more(_WINDOW):
                     continue
-            begin, self._at = self._at, end
-            return too_deep() if self._is_too_deep(begin, end) else element
+            begin, self._offset = self._offset, end
+            return too_deep_row() if self._is_too_deep(begin, end) else element
 
     def _is_too_deep(self, begin: int, end: int) -> bool:
-        """Whether the element that stands there is: one of few brackets is not, which is quickly seen."""
+        """Whether this element is nested too deeply. Counting its brackets quickly clears most."""
         if self._window.count("[", begin, end) + self._window.count("{", begin, end) <= MAX_NESTING:
             return False
-        return is_too_deep(self._window[begin:end].encode(errors="replace"))
+        return is_nested_too_deeply(self._window[begin:end].encode(errors="replace"))
 
-    def _widen(self, where: str, error: ValueError) -> None:
-        """Read on, because the element does not end in the window. Raises BadSource, NotEnoughRoom."""
+    def _widen_window(self, where: str, error: ValueError) -> None:
+        """Read on, because the element does not end within the window. Raises BadSource, NotEnoughRoom."""
         why = getattr(error, "msg", error)
-        if not self._more(max(_WINDOW, len(self._window) - self._at)):
+        if not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
             raise BadSource(f"{where} is not JSON: {why}") from error
-        if len(self._window) - self._at > self._max_row:
+        if len(self._window) - self._offset > self._max_row:
             raise NotEnoughRoom(
                 f"{where} is longer than {self._max_row} characters, more than the memory limit allows, "
                 f"or is not JSON: {why}",
                 hint="raise --memory-limit, or correct the row",
             ) from error
 
-    def _skip(self, where: str) -> None:
-        """Pass an element that is nested too deeply to be parsed, however long: to the bracket that closes it."""
+    def _skip_element(self, where: str) -> None:
+        """Skip an element that is nested too deeply to parse, however long, up to the bracket that closes it."""
         depth, in_text = 0, False
         while True:
-            found = (_INSIDE_TEXT if in_text else _OUTSIDE_TEXT).search(self._window, self._at)
+            found = (_INSIDE_TEXT if in_text else _OUTSIDE_TEXT).search(self._window, self._offset)
             if found is None:
-                self._at = len(self._window)
-                if not self._more(_WINDOW):
+                self._offset = len(self._window)
+                if not self._read_more(_WINDOW):
                     raise BadSource(f"{where} is not JSON: the file ends within it, {depth} brackets deep")
                 continue
-            self._at = found.end()
+            self._offset = found.end()
             match found[0]:
                 case "\\":
-                    if self._at < len(self._window) or self._more(_WINDOW):
-                        self._at += 1
+                    if self._offset < len(self._window) or self._read_more(_WINDOW):
+                        self._offset += 1
                 case '"':
                     in_text = not in_text
                 case "[" | "{":
@@ -157,10 +159,10 @@ class _Document:
             if not depth:
                 return
 
-    def _more(self, characters: int) -> bool:
-        """Drop what is behind us and read on; False at the end of the file."""
-        pieces = [self._window[self._at :]]
-        self._at = 0
+    def _read_more(self, characters: int) -> bool:
+        """Drop what is parsed and read on; False at the end of the file."""
+        pieces = [self._window[self._offset :]]
+        self._offset = 0
         for piece in self._text:
             pieces.append(piece)
             characters -= len(piece)
@@ -170,19 +172,19 @@ class _Document:
         return len(pieces) > 1
 
     def position(self) -> int:
-        """How many bytes were read, which is a little more than was parsed."""
+        """How many bytes were read: a little more than was parsed."""
         return self._raw.tell()
 
 
-def wrapped_array(text: str, at: int) -> str | None:
-    """The name of the first member that holds an array, of the object that begins at ``at`` and may be cut off."""
+def find_wrapped_array(text: str, at: int) -> str | None:
+    """The first member that holds an array in the object that begins at ``at`` and may be cut off; returns its name."""
     try:
         while member := _MEMBER.match(text, at + 1):
             name, opening = json.loads(member[1]), member[2]
             if opening == "[":
                 return str(name)
-            _, end = EXACT.raw_decode(text, member.start(2))
-            if (comma := _AFTER.match(text, end)) is None:
+            _, end = EXACT_DECODER.raw_decode(text, member.start(2))
+            if (comma := _COMMA.match(text, end)) is None:
                 return None
             at = comma.end() - 1
     except (ValueError, RecursionError):
@@ -190,7 +192,7 @@ def wrapped_array(text: str, at: int) -> str | None:
     return None
 
 
-def _decoded(raw: Any, name: str) -> Iterator[str]:
+def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     position = 0
     while True:
@@ -209,30 +211,30 @@ def _decoded(raw: Any, name: str) -> Iterator[str]:
 
 
 class JsonArrayParser(_Document):
-    """One array of objects. Rows are dicts."""
+    """Parses one array of objects. Rows are dicts."""
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         super().__init__(file, raw, max_row_bytes)
-        objects = Objects(spec, file.name)
+        objects = DictRows(spec, file.name)
         self.columns, self.key, self.value = objects.columns, objects.key, objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         hint = "source.format: jsonl is for one object a line; key.memberNames: true is for one object of key: value"
-        return self._elements("array", ("[", "]"), hint, self._row)
+        return self._read_elements("array", ("[", "]"), hint, self._read_row)
 
-    def _row(self, where: str) -> dict[str, Any]:
-        record = self._element(where)
+    def _read_row(self, where: str) -> dict[str, Any]:
+        record = self._read_element(where)
         if type(record) is UnusableRow:
             return record
         if type(record) is not dict:
-            raise not_an_object(where, record)
-        if self.columns.unseen:
-            self.columns.look(record)
+            raise not_an_object_error(where, record)
+        if self.columns.missing:
+            self.columns.observe(record)
         return record
 
 
 class JsonMembersParser(_Document):
-    """One object, whose members are the records. Rows are pairs of name and value."""
+    """Parses one object whose members are the records. Rows are pairs of name and content."""
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         super().__init__(file, raw, max_row_bytes)
@@ -246,7 +248,7 @@ class JsonMembersParser(_Document):
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         hint = "key.memberNames is for one object of key: value; name the key's columns in key.columns for an array"
         rows, row = 0, None
-        for row in self._elements("object", ("{", "}"), hint, self._row):
+        for row in self._read_elements("object", ("{", "}"), hint, self._read_row):
             rows += 1
             yield row
         if rows == 1 and row is not None and type(row[1]) is list:
@@ -257,16 +259,16 @@ class JsonMembersParser(_Document):
                 row[0][:80],
             )
 
-    def _row(self, where: str) -> tuple[str, Any]:
-        found = self._next()
+    def _read_row(self, where: str) -> tuple[str, Any]:
+        found = self._peek()
         if found != '"':
             raise BadSource(f"{where} is not JSON: expected a member's name in quotes, found {found or 'nothing'!r}")
-        name = self._element(where)
-        found = self._next()
+        name = self._read_element(where)
+        found = self._peek()
         if found != ":":
             raise BadSource(f"{where} is not JSON: expected ':' after {name[:80]!r}, found {found or 'nothing'!r}")
-        self._at += 1
-        value = self._element(where)
-        if type(value) is dict and self.columns.unseen:
-            self.columns.look(value)
+        self._offset += 1
+        value = self._read_element(where)
+        if type(value) is dict and self.columns.missing:
+            self.columns.observe(value)
         return name, value

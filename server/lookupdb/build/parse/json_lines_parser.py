@@ -1,7 +1,7 @@
-"""JSON lines: numbers keep their text, whatever their size; the rest is written anew, compactly.
+"""JSON lines: numbers keep their text, whatever their size; everything else is written anew, compactly.
 
-orjson parses; it makes floats of fractions, exponents and integers beyond 64 bits. A row in which it made any is
-parsed again with their text kept (``EXACT``). Rows of ids and words, the common ones, are parsed once.
+orjson parses, but makes floats of fractions, exponents and integers beyond 64 bits. A row with such a number is parsed
+again, with the text of its numbers kept (``EXACT_DECODER``). Common rows, of ids and words, are parsed once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.build.parse.dict_rows import Objects
-from lookupdb.build.parse.json_nesting import MAX_NESTING, is_too_deep, too_deep
+from lookupdb.build.parse.dict_rows import DictRows
+from lookupdb.build.parse.json_nesting import MAX_NESTING, is_nested_too_deeply, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow, describe_json_error
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
@@ -33,22 +33,24 @@ def _number_text(text: str) -> orjson.Fragment:
     return orjson.Fragment(text)
 
 
-def _integer(text: str) -> int | orjson.Fragment:
+def _parse_integer(text: str) -> int | orjson.Fragment:
     return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
 
 
-def _constant(text: str) -> None:
+def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
-EXACT: Final = json.JSONDecoder(parse_float=_number_text, parse_int=_integer, parse_constant=_constant)
-"""Gives numbers that Python would change as fragments that hold their text."""
+EXACT_DECODER: Final = json.JSONDecoder(
+    parse_float=_number_text, parse_int=_parse_integer, parse_constant=_refuse_constant
+)
+"""Returns numbers that Python would change as fragments of their text."""
 
 
 def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
-    """Whether what orjson made of ``text``, an object or array, holds no number whose own text is lost.
+    """Whether every number in ``value``, which orjson parsed from ``text``, can be written back unchanged.
 
-    Raises RecursionError when it is nested more than ``depth`` deep.
+    Raises RecursionError if it is nested more than ``depth`` deep.
     """
     if not depth:
         raise RecursionError
@@ -56,7 +58,7 @@ def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
     kinds = set(map(type, members))
     if kinds <= _TEXTUAL:
         return True
-    # A float may be an integer beyond 64 bits; a 0 may have been -0.
+    # A float may have been an integer beyond 64 bits; a 0 may have been -0.
     if float in kinds or (int in kinds and b"-0" in text and 0 in members):
         return False
     for member in members:  # noqa: SIM110 - a generator costs as much again
@@ -65,24 +67,24 @@ def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
     return True
 
 
-def _exactly(text: bytes) -> Any:
-    return too_deep() if is_too_deep(text) else EXACT.decode(text.decode("utf-8-sig"))
+def _decode_exactly(text: bytes) -> Any:
+    return too_deep_row() if is_nested_too_deeply(text) else EXACT_DECODER.decode(text.decode("utf-8-sig"))
 
 
 class JsonLinesParser:
-    """JSON lines. Rows are dicts."""
+    """Parses JSON lines. Rows are dicts."""
 
     end = None
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         self._file, self._piece, self._max_row = file, piece, max_row_bytes
         self._raw, self._text = raw, BufferedReader(raw, _WINDOW)
-        self._objects = Objects(spec, file.name)
+        self._objects = DictRows(spec, file.name)
         self.columns, self.lines = self._objects.columns, 0
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        loads, unseen, look = orjson.loads, self.columns.unseen, self.columns.look
+        loads, missing, observe = orjson.loads, self.columns.missing, self.columns.observe
         row, number, before = self._piece.rows_before, self._piece.lines_before, self._piece.lines_before
         for number, line in enumerate(iter(partial(self._text.readline, self._max_row), b""), before + 1):
             try:
@@ -91,25 +93,25 @@ class JsonLinesParser:
                 text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
                 if not text.strip():
                     continue
-                record = self._again(text, error, row + 1, number)
+                record = self._parse_again_or_explain(text, error, row + 1, number)
             row += 1
             if type(record) is not dict:
                 if type(record) is not UnusableRow:
-                    raise not_an_object(f"{self._file.name} row {row} (line {number})", record)
+                    raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record)
                 yield record
                 continue
             try:
                 if not is_exact(record, line):
-                    record = _exactly(line)
+                    record = _decode_exactly(line)
             except RecursionError:
-                record = too_deep()
-            if unseen and type(record) is dict:
-                look(record)
+                record = too_deep_row()
+            if missing and type(record) is dict:
+                observe(record)
             yield record
         self.lines = number - before
 
-    def _again(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
-        """The line without its byte order mark, or the error that tells why it is none."""
+    def _parse_again_or_explain(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
+        """Parse the line without its byte order mark. Raises the error that says what is wrong with it."""
         where = f"{self._file.name} row {row} (line {line})"
         if len(text) >= self._max_row:
             raise NotEnoughRoom(
@@ -120,18 +122,18 @@ class JsonLinesParser:
             return orjson.loads(text)
         except orjson.JSONDecodeError as second:
             if "depth limit" in str(second):
-                return too_deep()
-            if "infinity" in str(second):  # a number whose exponent no float has
+                return too_deep_row()
+            if "infinity" in str(second):  # a number whose exponent is beyond a float's
                 with suppress(ValueError):
-                    return _exactly(text)
-            raise malformed(where, text, error) from error
+                    return _decode_exactly(text)
+            raise malformed_row_error(where, text, error) from error
 
     def position(self) -> int:
-        """How many bytes were read, which is a little more than was parsed."""
+        """How many bytes were read: a little more than was parsed."""
         return self._raw.tell()
 
 
-def malformed(where: str, text: bytes, error: Exception) -> BadSource:
+def malformed_row_error(where: str, text: bytes, error: Exception) -> BadSource:
     """The error for a row that is not JSON."""
     try:
         text.decode()
@@ -143,8 +145,8 @@ def malformed(where: str, text: bytes, error: Exception) -> BadSource:
     return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
 
-def not_an_object(where: str, found: Any) -> BadSource:
-    """The error for a row that is JSON, and no object."""
+def not_an_object_error(where: str, found: Any) -> BadSource:
+    """The error for a row that is JSON but not an object."""
     kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
     hint = "source.format: json is for a file that is one array" if type(found) is list else None
     return BadSource(f"{where} is {kinds.get(type(found), 'a number')}, expected an object", hint=hint)

@@ -1,4 +1,4 @@
-"""How deeply JSON may be nested: a bound that does not depend on who parses it, so that every reader rejects alike."""
+"""Limits how deeply JSON may be nested, independently of the parser, so that all parsers reject the same rows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from lookupdb.build.parse.rows import UnusableRow
 
 MAX_NESTING: Final = 250
-"""Arrays and objects within each other. What writes values allows a few more."""
+"""The most arrays and objects within each other. Writers of values allow a few more."""
 _TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|[\]}]', re.DOTALL)
 
 
-def too_deep() -> UnusableRow:
-    """The row in the place of one that is nested too deeply."""
+def too_deep_row() -> UnusableRow:
+    """A row that stands for one that is nested too deeply."""
     return UnusableRow(f"it is nested more than {MAX_NESTING} deep")
 
 
-def is_too_deep(text: bytes) -> bool:
-    """Whether the JSON ``text`` is."""
+def is_nested_too_deeply(text: bytes) -> bool:
+    """Whether the JSON ``text`` is nested more than ``MAX_NESTING`` deep."""
     if text.count(b"[") + text.count(b"{") <= MAX_NESTING:
         return False
     depth = 0

@@ -21,17 +21,17 @@ from typing import Any, Final, Self
 import duckdb
 import orjson
 
-from lookupdb.build.parse.dict_rows import NOT_FINITE, NotFinite, Objects, unsupported
+from lookupdb.build.parse.dict_rows import NOT_FINITE, DictRows, NotFinite, unsupported_type_error
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 
 Convert = Callable[[Any], Any]
-"""From what DuckDB gives for a value that is not null to what orjson writes."""
+"""From DuckDB's value, if it is not null, to one that orjson writes."""
 
 _MAGIC: Final = b"PAR1"
 _BATCH: Final = 256
-_AS_IT_IS: Final = frozenset(
+_UNCONVERTED: Final = frozenset(
     ["boolean", "tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger", "ubigint"]
     + ["varchar", "enum", "null"]
 )
@@ -42,66 +42,66 @@ _TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
 
 
 class ParquetParser:
-    """One Parquet file. Rows are dicts."""
+    """Parses one Parquet file. Rows are dicts."""
 
     lines = 0
     columns = None
     end = None
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
-        """``memory`` is DuckDB's, in bytes."""
+        """``memory`` is DuckDB's limit, in bytes."""
         _check_magic(file)
         self._file, self._memory = file, memory
         self._connection = _connect(memory, threads)
-        self._keeps = spec.value.column if spec.value.format == "raw" else None
-        self._objects = Objects(spec, file.name)
+        self._raw_column = spec.value.column if spec.value.format == "raw" else None
+        self._objects = DictRows(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
-        self._read = 0
-        with _duckdb_says(file.name):
-            self._rows = self._count()
-            self._names, self._casts, self._converts = self._columns()
+        self._rows_read = 0
+        with _duckdb_errors(file.name):
+            self._row_count = self._count_rows()
+            self._names, self._casts, self._converts = self._plan_columns()
 
-    def _count(self) -> int:
+    def _count_rows(self) -> int:
         found = self._connection.execute(
-            "SELECT num_rows FROM parquet_file_metadata($1)", [_literal(self._file)]
+            "SELECT num_rows FROM parquet_file_metadata($1)", [_escape_path(self._file)]
         ).fetchone()
         return int(found[0])
 
-    def _columns(self) -> tuple[list[str], list[str], list[tuple[str, Convert]]]:
-        self._connection.execute("SELECT * FROM read_parquet($1) LIMIT 0", [_literal(self._file)])
+    def _plan_columns(self) -> tuple[list[str], list[str], list[tuple[str, Convert]]]:
+        self._connection.execute("SELECT * FROM read_parquet($1) LIMIT 0", [_escape_path(self._file)])
         names, casts, converts = [], [], []
         nested: list[str] = []
         for name, kind, *_ in self._connection.description:
-            cast, convert = self._plan(name, kind)
+            cast, convert = self._plan_column(name, kind)
             names.append(name)
             quoted = '"' + name.replace('"', '""') + '"'
             casts.append(f"CAST({quoted} AS {cast})" if cast != str(kind) else quoted)
             if convert is not None:
                 converts.append((name, convert))
-            nested += _nested(name, kind)
-        self._objects.declare(names, nested)
+            nested += _nested_names(name, kind)
+        self._objects.check_declared(names, nested)
         return names, casts, converts
 
-    def _plan(self, name: str, kind: Any) -> tuple[str, Convert | None]:
-        if name == self._keeps and kind.id == "blob":
+    def _plan_column(self, name: str, kind: Any) -> tuple[str, Convert | None]:
+        if name == self._raw_column and kind.id == "blob":
             return "BLOB", None
         plan = plan_type(kind)
         if plan is None:
-            raise unsupported(self._file.name, name, str(kind))
+            raise unsupported_type_error(self._file.name, name, str(kind))
         return plan
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names, converts = self._names, self._converts
         query = f"SELECT {', '.join(self._casts)} FROM read_parquet($1)"  # noqa: S608 - names are quoted
-        with _duckdb_says(self._file.name, lambda: self._read):
-            self._connection.execute(query, [_literal(self._file)])
+        with _duckdb_errors(self._file.name, lambda: self._rows_read):
+            self._connection.execute(query, [_escape_path(self._file)])
         while True:
-            with _duckdb_says(self._file.name, lambda: self._read):
+            with _duckdb_errors(self._file.name, lambda: self._rows_read):
                 batch = self._connection.fetchmany(_BATCH)
             if not batch:
                 return
             for fields in batch:
-                self._read += 1
+                self._rows_read += 1
                 record = dict(zip(names, fields, strict=True))
                 for name, convert in converts:
                     if record[name] is not None:
@@ -109,8 +109,8 @@ class ParquetParser:
                 yield record
 
     def position(self) -> int:
-        """The file's bytes in proportion to the rows read."""
-        return self._file.bytes * self._read // max(1, self._rows)
+        """The share of the file's bytes that corresponds to the rows read."""
+        return self._file.bytes * self._rows_read // max(1, self._row_count)
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +120,7 @@ class ParquetParser:
 
 
 def _connect(memory: int, threads: int) -> Any:
-    """A DuckDB that reads what it is told to, and writes nothing."""
+    """A DuckDB connection that loads no extensions and writes no files."""
     connection = duckdb.connect(
         config={
             "memory_limit": f"{memory // 1024}KiB",
@@ -135,17 +135,17 @@ def _connect(memory: int, threads: int) -> Any:
 
 
 def plan_type(kind: Any) -> tuple[str, Convert | None] | None:
-    """The SQL type as which a column of the DuckDB type ``kind`` is fetched, and what is done with each value.
+    """The SQL type to fetch a column of the DuckDB type ``kind`` as, and the conversion of its values.
 
-    None when it has no JSON form.
+    None if the type has no JSON form.
     """
     name = kind.id
-    if name in _AS_IT_IS:
+    if name in _UNCONVERTED:
         return str(kind), None
     if name in _DIGITS:
         return "VARCHAR", orjson.Fragment
     if name in _FRACTIONS:
-        return "VARCHAR", _fraction
+        return "VARCHAR", _parse_fraction
     if name in _TEXTS:
         return "VARCHAR", None
     if name in _TIMES:
@@ -204,21 +204,21 @@ def _plan_map(kind: Any) -> tuple[str, Convert | None] | None:
     }
 
 
-def _fraction(text: str) -> orjson.Fragment | NotFinite:
+def _parse_fraction(text: str) -> orjson.Fragment | NotFinite:
     return orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE
 
 
-def _nested(prefix: str, kind: Any) -> list[str]:
+def _nested_names(prefix: str, kind: Any) -> list[str]:
     if kind.id != "struct":
         return []
     found = []
     for name, child in kind.children:
-        found += [f"{prefix}.{name}", *_nested(f"{prefix}.{name}", child)]
+        found += [f"{prefix}.{name}", *_nested_names(f"{prefix}.{name}", child)]
     return found
 
 
-def _literal(file: LocalFile) -> str:
-    """The path, for functions of DuckDB that would otherwise take it for a pattern."""
+def _escape_path(file: LocalFile) -> str:
+    """The path, escaped for functions of DuckDB that take patterns."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in str(file.path))
 
 
@@ -235,11 +235,11 @@ def _check_magic(file: LocalFile) -> None:
         )
 
 
-class _duckdb_says:  # noqa: N801 - used as a function
-    """Turn what DuckDB says of a Parquet file into an error of ours."""
+class _duckdb_errors:  # noqa: N801 - used as a function
+    """Turns DuckDB's errors about a Parquet file into ours."""
 
     def __init__(self, where: str, read: Callable[[], int] = int) -> None:
-        self._where, self._read = where, read
+        self._where, self._rows_read = where, read
 
     def __enter__(self) -> None:
         return None
@@ -252,5 +252,5 @@ class _duckdb_says:  # noqa: N801 - used as a function
                 hint="raise --memory-limit, or write the file with smaller row groups",
             ) from error
         if isinstance(error, duckdb.Error):
-            after = f" after row {self._read()}" if self._read() else ""
+            after = f" after row {self._rows_read()}" if self._rows_read() else ""
             raise BadSource(f"{self._where} cannot be read as Parquet{after}: {str(error).splitlines()[0]}") from error

@@ -1,1 +1,1 @@
-"""Slices become sorted records: in this process, or in a crew of processes."""
+"""From slices to sorted records: in this process (``slice_reader``) or in a crew of processes (``crew``)."""

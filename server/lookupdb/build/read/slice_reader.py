@@ -1,4 +1,4 @@
-"""Reading one slice: its rows become records in a sorter, and what is told of them. In this process or in another."""
+"""Reads one slice: its rows become records in a sorter. Runs in the main process or in a crew member."""
 
 from __future__ import annotations
 
@@ -10,76 +10,83 @@ from typing import Final
 
 import orjson
 
-from lookupdb.build.budget import Budget
+from lookupdb.build.budget import BuildBudget
+from lookupdb.build.parse.columns import SeenColumns
 from lookupdb.build.parse.csv_parser import CsvParser
-from lookupdb.build.parse.dict_rows import Told
-from lookupdb.build.parse.json_document_parser import json_parser
+from lookupdb.build.parse.json_document_parser import make_json_parser
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
-from lookupdb.build.parse.rows import Parser, RowRejected, not_json
-from lookupdb.build.sort.runs import place_of
-from lookupdb.build.sort.sample import Sample, rank_of
+from lookupdb.build.parse.parser import RowParser
+from lookupdb.build.parse.rows import RowRejected, describe_encode_error
+from lookupdb.build.sort.runs import encode_place
+from lookupdb.build.sort.sample import Sample, rank_key
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource
-from lookupdb.keys import InvalidKey, key_encoder
+from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.manifest import SAMPLES
 from lookupdb.spec import DatasetSpec
 
-Tell = Callable[[int, int], None]
-"""Called now and then with how many more bytes and rows were read."""
+ReportProgress = Callable[[int, int], None]
+"""Called now and then with the number of bytes and rows read since the last call."""
 
-_TELL_EVERY: Final = 2000
+_REPORT_EVERY_ROWS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SliceOutcome:
     """What a slice held, beside its records."""
 
     rows: int = 0
-    """Rejected ones included."""
+    """Rejected rows included."""
     lines: int = 0
     rejected: int = 0
     samples: list[tuple[int, str]] = field(default_factory=list)
-    """The first rejected rows, counted within the slice from 1, and why."""
-    columns: Told | None = None
+    """The first rejected rows, numbered within the slice from 1, and why."""
+    columns: SeenColumns | None = None
     end: int | None = None
-    """Where in the file its last row ends, if it ran on."""
+    """Where in the file its last row ends, if the reader read behind the slice."""
 
 
 class SliceReader:
     """Reads slices into one sorter and one sample."""
 
     def __init__(
-        self, spec: DatasetSpec, sorter: Sorter, sample: Sample, budget: Budget, threads: int, tell: Tell
+        self,
+        spec: DatasetSpec,
+        sorter: Sorter,
+        sample: Sample,
+        budget: BuildBudget,
+        threads: int,
+        report: ReportProgress,
     ) -> None:
         self._spec, self._sorter, self._sample, self._budget = spec, sorter, sample, budget
-        self._threads, self._tell = threads, tell
-        self._encode = key_encoder(spec.key.normalize)
+        self._threads, self._report = threads, report
+        self._encode = make_key_encoder(spec.key.normalize)
 
-    def read(self, number: int, piece: Slice, file: LocalFile) -> Outcome:
-        """Everything of the source's slice ``number``. Raises BadSource, NotEnoughRoom."""
+    def read(self, number: int, piece: Slice, file: LocalFile) -> SliceOutcome:
+        """Read all of slice ``number`` of the source. Raises BadSource, NotEnoughRoom."""
         with ExitStack() as stack:
             try:
                 raw = stack.enter_context(SliceFile(file.path, piece))
             except OSError as error:
                 raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
             if file.format == "parquet":
-                # Here, because DuckDB takes 20 MB that those who read other formats have no use for.
+                # Imported here, because DuckDB takes 20 MB that other formats do not need.
                 from lookupdb.build.parse.parquet_parser import ParquetParser
 
-                parser: Parser = stack.enter_context(
+                parser: RowParser = stack.enter_context(
                     ParquetParser(self._spec, file, self._budget.duckdb, self._threads)
                 )
             else:
                 parser = _PARSERS[file.format](self._spec, file, piece, raw, self._budget.row)
-            return self._read(number, parser)
+            return self._read_rows(number, parser)
 
-    def _read(self, number: int, parser: Parser) -> Outcome:
+    def _read_rows(self, number: int, parser: RowParser) -> SliceOutcome:
         key_of, value_of, encode = parser.key, parser.value, self._encode
         put, sample, max_bytes = self._sorter.put, self._sample, self._spec.value.max_bytes
-        row, told, rejected = 0, (0, 0), _Rejected()
-        start = place_of(number, 0)
+        row, reported, rejected = 0, (0, 0), _RejectedRows()
+        start = encode_place(number, 0)
         for row, fields in enumerate(parser, 1):
             try:
                 key = encode(key_of(fields))
@@ -89,41 +96,43 @@ class SliceReader:
             except (RowRejected, InvalidKey) as error:
                 rejected.add(row, str(error))
             except orjson.JSONEncodeError as error:
-                rejected.add(row, not_json(error))
+                rejected.add(row, describe_encode_error(error))
             else:
-                value = bytes(memoryview(value))  # of its own size: what orjson returns sits in a far larger block
+                value = bytes(
+                    memoryview(value)
+                )  # a copy of its own size: what orjson returns sits in a far larger block
                 put(key, start + row, value)
-                rank = rank_of(key)
+                rank = rank_key(key)
                 if rank < sample.bound:
                     sample.keep(rank, start + row, value)
-            if row % _TELL_EVERY == 0:
-                told = self._progress(parser.position(), row, told)
-        self._progress(parser.position(), row, told)
-        columns = None if parser.columns is None else parser.columns.told()
-        return Outcome(row, parser.lines, rejected.count, rejected.samples, columns, parser.end)
+            if row % _REPORT_EVERY_ROWS == 0:
+                reported = self._report_progress(parser.position(), row, reported)
+        self._report_progress(parser.position(), row, reported)
+        columns = None if parser.columns is None else parser.columns.snapshot()
+        return SliceOutcome(row, parser.lines, rejected.count, rejected.samples, columns, parser.end)
 
-    def _progress(self, position: int, row: int, told: tuple[int, int]) -> tuple[int, int]:
-        self._tell(position - told[0], row - told[1])
+    def _report_progress(self, position: int, row: int, reported: tuple[int, int]) -> tuple[int, int]:
+        self._report(position - reported[0], row - reported[1])
         return position, row
 
 
-class _Rejected:
-    """Rows that were left out: all are counted, the first are kept."""
+class _RejectedRows:
+    """Counts the rejected rows, and keeps the first."""
 
     def __init__(self) -> None:
         self.count = 0
         self.samples: list[tuple[int, str]] = []
 
     def add(self, row: int, reason: str) -> None:
-        """One more."""
+        """Count a row, and keep it if it is among the first."""
         self.count += 1
         if len(self.samples) < SAMPLES:
             self.samples.append((row, reason))
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Records make no reference cycles, and there are millions of them: do not look for any."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause the garbage collector: millions of records make no reference cycles."""
     if not gc.isenabled():
         yield
         return
@@ -134,8 +143,8 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
-_PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, Slice, SliceFile, int], Parser]]] = {
+_PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, Slice, SliceFile, int], RowParser]]] = {
     "csv": CsvParser,
-    "json": json_parser,
+    "json": make_json_parser,
     "jsonl": JsonLinesParser,
 }

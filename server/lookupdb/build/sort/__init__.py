@@ -1,1 +1,1 @@
-"""Records in the order of their keys, in bounded memory."""
+"""An external merge sort of records by key, in bounded memory; and the sample of their values."""

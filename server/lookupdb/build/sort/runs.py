@@ -1,6 +1,6 @@
-"""Runs: files of sorted records, written and read a block at a time, and merged.
+"""Runs: files of sorted records, written, read and merged a block at a time.
 
-Comparing, slicing and joining happen in C, a block of records at a time.
+Comparing, slicing and joining happen in C, for a whole block of records.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from operator import itemgetter
 from typing import IO, Final
 
 Record = tuple[bytes, int, bytes]
-"""Encoded key, place, value. A place says where in the source the record stood: see ``place_of``."""
+"""Encoded key, place, value. The place tells where in the source the record stood: see ``encode_place``."""
 
 BLOCK_BYTES: Final = 256 << 10
-"""Of a run's blocks, about; merging holds one of each run, and Python's objects for it."""
+"""The approximate size of a run's block. A merge holds one block of each run, and Python's objects for it."""
 BLOCK_MEMORY: Final = 4 * BLOCK_BYTES
 RECORD_MEMORY: Final = 200
 """What Python takes for a record beside the bytes of its key and value."""
 _HEADER: Final = struct.Struct("<IQQ")
-"""Before a block: records, bytes of their keys, bytes of their values."""
+"""Precedes a block: the number of records, the bytes of their keys and of their values."""
 _ROW_BITS: Final = 40
 _ROW_MASK: Final = (1 << _ROW_BITS) - 1
 
 key_of = itemgetter(0)
 
 
-def place_of(piece: int, row: int) -> int:
-    """Row ``row`` of the source's slice ``piece`` as one integer below 2**62. Places are in the source's order."""
+def encode_place(piece: int, row: int) -> int:
+    """Row ``row`` of slice ``piece`` as one integer below 2**62. Places sort in the source's order."""
     return piece << _ROW_BITS | row
 
 
-def piece_and_row(place: int) -> tuple[int, int]:
-    """What ``place_of`` was given."""
+def decode_place(place: int) -> tuple[int, int]:
+    """The slice and the row of ``place``."""
     return place >> _ROW_BITS, place & _ROW_MASK
 
 
-def write(run: IO[bytes], batches: Iterable[Sequence[Record]]) -> None:
-    """Write sorted records behind what ``run``, which is not buffered, holds."""
+def write_run(run: IO[bytes], batches: Iterable[Sequence[Record]]) -> None:
+    """Append sorted records to ``run``, an unbuffered file."""
     for batch in batches:
-        for block in _blocks(batch):
+        for block in _split_into_blocks(batch):
             _write_block(run, block)
 
 
-def read(run: IO[bytes]) -> Iterator[list[Record]]:
-    """All records of ``run``, in blocks."""
+def read_run(run: IO[bytes]) -> Iterator[list[Record]]:
+    """All records of ``run``, block by block."""
     run.seek(0)
     while block := _read_block(run):
         yield block
 
 
-def merged(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
-    """The records of ``runs`` in order; of equal keys, an earlier run's come first.
+def merge_runs(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
+    """The records of ``runs`` in key order; among equal keys, those of an earlier run come first.
 
-    Each round takes from every run's block what cannot be preceded by a record that is not yet read: what is below
-    the smallest of the blocks' last keys. One block is used up by each round.
+    Each round takes from every run's block the records that no unread record can precede: those up to the smallest of
+    the blocks' last keys. Each round uses up at least one block.
     """
     open_runs: list[tuple[IO[bytes], list[Record]]] = []
     for run in runs:
@@ -66,30 +66,30 @@ def merged(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
             open_runs.append((run, block))
     while open_runs:
         bound = min(block[-1][0] for _, block in open_runs)
-        taken: list[Record] = []
-        left: list[tuple[IO[bytes], list[Record]]] = []
+        ready: list[Record] = []
+        remaining: list[tuple[IO[bytes], list[Record]]] = []
         cut = bisect_right
         for run, block in open_runs:
             end = cut(block, bound, key=key_of)
-            taken += block[:end]
+            ready += block[:end]
             rest = block[end:]
             if cut is bisect_right and block[-1][0] == bound:
-                cut = bisect_left  # this run may go on with the bound's key: later runs' records of it wait
+                cut = bisect_left  # this run may have more records of the bound's key: those of later runs must wait
             if rest or (rest := _read_block(run)):
-                left.append((run, rest))
-        open_runs = left
-        taken.sort(key=key_of)  # sorted pieces: the sort only merges them
-        yield taken
+                remaining.append((run, rest))
+        open_runs = remaining
+        ready.sort(key=key_of)  # it consists of sorted pieces, which the sort merges
+        yield ready
 
 
-def _blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Pieces of ``records`` of about ``BLOCK_BYTES``."""
-    start = held = 0
+def _split_into_blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Split ``records`` into blocks of about ``BLOCK_BYTES``."""
+    start = block_bytes = 0
     for number, (key, _, value) in enumerate(records, 1):
-        held += len(key) + len(value) + RECORD_MEMORY // 4
-        if held > BLOCK_BYTES:
+        block_bytes += len(key) + len(value) + RECORD_MEMORY // 4
+        if block_bytes > BLOCK_BYTES:
             yield records[start:number]
-            start, held = number, 0
+            start, block_bytes = number, 0
     if start < len(records):
         yield records[start:]
 
@@ -111,7 +111,7 @@ def _write_block(run: IO[bytes], block: Sequence[Record]) -> None:
 
 
 def _read_block(run: IO[bytes]) -> list[Record]:
-    """The next block, or nothing at the run's end."""
+    """The next block; empty at the run's end."""
     header = run.read(_HEADER.size)
     if not header:
         return []
@@ -131,7 +131,7 @@ def _read_block(run: IO[bytes]) -> list[Record]:
 
 
 def read_exactly(run: IO[bytes], size: int) -> bytes:
-    """``size`` bytes: the file is ours and holds them."""
+    """Exactly ``size`` bytes, which our own file surely holds."""
     data = run.read(size)
     while len(data) < size:
         data += run.read(size - len(data))

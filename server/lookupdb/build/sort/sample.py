@@ -1,70 +1,70 @@
-"""A sample of the values, for training the compression dictionary: the same for the same records, in any order."""
+"""A sample of the values, to train the compression dictionary on. It depends on the records, not on their order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from xxhash import xxh3_64_intdigest as rank_of
+from xxhash import xxh3_64_intdigest as rank_key
 
 from lookupdb.build.sort.runs import Record
 
-__all__ = ["Sample", "rank_of"]
+__all__ = ["Sample", "rank_key"]
 
-_MOST_VALUES: Final = 200_000
+_MAX_VALUES: Final = 200_000
 _RANK_BYTES: Final = 8
 _RANKS: Final = 1 << 8 * _RANK_BYTES
 _AMPLE: Final = 8
-"""The sample is full as long as values make up more than an eighth of the source; else it holds so much less."""
+"""The sample fills up if values are more than an eighth of the source; otherwise it stays proportionally smaller."""
 
 
 class Sample:
     """Keeps the values whose keys have the smallest hashes, up to a number of bytes."""
 
     def __init__(self, max_bytes: int, source_bytes: int = 0) -> None:
-        """``max_bytes`` 0: nothing is kept.
+        """A sample of ``max_bytes`` 0 keeps nothing.
 
-        Of a source of ``source_bytes``, what will not be kept in the end is mostly left out from the start: filling
-        and cutting the sample for every slice of a large source was an eighth of the time to read it.
+        Most of what a source of ``source_bytes`` would displace in the end is refused from the start: filling and
+        trimming the sample for every slice of a large source took an eighth of the time to read it.
         """
         self._max_bytes = max_bytes
-        self._kept: list[tuple[int, int, bytes]] = []
+        self._entries: list[tuple[int, int, bytes]] = []
         self._bytes = 0
         self.bound = min(_RANKS, _RANKS * _AMPLE * max_bytes // max(1, source_bytes)) if max_bytes else 0
-        """A key with this hash or a larger one is not kept: nothing need be told of it."""
+        """The sample refuses keys with this hash or a larger one: callers need not offer them."""
 
     def keep(self, rank: int, place: int, value: bytes) -> None:
         """Keep the value whose key has the hash ``rank``, below ``bound``; ``place`` orders equal keys."""
-        self._kept.append((rank, place, value))
+        self._entries.append((rank, place, value))
         self._bytes += len(value)
-        if self._bytes > 2 * self._max_bytes or len(self._kept) > 2 * _MOST_VALUES:
-            self._cut()
+        if self._bytes > 2 * self._max_bytes or len(self._entries) > 2 * _MAX_VALUES:
+            self._trim()
 
-    def _cut(self) -> None:
-        self._kept.sort()
-        kept = held = 0
-        for _, _, value in self._kept[:_MOST_VALUES]:
-            if held + len(value) > self._max_bytes and kept:
+    def _trim(self) -> None:
+        self._entries.sort()
+        kept_count = kept_bytes = 0
+        for _, _, value in self._entries[:_MAX_VALUES]:
+            if kept_bytes + len(value) > self._max_bytes and kept_count:
                 break
-            held += len(value)
-            kept += 1
-        if kept < len(self._kept):
-            self.bound = self._kept[kept][0]
-            del self._kept[kept:]
-            self._bytes = held
+            kept_bytes += len(value)
+            kept_count += 1
+        if kept_count < len(self._entries):
+            self.bound = self._entries[kept_count][0]
+            del self._entries[kept_count:]
+            self._bytes = kept_bytes
 
     def values(self) -> list[bytes]:
-        """The sample, by hash."""
-        self._cut()
-        return [value for _, _, value in self._kept]
+        """The sampled values, by their keys' hashes."""
+        self._trim()
+        return [value for _, _, value in self._entries]
 
     def records(self) -> list[Record]:
-        """The sample as a run can hold it: the hash for a key."""
-        self._cut()
-        return [(rank.to_bytes(_RANK_BYTES, "big"), place, value) for rank, place, value in self._kept]
+        """The sample as records of a run, with the hash as the key."""
+        self._trim()
+        return [(rank.to_bytes(_RANK_BYTES, "big"), place, value) for rank, place, value in self._entries]
 
     def add(self, records: Iterable[Record]) -> None:
-        """What another sample's ``records`` gave."""
+        """Add the ``records`` of another sample."""
         for rank_bytes, place, value in records:
             rank = int.from_bytes(rank_bytes, "big")
             if rank < self.bound:

@@ -1,9 +1,9 @@
 """Sorts records out of core, within a memory limit.
 
-An external merge sort: records gather in memory, are sorted and written as a *run* when they reach the limit, and the
-runs are merged when all are there: as many at once as memory and open files allow, in as few passes as that takes, so
-that a record is written once for each pass and no more. DuckDB's ORDER BY was tried first: it is as fast, but runs out
-of memory once a source is a few times larger than its limit.
+An external merge sort: records gather in memory; at the limit they are sorted and written as a *run*. At the end the
+runs are merged, as many at once as memory and open files allow. Each pass writes each record once, and there are as few
+passes as possible. DuckDB's ORDER BY was tried first: it is as fast, but runs out of memory when the source is a few
+times larger than its limit.
 """
 
 from __future__ import annotations
@@ -16,56 +16,55 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.sort import runs
-from lookupdb.build.sort.runs import Record, key_of, piece_and_row
-from lookupdb.build.source.fetch import room_in
+from lookupdb.build.sort.runs import Record, decode_place, key_of
 from lookupdb.runtime.descriptors import enough_descriptors, free_descriptors
 
 SPOOL_BYTES: Final = 32 << 10
-"""A value larger than this waits in a file of its own while its key is sorted, so that a block of records is small
-however large values are."""
+"""A larger value waits in a separate file while its key is sorted, so that blocks of records stay small."""
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_RECORDS: Final = 2048
-_MOST_AT_ONCE: Final = 512
-"""Runs: two passes merge a quarter of a million of them, however few records memory holds."""
+_MAX_MERGED_RUNS: Final = 512
+"""Two passes merge a quarter of a million runs, however few records memory holds."""
 _SPARE_DESCRIPTORS: Final = 16
 _SPOOLED: Final = 1 << 62
-"""Bit of a place whose value is a reference into the spool of its slice."""
+"""A bit of a place: the record's value is a reference into its slice's spool file."""
 _REFERENCE: Final = struct.Struct("<QQ")
 
 
 class Sorter:
-    """``put`` all records, then iterate, once. A context manager: it owns files in ``scratch``.
+    """``put`` all records, then iterate, once. A context manager, which owns its files in ``scratch``.
 
-    Records of equal keys come in the order in which they were put.
+    Records of equal keys come out in the order in which they were put.
     """
 
     def __init__(self, scratch: Path, memory: int, name: str = "sort") -> None:
-        """``memory``, in bytes, is what the records held at any time may take; files are called after ``name``."""
+        """``memory`` limits the bytes of records in memory; file names begin with ``name``."""
         self._scratch, self._memory, self._name = scratch, memory, name
-        self._held: list[Record] = []
-        self._held_bytes = 0
+        self._records: list[Record] = []
+        self._record_bytes = 0
         self._runs: list[Path] = []
-        self._made = 0
+        self._file_count = 0
         self._spool: FileIO | None = None
         self._spools: dict[int, Path] = {}
         self._open = ExitStack()
 
     def put(self, key: bytes, place: int, value: bytes) -> None:
-        """One record; ``place`` comes back with it. Raises NotEnoughRoom when scratch is full."""
+        """Add a record. Raises NotEnoughRoom if scratch is full."""
         if len(value) > SPOOL_BYTES:
-            place, value = place | _SPOOLED, self._spooled(place, value)
-        self._held.append((key, place, value))
-        self._held_bytes += len(key) + len(value) + runs.RECORD_MEMORY
-        if self._held_bytes > self._memory:
+            place, value = place | _SPOOLED, self._spool_value(place, value)
+        self._records.append((key, place, value))
+        self._record_bytes += len(key) + len(value) + runs.RECORD_MEMORY
+        if self._record_bytes > self._memory:
             self._spill()
 
-    def _spooled(self, place: int, value: bytes) -> bytes:
-        with room_in(self._scratch):
+    def _spool_value(self, place: int, value: bytes) -> bytes:
+        with scratch_errors(self._scratch):
             if self._spool is None:
                 path = self._new_path()
                 self._spool = self._open.enter_context(FileIO(path, "x"))
-            self._spools[piece_and_row(place)[0]] = self._scratch / Path(str(self._spool.name)).name
+            self._spools[decode_place(place)[0]] = self._scratch / Path(str(self._spool.name)).name
             start = self._spool.tell()
             rest = memoryview(value)
             while rest:
@@ -73,28 +72,29 @@ class Sorter:
         return _REFERENCE.pack(start, len(value))
 
     def _new_path(self) -> Path:
-        """Of a file that goes when this sorter does."""
-        self._made += 1
-        return self._own(self._scratch / f"{self._name}-{self._made}")
+        """The path of a new file, which is deleted with this sorter."""
+        self._file_count += 1
+        return self._delete_at_exit(self._scratch / f"{self._name}-{self._file_count}")
 
-    def _own(self, path: Path) -> Path:
+    def _delete_at_exit(self, path: Path) -> Path:
         self._open.callback(path.unlink, missing_ok=True)
         return path
 
     def _spill(self) -> None:
-        if self._held:
-            self._held.sort(key=key_of)
-            self._runs.append(self._write_run([self._held]))
-            self._held, self._held_bytes = [], 0
+        if self._records:
+            self._records.sort(key=key_of)
+            self._runs.append(self._write_run([self._records]))
+            self._records, self._record_bytes = [], 0
 
     def _write_run(self, batches: Iterable[list[Record]]) -> Path:
         path = self._new_path()
-        with room_in(self._scratch), FileIO(path, "x") as run:
-            runs.write(run, batches)
+        with scratch_errors(self._scratch), FileIO(path, "x") as run:
+            runs.write_run(run, batches)
         return path
 
     def detach(self) -> tuple[list[str], str | None]:
-        """Write what is held, leave all files to another sorter's ``adopt``: the names of the runs and of the spool."""
+        """Write all records, and leave all files to another sorter's ``adopt``: returns the names of the runs and of
+        the spool."""
         self._spill()
         self._open.pop_all()
         if self._spool is None:
@@ -103,81 +103,81 @@ class Sorter:
         return [run.name for run in self._runs], Path(str(self._spool.name)).name
 
     def adopt(self, piece: int, folder: Path, names: Sequence[str], spool: str | None) -> None:
-        """Take over what another sorter, of ``folder``, detached: the records of slice ``piece``.
+        """Take over the files in ``folder`` that another sorter detached: the records of slice ``piece``.
 
-        Its files move to this sorter's own folder, which is on the same disk.
+        The files move to this sorter's folder, which is on the same disk.
         """
         self._spill()
         if spool is not None:
-            self._spools[piece] = self._own((folder / spool).rename(self._scratch / spool))
-        self._runs += [self._own((folder / name).rename(self._scratch / name)) for name in names]
+            self._spools[piece] = self._delete_at_exit((folder / spool).rename(self._scratch / spool))
+        self._runs += [self._delete_at_exit((folder / name).rename(self._scratch / name)) for name in names]
 
-    def _merge_down(self) -> None:
-        """Merge runs that stand one behind the other until no more are left than can be merged at once."""
-        most = self._most_at_once()
-        while (count := len(self._runs)) > most:
-            surplus = count - most + 1
-            if surplus > most:
-                groups = [self._runs[start : start + most] for start in range(0, count, most)]
+    def _reduce_runs(self) -> None:
+        """Merge neighbouring runs until the rest can be merged at once."""
+        width = self._max_merge_width()
+        while (count := len(self._runs)) > width:
+            surplus = count - width + 1
+            if surplus > width:
+                groups = [self._runs[start : start + width] for start in range(0, count, width)]
                 self._runs = [self._merge(group) for group in groups]
             else:
-                start = _smallest_window([run.stat().st_size for run in self._runs], surplus)
+                start = _find_smallest_window([run.stat().st_size for run in self._runs], surplus)
                 self._runs[start : start + surplus] = [self._merge(self._runs[start : start + surplus])]
 
-    def _most_at_once(self) -> int:
-        most = min(self._memory // runs.BLOCK_MEMORY, _MOST_AT_ONCE, free_descriptors() - _SPARE_DESCRIPTORS)
-        return max(2, most)
+    def _max_merge_width(self) -> int:
+        width = min(self._memory // runs.BLOCK_MEMORY, _MAX_MERGED_RUNS, free_descriptors() - _SPARE_DESCRIPTORS)
+        return max(2, width)
 
     def _merge(self, group: Sequence[Path]) -> Path:
         if len(group) == 1:
             return group[0]
-        with self._opened(group) as files:
-            merged = self._write_run(runs.merged(files))
+        with self._open_runs(group) as files:
+            merged = self._write_run(runs.merge_runs(files))
         for path in group:
             path.unlink()
         return merged
 
     @contextmanager
-    def _opened(self, group: Sequence[Path]) -> Iterator[list[FileIO]]:
+    def _open_runs(self, group: Sequence[Path]) -> Iterator[list[FileIO]]:
         with ExitStack() as stack, enough_descriptors("merge what it has sorted"):
             yield [stack.enter_context(FileIO(path)) for path in group]
 
     def __iter__(self) -> Iterator[list[Record]]:
-        """Batches of at most a few MiB, in the order of keys. Raises NotEnoughRoom when scratch is full."""
+        """Batches of at most a few MiB, in key order. Raises NotEnoughRoom if scratch is full."""
         if not self._runs:
-            self._held.sort(key=key_of)
-            yield from self._batches([self._held])
+            self._records.sort(key=key_of)
+            yield from self._split_into_batches([self._records])
             return
         self._spill()
-        self._merge_down()
-        with self._opened(self._runs) as files:
-            yield from self._batches(runs.merged(files))
+        self._reduce_runs()
+        with self._open_runs(self._runs) as files:
+            yield from self._split_into_batches(runs.merge_runs(files))
 
-    def _batches(self, pieces: Iterable[list[Record]]) -> Iterator[list[Record]]:
+    def _split_into_batches(self, pieces: Iterable[list[Record]]) -> Iterator[list[Record]]:
         for piece in pieces:
             for start in range(0, len(piece), _BATCH_RECORDS):
                 batch = piece[start : start + _BATCH_RECORDS]
                 if self._spools:
-                    yield from self._unspooled(batch)
+                    yield from self._load_spooled(batch)
                 else:
                     yield batch
 
-    def _unspooled(self, records: list[Record]) -> Iterator[list[Record]]:
-        batch, held = [], 0
+    def _load_spooled(self, records: list[Record]) -> Iterator[list[Record]]:
+        batch, loaded_bytes = [], 0
         for record in records:
             key, place, value = record
             if place & _SPOOLED:
                 place ^= _SPOOLED
                 start, length = _REFERENCE.unpack(value)
-                with FileIO(self._spools[piece_and_row(place)[0]]) as spool:
+                with FileIO(self._spools[decode_place(place)[0]]) as spool:
                     spool.seek(start)
                     batch.append((key, place, runs.read_exactly(spool, length)))
-                held += length
+                loaded_bytes += length
             else:
                 batch.append(record)
-            if held > _BATCH_BYTES:
+            if loaded_bytes > _BATCH_BYTES:
                 yield batch
-                batch, held = [], 0
+                batch, loaded_bytes = [], 0
         if batch:
             yield batch
 
@@ -188,10 +188,10 @@ class Sorter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
-        self._held, self._runs, self._spool, self._spools = [], [], None, {}
+        self._records, self._runs, self._spool, self._spools = [], [], None, {}
 
 
-def _smallest_window(sizes: Sequence[int], length: int) -> int:
-    """Where the ``length`` consecutive ``sizes`` begin that are smallest together."""
+def _find_smallest_window(sizes: Sequence[int], length: int) -> int:
+    """The start of the ``length`` consecutive ``sizes`` with the smallest sum."""
     starts = range(len(sizes) - length + 1)
     return min(starts, key=lambda start: sum(sizes[start : start + length]))

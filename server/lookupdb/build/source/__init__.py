@@ -1,1 +1,2 @@
-"""What the source is, and its files on this machine: listing, location, fetch; slices say where a file may be cut."""
+"""The source: which files it has (``listing``), where they are (``schemes``), plain copies of them (``fetch``), and the
+slices in which large ones are read (``slices``)."""

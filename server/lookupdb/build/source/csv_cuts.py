@@ -1,8 +1,8 @@
-"""Guesses where rows begin within a CSV file, from the bytes near the place where a cut is wanted.
+"""Guesses where rows begin in a CSV file, from the bytes near the place of an intended cut.
 
-Nothing but the whole file before it proves that a line end is a row's end, because quoted fields hold line breaks. So a
-cut is a guess here, and whoever reads the slice before it proves or mends it. A guess looks at what follows a line end:
-rows of as many fields as the header has, whose quotes come in pairs. Within a quoted text, lines seldom look like that.
+Quoted fields hold line breaks, so only the whole file before a line end proves that it ends a row. A cut is therefore a
+guess, and the reader of the slice before it proves or corrects it. The guess looks at what follows a line end: rows
+with as many fields as the header and with quotes in pairs. Lines within quoted text seldom look like that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lookupdb.spec import Csv
 _ROWS_JUDGED: Final = 16
 _CANDIDATES: Final = 2000
 _JUDGED_WINDOWS: Final = 4
-"""How many times the window's size may be parsed to judge the line ends in it."""
+"""How many windows' worth of bytes may be parsed to judge the line ends of one window."""
 
 
 class _Verdict(enum.IntEnum):
@@ -30,26 +30,26 @@ class _Verdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """How the rows of one file look."""
+    """What the rows of one file look like."""
 
     options: Csv
     delimiter: str
     fields: int
 
     @classmethod
-    def of_file(cls, options: Csv, delimiter: str, top: bytes) -> RowShape | None:
-        """From the file's first bytes; None when they hold no whole header."""
+    def from_first_bytes(cls, options: Csv, delimiter: str, top: bytes) -> RowShape | None:
+        """Made from the file's first bytes; None if they hold no whole header."""
         if not options.header:
             return cls(options, delimiter, len(options.columns))
         text = io.TextIOWrapper(io.BytesIO(top), encoding="utf-8-sig", errors="replace", newline="")
         try:
-            names = next(csv_reader(text, options, delimiter), None)
+            names = next(open_csv_reader(text, options, delimiter), None)
         except csv.Error:
             return None
         return cls(options, delimiter, len(names)) if names and text.read(1) else None
 
-    def row_start(self, window: bytes) -> int | None:
-        """Where in ``window`` a row begins, most likely; None when nothing in it looks like rows."""
+    def find_row_start(self, window: bytes) -> int | None:
+        """The offset in ``window`` at which a row most likely begins; None if nothing in it looks like rows."""
         second_best, position, parsed = None, 0, 0
         for _ in range(_CANDIDATES):
             position = window.find(b"\n", position) + 1
@@ -64,14 +64,14 @@ class RowShape:
         return second_best
 
     def _judge(self, window: bytes, position: int) -> tuple[_Verdict, int]:
-        """Whether rows stand at ``position``, and how many characters it took to say so."""
+        """Whether rows begin at ``position``, and how many characters were parsed to tell."""
         lines = _Lines(window, position)
         rows, verdict = 0, _Verdict.ROWS
         try:
-            for fields in csv_reader(iter(lines), self.options, self.delimiter):
+            for fields in open_csv_reader(iter(lines), self.options, self.delimiter):
                 row = lines.take_row()
                 if not row.endswith(("\n", "\r")):
-                    break  # the window ends within it
+                    break  # the window ends within this row
                 if fields and len(fields) != self.fields:
                     return _Verdict.NO_ROWS, lines.characters
                 if self.options.quote and row.count(self.options.quote) % 2:
@@ -86,7 +86,7 @@ class RowShape:
 
 
 class _Lines:
-    """The lines of ``window`` from ``position`` on, which remember those of the present row."""
+    """The lines of ``window`` from ``position`` on; remembers those of the current row."""
 
     def __init__(self, window: bytes, position: int) -> None:
         content = io.BytesIO(window)  # shares the bytes
@@ -102,14 +102,14 @@ class _Lines:
             yield line
 
     def take_row(self) -> str:
-        """The text of the row that was just read."""
+        """The text of the row that was just parsed."""
         row = "".join(self._row)
         self._row.clear()
         return row
 
 
-def csv_reader(lines: Any, options: Csv, delimiter: str) -> Any:
-    """The rows of ``lines``: the one place that knows how the spec's dialect is parsed."""
+def open_csv_reader(lines: Any, options: Csv, delimiter: str) -> Any:
+    """The rows of ``lines``. The only place that knows how to parse the spec's dialect."""
     if not options.quote:
         return csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, quotechar=None, strict=True)
     return csv.reader(lines, delimiter=delimiter, quotechar=options.quote, strict=True)

@@ -1,4 +1,4 @@
-"""Decompression of a stream, in bounded memory, that never takes a truncated stream for a whole one."""
+"""Decompresses a stream in bounded memory, and never takes a truncated stream for a whole one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import zstandard
 from lookupdb.errors import BadSource
 
 _MAX_WINDOW: Final = 1 << 27
-"""What a zstd frame may make us allocate, in bytes; `zstd --long` stays within it by default."""
+"""The most bytes that a zstd frame may make us allocate; `zstd --long` stays within it by default."""
 
 _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "gzip": (lambda: zlib.decompressobj(wbits=31), 16 << 10),
     "zstd": (lambda: zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj(), 2 << 10),
 }
-"""Compression → a decoder of one gzip member or zstd frame, and how many bytes to give it at once: what these can
-grow into (a thousandfold, and more for zstd) is held in memory."""
+"""Compression → a decoder of one gzip member or zstd frame, and how many bytes it is given at once: memory holds what
+these expand to, a thousandfold and, with zstd, more."""
 
 
-def inflate(chunks: Iterable[bytes], compression: str, name: str) -> Iterator[bytes]:
-    """The content of ``chunks``; ``name`` is the file in messages. Raises BadSource when damaged or cut short."""
+def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator[bytes]:
+    """The content of ``chunks``. Raises BadSource, which names the file ``name``, if it is damaged or cut short."""
     new_decoder, piece_bytes = _CODECS[compression]
-    decoder, begun, position = new_decoder(), False, 0
+    decoder, in_stream, position = new_decoder(), False, 0
     try:
         for chunk in chunks:
             for start in range(0, len(chunk), piece_bytes):
@@ -32,19 +32,19 @@ def inflate(chunks: Iterable[bytes], compression: str, name: str) -> Iterator[by
                 position += len(piece)
                 while piece:
                     if decoder.eof:
-                        piece = piece if begun else piece.lstrip(b"\0")  # gzip may be padded with zeros
-                        decoder, begun = new_decoder(), False
+                        piece = piece if in_stream else piece.lstrip(b"\0")  # gzip may be padded with zeros
+                        decoder, in_stream = new_decoder(), False
                         continue
-                    begun = True
+                    in_stream = True
                     yield decoder.decompress(piece)
                     piece = decoder.unused_data if decoder.eof else b""
-                    begun = begun and not decoder.eof
+                    in_stream = in_stream and not decoder.eof
     except (zlib.error, zstandard.ZstdError) as error:
         raise BadSource(
             f"{name} is damaged, or not {compression}: {error} (near its byte {position})",
             hint="fetch or write it again; source.compression says how it is compressed, if its name does not",
         ) from error
-    if begun or position == 0:
+    if in_stream or position == 0:
         raise BadSource(
             f"{name} is cut short: its {compression} stream has no end after {position} bytes",
             hint="fetch or write it again",

@@ -1,26 +1,26 @@
-"""Makes every file of the source a plain, uncompressed file of this machine.
+"""Makes every file of the source a plain, uncompressed file on this machine.
 
-A local file that is not compressed is used where it is. All else is streamed into scratch in bounded memory and
-decompressed on the way by us, so that a stream that is cut short is always seen. What its server does not identify is
-identified by what was read.
+A local uncompressed file is used in place. Everything else is streamed into scratch in bounded memory. We decompress it
+ourselves, so that a truncated stream never passes. If its server gives neither ETag nor time, a checksum of the content
+identifies it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from lookupdb import disk
 from lookupdb.build.progress import Progress
-from lookupdb.build.source.decompression import inflate
-from lookupdb.build.source.http_stream import Streamed
+from lookupdb.build.scratch import scratch_errors
+from lookupdb.build.source.decompression import decompress
+from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.listing import Format, SourceObject, is_identified
-from lookupdb.build.source.location import describe_local, remote_errors
-from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.build.source.local_files import describe_local_file
+from lookupdb.build.source.remote_objects import remote_errors
+from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 
 _CHUNK: Final = 1 << 20
@@ -30,140 +30,126 @@ _CHUNK: Final = 1 << 20
 class LocalFile:
     """One file of the source, plain and uncompressed."""
 
-    described: SourceFile
-    """The object it was made from, identified."""
+    description: SourceFile
+    """The object that it is a copy of, identified."""
     format: Format
     delimiter: str
     path: Path
     bytes: int
-    """Of the plain file."""
+    """The size of the plain file."""
     in_place: bool
-    """It is the user's own file, which may change under us."""
+    """It is the user's own file, which may change while we read."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
-        return self.described.url
+        """Its name in messages."""
+        return self.description.url
 
     def check_unchanged(self) -> None:
-        """Raises BadSource when it is the user's own file and no longer what it was when the build began."""
+        """Raises BadSource if it is the user's own file and has changed since the build began."""
         if self.in_place:
-            _check_unchanged(self.described, self.path)
+            _check_unchanged(self.description, self.path)
 
 
-def fetch(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:
-    """The files of ``objects`` in their order. Raises BadSource, NotEnoughRoom when ``scratch`` is full.
+def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:
+    """The files of ``objects`` in their order. Raises BadSource, and NotEnoughRoom if ``scratch`` is full.
 
-    Tells ``progress`` of the bytes read, as they are compressed.
+    Reports to ``progress`` the bytes that it reads, before decompression.
     """
     objects = tuple(objects)
-    copied = [item for item in objects if not _is_plain(item)]
-    if copied:
-        progress.phase("fetch", sum(item.described.bytes for item in copied), "bytes")
+    copies = [item for item in objects if not _is_plain(item)]
+    if copies:
+        progress.begin_phase("fetch", sum(item.description.bytes for item in copies), "bytes")
     files = tuple(
-        _in_place(item) if _is_plain(item) else _copy(item, scratch / f"source-{number:05d}", progress)
+        _use_in_place(item) if _is_plain(item) else _copy_file(item, scratch / f"source-{number:05d}", progress)
         for number, item in enumerate(objects)
     )
-    if copied:
-        progress.done()
+    if copies:
+        progress.end_phase()
     return files
 
 
-def local_file(item: SourceObject) -> LocalFile | None:
-    """``item`` where it is, None when it is not here or compressed. Raises BadSource when it has changed meanwhile."""
-    return _in_place(item) if _is_plain(item) else None
+def find_local_file(item: SourceObject) -> LocalFile | None:
+    """``item`` in place; None if it is remote or compressed. Raises BadSource if it has changed since it was listed."""
+    return _use_in_place(item) if _is_plain(item) else None
 
 
 def _is_plain(item: SourceObject) -> bool:
     return isinstance(item.place, Path) and item.compression == "none"
 
 
-def _in_place(item: SourceObject) -> LocalFile:
+def _use_in_place(item: SourceObject) -> LocalFile:
     assert isinstance(item.place, Path)
-    _check_unchanged(item.described, item.place)
-    # An example's file does not change: it is part of the program.
-    in_place = item.described.modified is not None
-    return LocalFile(item.described, item.format, item.delimiter, item.place, item.described.bytes, in_place)
+    _check_unchanged(item.description, item.place)
+    # An example's file never changes: it is part of the program.
+    in_place = item.description.modified is not None
+    return LocalFile(item.description, item.format, item.delimiter, item.place, item.description.bytes, in_place)
 
 
-def _copy(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
-    described, checksum = item.described, None if is_identified(item.described) else hashlib.sha256()
-    received = _Received(progress)
-    chunks = received.count(_chunks(item))
+def _copy_file(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
+    description, checksum = item.description, None if is_identified(item.description) else hashlib.sha256()
+    received = _ByteCounter(progress)
+    chunks = received.count(_read_chunks(item))
     if checksum:
-        chunks = _summed(chunks, checksum)
+        chunks = _hash_chunks(chunks, checksum)
     if item.compression != "none":
-        chunks = inflate(chunks, item.compression, item.described.url)
-    with room_in(target.parent), target.open("wb") as out:
+        chunks = decompress(chunks, item.compression, item.description.url)
+    with scratch_errors(target.parent), target.open("wb") as out:
         for chunk in chunks:
             out.write(chunk)
-    if isinstance(item.place, Streamed):
-        described = replace(described, bytes=received.bytes)
-    received.check(described)
+    if isinstance(item.place, HttpStream):
+        description = replace(description, bytes=received.bytes)
+    received.check(description)
     if isinstance(item.place, Path):
-        _check_unchanged(item.described, item.place)
+        _check_unchanged(item.description, item.place)
     if checksum:
-        described = replace(described, etag=checksum.hexdigest())
-    return LocalFile(described, item.format, item.delimiter, target, target.stat().st_size, False)
+        description = replace(description, etag=checksum.hexdigest())
+    return LocalFile(description, item.format, item.delimiter, target, target.stat().st_size, False)
 
 
-def _chunks(item: SourceObject) -> Iterator[bytes]:
-    name = item.described.url
+def _read_chunks(item: SourceObject) -> Iterator[bytes]:
+    name = item.description.url
     if not isinstance(item.place, Path):
         with remote_errors(name):
-            yield from item.place.open(item.described)
+            yield from item.place.open(item.description)
         return
     with item.place.open("rb") as file:
         while chunk := file.read(_CHUNK):
             yield chunk
 
 
-def _summed(chunks: Iterable[bytes], checksum: hashlib._Hash) -> Iterator[bytes]:
+def _hash_chunks(chunks: Iterable[bytes], checksum: hashlib._Hash) -> Iterator[bytes]:
     for chunk in chunks:
         checksum.update(chunk)
         yield chunk
 
 
-class _Received:
-    """Counts what is received of a file."""
+class _ByteCounter:
+    """Counts the bytes received of a file."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self.bytes = progress, 0
 
     def count(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """``chunks``, as they are."""
+        """Pass ``chunks`` on and count them."""
         for chunk in chunks:
             self.bytes += len(chunk)
             yield chunk
             self._progress.advance(len(chunk))
 
-    def check(self, described: SourceFile) -> None:
-        """Raises BadSource when it was not as much as ``described``."""
-        if self.bytes != described.bytes:
+    def check(self, description: SourceFile) -> None:
+        """Raises BadSource if the count differs from the size in ``description``."""
+        if self.bytes != description.bytes:
             raise BadSource(
-                f"{described.url} changed while it was read: expected {described.bytes} bytes, got {self.bytes}",
+                f"{description.url} changed while it was read: expected {description.bytes} bytes, got {self.bytes}",
                 hint="build again once it is complete",
             )
 
 
-def _check_unchanged(described: SourceFile, path: Path) -> None:
+def _check_unchanged(description: SourceFile, path: Path) -> None:
     try:
-        now = describe_local(described.url, path.stat())
+        now = describe_local_file(description.url, path.stat())
     except OSError as error:
-        raise BadSource(f"{described.url} went away while it was read: {error.strerror}") from error
-    if described.modified is not None and replace(now, etag=described.etag) != described:
-        raise BadSource(f"{described.url} changed while it was read", hint="build again once it is complete")
-
-
-@contextmanager
-def room_in(folder: Path) -> Iterator[None]:
-    """Turn "no space left" into NotEnoughRoom naming ``folder``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in disk.FULL:
-            raise
-        raise NotEnoughRoom(
-            f"no room left in the scratch folder {folder}: {error.strerror}",
-            hint="a build needs about twice its uncompressed source there; give a larger folder with --scratch",
-        ) from error
+        raise BadSource(f"{description.url} went away while it was read: {error.strerror}") from error
+    if description.modified is not None and replace(now, etag=description.etag) != description:
+        raise BadSource(f"{description.url} changed while it was read", hint="build again once it is complete")

@@ -1,4 +1,4 @@
-"""A file behind an http(s) URL whose server does not say how long it is: it comes in chunks, to an end of its own.
+"""A file behind an http(s) URL whose server sends no length: it comes in chunks, up to a marked end.
 
 The object store's client, which reads all other URLs, refuses such answers.
 """
@@ -13,7 +13,7 @@ from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from lookupdb.build.source.decompression import inflate
+from lookupdb.build.source.decompression import decompress
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 
@@ -22,24 +22,26 @@ _STALL_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
-    """Where it is."""
+class HttpStream:
+    """The URL of such a file."""
 
     url: str
 
-    def open(self, described: SourceFile) -> Iterator[bytes]:
-        """Its bytes, to the end. Raises BadSource when no end is marked, OSError when the server cannot be read."""
+    def open(self, description: SourceFile) -> Iterator[bytes]:
+        """Its bytes, to the end. Raises BadSource if no end is marked, OSError if the server cannot be read."""
         with _open(self.url) as response:
             if response.headers.get("Transfer-Encoding", "").lower() != "chunked" and response.length is None:
                 raise BadSource(
-                    f"{described.url}: its server tells neither its length nor where it ends",
+                    f"{description.url}: its server tells neither its length nor where it ends",
                     hint="a file that is cut short could not be told from a whole one: send Content-Length, or chunks",
                 )
             coding = response.headers.get("Content-Encoding", "identity").lower()
             if coding not in ("identity", "gzip"):
-                raise BadSource(f"{described.url} is sent in the Content-Encoding {coding}, expected identity or gzip")
+                raise BadSource(
+                    f"{description.url} is sent in the Content-Encoding {coding}, expected identity or gzip"
+                )
             chunks = _chunks(response)
-            yield from chunks if coding == "identity" else inflate(chunks, "gzip", described.url)
+            yield from chunks if coding == "identity" else decompress(chunks, "gzip", description.url)
 
 
 def _chunks(response: Any) -> Iterator[bytes]:
@@ -63,10 +65,10 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 def _open(url: str) -> Any:
     parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
+    user, at_sign, host = parts.netloc.rpartition("@")
     request = urllib.request.Request(urlunsplit(parts._replace(netloc=host, fragment="")))  # noqa: S310 - http(s) only
     request.add_header("Accept-Encoding", "identity")
-    if at:
+    if at_sign:
         credentials = b64encode(unquote(user).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {credentials}")
     return urllib.request.build_opener(_SafeRedirects).open(request, timeout=_STALL_SECONDS)

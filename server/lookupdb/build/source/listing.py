@@ -1,4 +1,4 @@
-"""The source of a dataset: its files, as they are before anything of them is read."""
+"""The files of a dataset's source, listed before any of them is read, and their fingerprint."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Final, Literal, Protocol
 
 import orjson
 
-from lookupdb.build.source.http_stream import Streamed
-from lookupdb.build.source.location import Found, Remote, find, identified
+from lookupdb.build.source.local_files import add_checksums
+from lookupdb.build.source.location import LocatedFile, RemoteFile
+from lookupdb.build.source.schemes import find_files
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec
@@ -34,24 +35,24 @@ _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd"}
 class SourceObject:
     """One file or object of the source, and how it is read."""
 
-    described: SourceFile
+    description: SourceFile
     format: Format
     compression: Compression
     delimiter: str
-    """Between the fields, if it is CSV."""
-    place: Path | Remote | Streamed
+    """The character between the fields of CSV."""
+    place: Path | RemoteFile
 
 
-def resolve(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> tuple[SourceObject, ...]:
-    """The files that the source's urls name, in the order of the urls and, within one, of their paths.
+def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> tuple[SourceObject, ...]:
+    """The files that the source's urls name, in the order of the urls and, within one url, of their paths.
 
-    ``volume`` is the folder behind volume:// urls; without ``local_files``, no other file of this machine is read.
-    Raises BadSource for anything that is not there, not readable or not allowed.
+    ``volume`` is the folder behind volume:// urls. Without ``local_files``, no other file of this machine is read.
+    Raises BadSource for a file that is missing, unreadable or not allowed.
     """
     if not local_files:
         _refuse_local_files(spec.source.urls)
-    found = [one for url in spec.source.urls for one in find(url, base=spec.base, volume=volume)]
-    return tuple(_source_object(one, spec) for one in identified(found))
+    located = [located for url in spec.source.urls for located in find_files(url, base=spec.base, volume=volume)]
+    return tuple(_source_object(located, spec) for located in add_checksums(located))
 
 
 def _refuse_local_files(urls: Iterable[str]) -> None:
@@ -64,60 +65,60 @@ def _refuse_local_files(urls: Iterable[str]) -> None:
             )
 
 
-class Described(Protocol):
-    """What has been made of one object of the source."""
+class HasDescription(Protocol):
+    """An object of the source, in any stage of its fetch."""
 
     @property
-    def described(self) -> SourceFile:
-        """The object."""
+    def description(self) -> SourceFile:
+        """The object as it was when it was read."""
 
 
-def is_identified(described: SourceFile) -> bool:
-    """Whether a change of the object would be seen: some web servers tell neither ETag nor time."""
-    return described.etag is not None or described.modified is not None
+def is_identified(description: SourceFile) -> bool:
+    """Whether a change of the object would show: some web servers send neither ETag nor time."""
+    return description.etag is not None or description.modified is not None
 
 
-def fingerprint(objects: Iterable[Described]) -> str | None:
-    """32 hex digits that change when any object's url, size, ETag or (without ETag) time does, or their order.
+def source_fingerprint(objects: Iterable[HasDescription]) -> str | None:
+    """32 hex digits that change with any object's url, size and ETag, or time if it has no ETag, and with their order.
 
-    None when one of them is not identified, as it is once it has been fetched: of the same size is not unchanged.
+    None if an object is not identified before it is fetched: an equal size does not prove that nothing changed.
     """
     entries = []
     for item in objects:
-        if not is_identified(item.described):
+        if not is_identified(item.description):
             return None
-        entry = asdict(item.described)
+        entry = asdict(item.description)
         if entry["etag"] is not None:
             del entry["modified"]
         entries.append(entry)
     return hashlib.sha256(orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
-def _source_object(found: Found, spec: DatasetSpec) -> SourceObject:
+def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     source = spec.source
-    format_suffix, compression = _by_name(found.described.url)
+    format_suffix, compression = _split_suffixes(located.description.url)
     kind = source.format or _FORMATS.get(format_suffix)
     if kind is None:
         raise BadSource(
-            f"{found.described.url}: its name does not tell its format",
+            f"{located.description.url}: its name does not tell its format",
             hint=f"set source.format, or name it {', '.join(_FORMATS)} (and .gz or .zst)",
         )
     if spec.key.member_names and kind != "json":
         raise BadSource(
-            f"{found.described.url} is {kind} by its name, and key.memberNames is for one JSON object",
+            f"{located.description.url} is {kind} by its name, and key.memberNames is for one JSON object",
             hint="set source.format: json if it is one, or name the key's columns in key.columns",
         )
     return SourceObject(
-        described=found.described,
+        description=located.description,
         format=kind,
         compression=source.compression or compression,
         delimiter=source.csv.delimiter or ("\t" if format_suffix == ".tsv" else ","),
-        place=found.place,
+        place=located.place,
     )
 
 
-def _by_name(url: str) -> tuple[str, Compression]:
-    """The suffix that tells the format, and the compression."""
+def _split_suffixes(url: str) -> tuple[str, Compression]:
+    """The suffix that gives the format, and the compression."""
     name = url.rpartition("/")[2].lower()
     compression: Compression = "none"
     stem, dot, suffix = name.rpartition(".")

@@ -1,1 +1,1 @@
-"""Sorted records become shard files."""
+"""From sorted records to shard files: without duplicates, compressed, one file per shard."""

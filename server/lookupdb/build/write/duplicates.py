@@ -1,4 +1,4 @@
-"""What happens to rows that have the same key: fail, keep the first, or keep the last."""
+"""What happens to rows with the same key: fail, keep the first, or keep the last."""
 
 from __future__ import annotations
 
@@ -8,71 +8,71 @@ from typing import Literal
 
 from lookupdb.build.sort.runs import Record
 from lookupdb.errors import BadSource
-from lookupdb.manifest import SAMPLES, Rows, RowSample
+from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample
 
 
-class Duplicates:
-    """Drops rows of a stream that is in order of (key, place), and counts what it dropped."""
+class DuplicateFilter:
+    """Drops rows with equal keys from a stream ordered by (key, place), and counts them."""
 
     def __init__(
         self,
         policy: Literal["fail", "first", "last"],
         files: Sequence[str],
-        origin: Callable[[int], tuple[int, int]],
+        find_origin: Callable[[int], tuple[int, int]],
     ) -> None:
-        """``origin`` makes a place the number of its file in ``files`` and the row in it."""
+        """``find_origin`` returns the number of a place's file in ``files``, and the row in it."""
         self._policy = policy
         self._files = files
-        self._origin = origin
+        self._find_origin = find_origin
         self._count = 0
         self._samples: list[RowSample] = []
 
     @property
-    def rows(self) -> Rows:
-        """What was dropped so far."""
-        return Rows(self._count, tuple(self._samples))
+    def rows(self) -> ExcludedRows:
+        """The rows dropped so far."""
+        return ExcludedRows(self._count, tuple(self._samples))
 
-    def drop(self, batches: Iterable[list[Record]]) -> Iterator[list[Record]]:
-        """The batches with one record a key. Raises BadSource when the policy is fail and a key stands twice.
+    def drop_duplicates(self, batches: Iterable[list[Record]]) -> Iterator[list[Record]]:
+        """The batches, with one record per key. Raises BadSource if the policy is fail and a key occurs twice.
 
-        The last record of a batch is held back until the next batch shows that its key is not repeated.
+        The last record of a batch waits until the next batch shows whether its key occurs again.
         """
-        held: list[Record] = []
+        pending: list[Record] = []
         for batch in batches:
-            records = held + batch
+            records = pending + batch
             if len({record[0] for record in records}) != len(records):
-                records = self._unique(records)
-            held = records[-1:]
+                records = self._remove_duplicates(records)
+            pending = records[-1:]
             if len(records) > 1:
                 yield records[:-1]
-        if held:
-            yield held
+        if pending:
+            yield pending
 
-    def _unique(self, records: list[Record]) -> list[Record]:
+    def _remove_duplicates(self, records: list[Record]) -> list[Record]:
         kept = records[:1]
         for record in records[1:]:
             if record[0] != kept[-1][0]:
                 kept.append(record)
             elif self._policy == "last":
-                self._dropped(kept[-1], record)
+                self._record_drop(kept[-1], record)
                 kept[-1] = record
             else:
-                self._dropped(record, kept[-1])
+                self._record_drop(record, kept[-1])
         return kept
 
-    def _dropped(self, dropped: Record, kept: Record) -> None:
+    def _record_drop(self, dropped: Record, kept: Record) -> None:
         if self._policy == "fail":
-            first, second = sorted((dropped, kept), key=itemgetter(1))
+            first, second = map(self._describe_origin, sorted((dropped, kept), key=itemgetter(1)))
             raise BadSource(
-                f"the key {dropped[0].decode()!r} stands twice: {self._where(first)} and {self._where(second)}",
+                f"the key {dropped[0].decode()!r} stands twice: {first} and {second}",
                 hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
             )
         self._count += 1
         if len(self._samples) < SAMPLES:
-            reason = f"the key {dropped[0].decode()!r} stands also in {self._where(kept)}, which is kept"
-            file, row = self._origin(dropped[1])
+            reason = f"the key {dropped[0].decode()!r} stands also in {self._describe_origin(kept)}, which is kept"
+            file, row = self._find_origin(dropped[1])
             self._samples.append(RowSample(self._files[file], row, reason))
 
-    def _where(self, record: Record) -> str:
-        file, row = self._origin(record[1])
+    def _describe_origin(self, record: Record) -> str:
+        file, row = self._find_origin(record[1])
         return f"row {row} of {self._files[file]}"

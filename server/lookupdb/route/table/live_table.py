@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lookupdb.keys import key_encoder
+from lookupdb.keys import make_key_encoder
 from lookupdb.route.lookups.generation import Generation
 from lookupdb.route.servers.identity import Identity
 from lookupdb.route.shards.endpoint import Endpoint, Settings
@@ -84,7 +84,7 @@ class Pool:
             value_format=entry.value_format,
             records=entry.records,
             built_at=entry.built_at,
-            encode=key_encoder(entry.normalize),
+            encode=make_key_encoder(entry.normalize),
             shards=tuple(self._shard(table, entry, number) for number in range(len(entry.shards))),
         )
 

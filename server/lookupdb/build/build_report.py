@@ -1,4 +1,4 @@
-"""What a build tells when it ends: one line of JSON, for people, for scripts and for the operator."""
+"""What a build reports at its end: one line of JSON, for people, for scripts and for the operator."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Final, Literal
 import orjson
 
 from lookupdb.errors import LookupdbError
-from lookupdb.naming import camel
+from lookupdb.naming import to_camel_case
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 4096
-"""What Kubernetes keeps of a termination message."""
+"""Kubernetes keeps no more of a termination message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """How a build ended. Record bytes are of keys and values; peak memory is of all processes when it was built, of the
-    first one else."""
+class BuildReport:
+    """How a build ended. Record bytes count keys and values. Peak memory covers all processes if the build read its
+    source, else the main process."""
 
     outcome: Literal["built", "adopted", "unchanged", "failed"]
-    """Adopted: the generation was whole already, built to this very spec by a builder that could not tell."""
+    """Adopted: the store already held the generation, built to this very spec by a builder that died before it could
+    report."""
     dataset: str
     """``namespace/name``."""
     generation: str | None = None
@@ -42,25 +43,25 @@ class Result:
     peak_memory_bytes: int = 0
     exit_code: int = 0
     reason: str = ""
-    """CamelCase; the error's when the build failed, else Built, Adopted or Unchanged."""
+    """CamelCase: the error's reason if the build failed, else Built, Adopted or Unchanged."""
     message: str = ""
 
     def to_json(self, limit: int | None = None) -> bytes:
-        """One line; the message is shortened until all is at most ``limit`` bytes long."""
-        line = orjson.dumps({camel(name): value for name, value in asdict(self).items()})
+        """One line, at most ``limit`` bytes long: the message is cut to fit."""
+        line = orjson.dumps({to_camel_case(name): value for name, value in asdict(self).items()})
         if limit is None or len(line) <= limit:
             return line
-        # Escaping makes the JSON of a character at most six times as long: halving ends soon.
+        # JSON escapes make a character at most six times as long, so halving ends soon.
         shorter = self.message[: len(self.message) // 2].removesuffix("…")
         return replace(self, message=shorter + "…").to_json(limit if shorter else None)
 
 
-def failed(spec: DatasetSpec | None, error: Exception, seconds: float) -> Result:
-    """The result of a build that ended with ``error``; ``spec`` is None when it was the manifest that was bad."""
+def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
+    """The report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid."""
     known = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
-    return Result(
+    return BuildReport(
         outcome="failed",
-        dataset=_name(spec),
+        dataset=_dataset_name(spec),
         seconds=round(seconds, 3),
         peak_memory_bytes=peak_resident(),
         exit_code=known.exit_code,
@@ -69,11 +70,11 @@ def failed(spec: DatasetSpec | None, error: Exception, seconds: float) -> Result
     )
 
 
-def interrupted(spec: DatasetSpec | None, exit_code: int, seconds: float) -> Result:
-    """The result of a build that a signal ended."""
-    return Result(
+def interruption_report(spec: DatasetSpec | None, exit_code: int, seconds: float) -> BuildReport:
+    """The report of a build that a signal ended."""
+    return BuildReport(
         outcome="failed",
-        dataset=_name(spec),
+        dataset=_dataset_name(spec),
         seconds=round(seconds, 3),
         peak_memory_bytes=peak_resident(),
         exit_code=exit_code,
@@ -82,5 +83,5 @@ def interrupted(spec: DatasetSpec | None, exit_code: int, seconds: float) -> Res
     )
 
 
-def _name(spec: DatasetSpec | None) -> str:
+def _dataset_name(spec: DatasetSpec | None) -> str:
     return f"{spec.namespace}/{spec.name}" if spec else ""

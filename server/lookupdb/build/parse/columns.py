@@ -1,0 +1,75 @@
+"""Which columns the rows of a file have, if rows are dicts; and how a dotted column name reaches into nested dicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lookupdb.build.parse.rows import unknown_column_error, value_columns
+from lookupdb.spec import DatasetSpec
+
+ABSENT: Any = object()
+"""What ``get_column`` returns for a column that a row does not have: null would be a value."""
+_MAX_NAMES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SeenColumns:
+    """The columns that some rows of a file had, for another process."""
+
+    missing: list[str]
+    names: list[str]
+    rows: int
+
+
+class ColumnTracker:
+    """Tracks which of the spec's columns occur in the rows of one file."""
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        role, columns = value_columns(spec.value)
+        self.roles = {**dict.fromkeys(columns, role), **dict.fromkeys(spec.key.columns, "key.columns")}
+        """Column → the field of the spec that names it."""
+        self.missing = set(self.roles)
+        """The columns that no record had so far. While there are any, records are passed to ``observe``."""
+        self._names: dict[str, None] = {}
+        self._rows = 0
+
+    def observe(self, record: dict[str, Any]) -> None:
+        """Note which columns ``record`` has."""
+        self._rows += 1
+        self.missing.difference_update([name for name in self.missing if get_column(record, name) is not ABSENT])
+        if len(self._names) < _MAX_NAMES:
+            self._names.update(dict.fromkeys(record))
+
+    def snapshot(self) -> SeenColumns:
+        """What was observed so far, for another tracker to ``merge``."""
+        return SeenColumns(sorted(self.missing), list(self._names), self._rows)
+
+    def merge(self, snapshot: SeenColumns) -> None:
+        """Add what another tracker observed in other rows of the same file."""
+        self.missing.intersection_update(snapshot.missing)
+        self._names.update(dict.fromkeys(snapshot.names[: max(0, _MAX_NAMES - len(self._names))]))
+        self._rows += snapshot.rows
+
+    def check(self, where: str) -> None:
+        """Raises BadSource if a column of the spec occurs in no row of the file ``where``."""
+        for name, role in self.roles.items():
+            if self._rows and name in self.missing:
+                raise unknown_column_error(f"{where}: none of its {self._rows} rows", role, name, self._names)
+
+
+def get_column(record: dict[str, Any], name: str) -> Any:
+    """The member ``name``, or the nested one that its dots lead to; ``ABSENT`` if there is neither."""
+    if name in record:
+        return record[name]
+    owner, last = find_owner(record, name)
+    return ABSENT if owner is None else owner.get(last, ABSENT)
+
+
+def find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
+    """The nested dict that would hold the last part of ``name``, and that part."""
+    *path, last = name.split(".")
+    owner: Any = record
+    for part in path:
+        owner = owner.get(part) if isinstance(owner, dict) else None
+    return (owner if path and isinstance(owner, dict) else None), last

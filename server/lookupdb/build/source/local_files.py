@@ -1,0 +1,121 @@
+"""Sources on this machine: paths, file:// urls, files of the mounted volume, and the examples that lookupdb ships."""
+
+from __future__ import annotations
+
+import datetime
+import glob
+import hashlib
+import os
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from lookupdb.build.source.location import WILDCARD, LocatedFile, collect_matches
+from lookupdb.errors import BadSource
+from lookupdb.manifest import SourceFile
+
+MAX_CHECKSUM_BYTES: Final = 64 << 20
+"""Local files get a checksum as their ETag if they are no larger together: reading so much takes a fraction of a
+second."""
+
+
+def find_path(url: str, path: str, base: Path | None) -> list[LocatedFile]:
+    """The files at ``path``, which may be relative to ``base`` or a pattern. Raises BadSource."""
+    if not Path(path).is_absolute() and base is None:
+        raise BadSource(
+            f"{url} is a relative path, and there is no manifest's folder to take it from",
+            hint="use https://, s3://, gs://, az:// or volume://; relative paths are for a laptop",
+        )
+    root = base or Path("/")
+    return [_locate(root / match, match) for match in _match_files(url, path, root)]
+
+
+def find_file(url: str) -> list[LocatedFile]:
+    """The files that a file:// url names or matches. Raises BadSource."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise BadSource(f"{url}: a file:// url has no host", hint="write three slashes: file:///folder/file.csv")
+    path = unquote(url.removeprefix("file://").removeprefix("localhost"))
+    return [_locate(Path(match), Path(match).as_uri()) for match in _match_files(url, path, Path("/"))]
+
+
+def find_in_volume(url: str, path: str, volume: Path | None) -> list[LocatedFile]:
+    """The files of the mounted volume that ``path`` names or matches, and none outside of it. Raises BadSource."""
+    if volume is None:
+        raise BadSource(f"{url}: no volume is mounted", hint="give its folder with --volume")
+    root = volume.resolve()
+    found = []
+    for match in _match_files(url, path.lstrip("/"), root):
+        if not (root / match).resolve().is_relative_to(root):
+            raise BadSource(f"{url}: {match} leads out of the volume")
+        found.append(_locate(root / match, f"volume://{match}"))
+    return found
+
+
+def find_example(url: str) -> list[LocatedFile]:
+    """The example that lookupdb ships under this name. Raises BadSource."""
+    name = url.removeprefix("example://")
+    folder = resources.files("lookupdb").joinpath("data")
+    names = sorted(entry.name for entry in folder.iterdir() if ".csv" in entry.name)
+    if name not in names:
+        raise BadSource(f"{url}: there is no such example", hint=f"lookupdb ships with {', '.join(names)}")
+    with resources.as_file(folder.joinpath(name)) as path:
+        content = path.read_bytes()
+        etag = hashlib.sha256(content).hexdigest()
+        return [LocatedFile(SourceFile(url, len(content), etag, None), path)]
+
+
+def _match_files(url: str, path: str, root: Path) -> list[str]:
+    """Paths of files, relative to ``root`` as ``path`` is. A file whose name looks like a pattern is matched
+    literally."""
+    whole = root / path
+    if whole.is_file() or not WILDCARD.search(path):
+        if whole.is_dir():
+            raise BadSource(f"{url} is a folder, expected a file", hint="match its files with a wildcard: folder/*.csv")
+        return [path]
+    matches = glob.iglob(path, root_dir=root, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    return collect_matches(url, (match for match in matches if (root / match).is_file()))
+
+
+def _locate(path: Path, url: str) -> LocatedFile:
+    try:
+        status = path.stat()
+        with path.open("rb"):
+            pass
+    except FileNotFoundError as error:
+        raise BadSource(f"{url}: there is no such file ({path})", hint="check source.url") from error
+    except OSError as error:
+        raise BadSource(f"{url} cannot be read: {error.strerror}") from error
+    return LocatedFile(describe_local_file(url, status), path)
+
+
+def add_checksums(found: list[LocatedFile]) -> list[LocatedFile]:
+    """The files, the local ones with a checksum as ETag unless they are large together: then a ConfigMap that is
+    mounted anew, or a file that is rewritten unchanged, is no change. Raises BadSource."""
+    if sum(one.description.bytes for one in found if _needs_checksum(one)) > MAX_CHECKSUM_BYTES:
+        return found
+    return [_add_checksum(one) if _needs_checksum(one) else one for one in found]
+
+
+def _needs_checksum(one: LocatedFile) -> bool:
+    """Whether it is a local file without ETag. An example has its checksum from the start."""
+    return isinstance(one.place, Path) and one.description.etag is None
+
+
+def _add_checksum(one: LocatedFile) -> LocatedFile:
+    assert isinstance(one.place, Path)
+    try:
+        with one.place.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadSource(f"{one.description.url} cannot be read: {error.strerror}") from error
+    return replace(one, description=replace(one.description, etag=checksum))
+
+
+def describe_local_file(url: str, status: os.stat_result) -> SourceFile:
+    """A local file as it is now. Its time is kept to the nanosecond, so that a quick second write shows."""
+    seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return SourceFile(url, status.st_size, None, f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z")

@@ -1,0 +1,188 @@
+"""Sources behind a URL: http(s), and objects of S3, GCS and Azure.
+
+Plain http is read from this machine only, because anybody on the way could change the data.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+
+from lookupdb.build.source.http_stream import HttpStream
+from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, collect_matches
+from lookupdb.errors import BadSource
+from lookupdb.manifest import SourceFile
+from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, strip_secrets
+
+_CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
+"""``timeout`` covers a whole file, however large; ``read_timeout`` ends a transfer that stalls."""
+_RETRIES: Final = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+UNKNOWN_BYTES: Final = 0
+"""The size of an ``HttpStream`` until it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObject:
+    """An object behind a URL."""
+
+    store: Any
+    """An obstore store."""
+    path: str
+
+    def open(self, description: SourceFile) -> Any:
+        """Its bytes, as an iterator of chunks. Raises BadSource, also if it no longer matches ``description``."""
+        with remote_errors(description.url):
+            result = obstore.get(self.store, self.path)
+            if _describe_object(description.url, result.meta) != description:
+                raise PreconditionError("its size, ETag or time is another")
+            return result.stream(min_chunk_size=1 << 20)
+
+
+def find_http(url: str) -> list[LocatedFile]:
+    """The one file behind an http(s) url. Raises BadSource."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        raise BadSource(
+            f"{strip_secrets(url)}: plain http is read from this machine only",
+            hint="anybody on the way could change the data: use https://",
+        )
+    with remote_errors(strip_secrets(url)):
+        client = {**_CLIENT, "allow_http": parts.scheme == "http"}
+        # The whole url is the store, and its object has the empty path: so the query of a signed url stays unchanged.
+        # The request is GET, because a url signed for GET answers 403 to HEAD.
+        store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]
+        try:
+            meta = obstore.get(store, "").meta
+        except BaseError as error:
+            if "Content-Length" not in str(error):
+                raise
+            return [LocatedFile(SourceFile(strip_secrets(url), UNKNOWN_BYTES, None, None), HttpStream(url))]
+        return [LocatedFile(_describe_object(strip_secrets(url), meta), RemoteObject(store, ""))]
+
+
+def find_objects(url: str) -> list[LocatedFile]:
+    """The objects that a bucket url names or matches. Raises BadSource."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    if not bucket or not path:
+        raise BadSource(f"{url}: expected {scheme}://bucket/path")
+    with remote_errors(url):
+        store: Any = obstore.store.from_url(
+            f"{scheme}://{bucket}",
+            client_options={**_CLIENT, "allow_http": _allows_http(scheme)},  # type: ignore[call-overload]
+            retry_config=_RETRIES,
+        )
+        if not WILDCARD.search(path):
+            return [LocatedFile(_describe_object(url, obstore.head(store, path)), RemoteObject(store, path))]
+        metas = _list_matches(store, path)
+    names = collect_matches(url, iter(metas))
+    return [
+        LocatedFile(_describe_object(f"{scheme}://{bucket}/{name}", metas[name]), RemoteObject(store, name))
+        for name in names
+    ]
+
+
+def _allows_http(scheme: str) -> bool:
+    """Whether the environment allows plain http for a bucket's endpoint (AWS_ENDPOINT_URL, …), as a private store
+    needs. obstore reads these variables too, but not together with other client options."""
+    provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
+    return os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
+
+
+def _list_matches(store: Any, pattern: str) -> dict[str, Any]:
+    fixed = pattern[: WILDCARD.search(pattern).start()]  # type: ignore[union-attr]
+    matches = re.compile(pattern_to_regex(pattern)).fullmatch
+    found: dict[str, Any] = {}
+    for batch in obstore.list(store, fixed.rpartition("/")[0] or None):
+        found.update((meta["path"], meta) for meta in batch if matches(meta["path"]))
+        if len(found) > MAX_FILES:
+            break
+    return found
+
+
+def pattern_to_regex(pattern: str) -> str:
+    """The regular expression of a path pattern: ``*``, ``?`` and ``[…]`` stay within a folder, ``**`` crosses
+    folders."""
+    expression = ""
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^]]+\]|.", pattern, re.DOTALL):
+        match token:
+            case "**/":
+                expression += "(?:[^/]+/)*"
+            case "**":
+                expression += ".*"
+            case "*":
+                expression += "[^/]*"
+            case "?":
+                expression += "[^/]"
+            case _ if len(token) > 2:
+                negated, members = token[1] == "!", token[1:-1].lstrip("!")
+                expression += f"[{'^/' if negated else ''}{re.escape(members).replace(chr(92) + '-', '-')}]"
+            case _:
+                expression += re.escape(token)
+    return expression
+
+
+def _describe_object(url: str, meta: Any) -> SourceFile:
+    return SourceFile(url, meta["size"], meta["e_tag"], _format_time(meta))
+
+
+def _format_time(meta: Any) -> str | None:
+    """The object's time, or None if the server sends none: obstore then says 1970."""
+    moment: datetime.datetime = meta["last_modified"]
+    return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z") if moment.timestamp() else None
+
+
+@contextmanager
+def remote_errors(url: str) -> Iterator[None]:
+    """Turn an error of obstore about ``url`` into a BadSource."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BadSource(f"{url}: there is no such object (404)", hint="check source.url") from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        code = 403 if isinstance(error, PermissionDeniedError) else 401
+        raise BadSource(
+            f"{url}: access denied ({code})",
+            hint=_credentials_hint(url),
+        ) from error
+    except PreconditionError as error:
+        raise BadSource(f"{url} changed while it was read", hint="build again once it is complete") from error
+    except (BaseError, OSError, ValueError) as error:
+        raise BadSource(f"{url} cannot be read: {describe_failure(error)}", hint=_hint(error, url)) from error
+
+
+_CREDENTIALS: Final = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN, AWS_REGION)",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, the path of a key file",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Scheme → the variables that hold its credentials."""
+
+
+def _credentials_hint(url: str) -> str:
+    """Where the credentials for ``url`` come from."""
+    if variables := _CREDENTIALS.get(url.partition("://")[0]):
+        return f"its credentials are {variables} in the environment; in a cluster, of source.secretName"
+    return (
+        "no variable holds credentials for https: the URL itself carries them, signed or as https://USER:PASSWORD@…, "
+        "or the file is copied to where it can be read"
+    )
+
+
+def _hint(error: Exception, url: str) -> str | None:
+    """What to do about a server that cannot be reached; None if the error itself says it."""
+    if "InvalidCertificate" in str(error):
+        return "use the name that its certificate is for, signed by an authority that is known here"
+    if lacks_credentials(error):
+        return _credentials_hint(url)
+    return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
