@@ -26,7 +26,7 @@ def test_a_router_reads_what_was_written() -> None:
     built = generation(of, value_format="raw", built_at="2026-03-04T05:06:07Z")
     read = _parsed(manifests.render_routing_table(of, table(of, version=9), built))
     assert (read.version, read.active) == (9, "g12")
-    assert read.dataset == route_table.Dataset(of.namespace, of.name, of.uid)
+    assert read.dataset == route_table.RoutedDataset(of.namespace, of.name, of.uid)
     entry = read.active_entry
     assert (entry.rollout, entry.records, entry.bytes) == ("r34", built.records, built.bytes)
     assert (entry.normalize, entry.value_format, entry.built_at) == (

@@ -11,27 +11,27 @@ import pytest
 from support.routing import identity
 from support.scripted_shard import ScriptedShard
 
-from lookupdb.route.budget import Budget
-from lookupdb.route.servers.connection import Connection
-from lookupdb.route.table.routing_table import Address
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.servers.connection import ServerConnection
+from lookupdb.route.table.routing_table import ServerAddress
 
-NOWHERE = Address("no such host", 7000)
+NOWHERE = ServerAddress("no such host", 7000)
 
 
-async def _open(address: Address) -> Connection:
-    return await Connection.open(address, lambda reply: None, lambda why: None, Budget(1 << 20))
+async def _open(address: ServerAddress) -> ServerConnection:
+    return await ServerConnection.open(address, lambda reply: None, lambda why: None, RouterBudget(1 << 20))
 
 
 async def test_a_name_is_connected_to_by_whichever_of_its_addresses_answers() -> None:
     async with ScriptedShard(identity(), {}) as shard:  # listens on 127.0.0.1, localhost may be ::1 too
-        connection = await _open(Address("localhost", shard.address.port))
+        connection = await _open(ServerAddress("localhost", shard.address.port))
         connection.close("done")
 
 
 @pytest.mark.parametrize("host", [NOWHERE.host, "x" * 64 + ".svc"])
 async def test_a_name_that_is_none_is_an_address_that_cannot_be_connected_to(host: str) -> None:
     with pytest.raises(OSError, match=r"not known|resolution|cannot be a name|No address"):
-        await _open(Address(host, 7000))
+        await _open(ServerAddress(host, 7000))
 
 
 async def test_a_resolver_that_answers_too_late_is_not_heard() -> None:

@@ -117,7 +117,7 @@ async def test_a_full_queue_is_unavailable_at_once() -> None:
         pytest.param(identity(normalize=("strip",)), id="other normalisation"),
     ],
 )
-async def test_an_address_that_serves_something_else_is_not_used(core: Core, served: identities.Identity) -> None:
+async def test_an_address_that_serves_something_else_is_not_used(core: Core, served: identities.ShardIdentity) -> None:
     async with ScriptedShard(served, RECORDS) as shard:
         core.cutover.offer(table(entry([[shard.address]])))
         await soon(lambda: core.count("proofs_failed"), "the proof has failed")

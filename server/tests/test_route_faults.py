@@ -13,7 +13,7 @@ from support.scripted_shard import Script, ScriptedShard, answer, hang_up, hold,
 from support.waiting import soon
 
 from lookupdb.keys import shard_number
-from lookupdb.route.limits import Limits
+from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import Problem
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(500)}
@@ -28,7 +28,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 async def replicas(
-    stack: AsyncExitStack, *scripts: Script, limits: Limits = LIMITS
+    stack: AsyncExitStack, *scripts: Script, limits: RouterLimits = LIMITS
 ) -> tuple[Core, list[ScriptedShard]]:
     """A core with one shard, whose replicas follow ``scripts``."""
     core = Core(limits)

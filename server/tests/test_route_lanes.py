@@ -11,11 +11,11 @@ from support.waiting import soon
 from lookupdb.route.budget import (
     CONNECTION_BYTES,
     LEAST_BUDGET_BYTES,
-    Budget,
+    RouterBudget,
     affordable_connections,
     worker_budget,
 )
-from lookupdb.route.lookups.pending import Gather, Part
+from lookupdb.route.lookups.pending import ScatterGather, ShardSlice
 from lookupdb.route.shards.batch_size import BATCH_BYTES, BATCH_KEYS, FIRST_KEYS, BatchSize, part_keys
 from lookupdb.route.shards.fair_queue import FairQueue
 from lookupdb.route.shards.stall_watch import PROGRESS_BYTES, StallWatch
@@ -72,10 +72,10 @@ class TestBatchSize:
         assert part_keys(64 * MIB) == 1
 
 
-def parts_of(name: str, count: int) -> list[Part]:
+def parts_of(name: str, count: int) -> list[ShardSlice]:
     none: Any = None
-    gather = Gather(count, none, none, Budget(1))
-    return [Part([f"{name}{number}".encode()], [number], gather, none, 0) for number in range(count)]
+    gather = ScatterGather(count, none, none, RouterBudget(1))
+    return [ShardSlice([f"{name}{number}".encode()], [number], gather, none, 0) for number in range(count)]
 
 
 class TestFairQueue:
@@ -158,7 +158,7 @@ class TestBudget:
         assert affordable_connections(512 * MIB, 1, 10_000, MIB) == 10_000
         budget = worker_budget(512 * MIB, 1, 10_000, MIB)
         assert 190 * MIB < budget < 200 * MIB
-        assert Budget(budget).answer_bytes == 64 * MIB
+        assert RouterBudget(budget).answer_bytes == 64 * MIB
 
     def test_where_no_limit_is_known_each_worker_has_as_much(self) -> None:
         assert worker_budget(None, 1, 10_000, MIB) == worker_budget(None, 8, 10_000, MIB)
@@ -168,7 +168,7 @@ class TestBudget:
         assert 2000 < count < 3000
         budget = worker_budget(512 * MIB, 4, count, MIB)
         assert budget + count * CONNECTION_BYTES < (512 - 56) * MIB // 4
-        assert Budget(budget).answer_bytes == budget // 2
+        assert RouterBudget(budget).answer_bytes == budget // 2
 
     def test_even_a_limit_that_is_too_small_leaves_something(self) -> None:
         assert affordable_connections(64 * MIB, 8, 10_000, MIB) == 64
@@ -177,7 +177,7 @@ class TestBudget:
 
     @pytest.mark.parametrize(("used", "has_room"), [(0, True), (75, True), (76, False)])
     def test_large_work_stops_before_small_work_does(self, used: int, has_room: bool) -> None:
-        budget = Budget(100)
+        budget = RouterBudget(100)
         budget.take(used)
         assert budget.has_room(0) is has_room
         assert budget.batch_mark < budget.large_mark < budget.limit

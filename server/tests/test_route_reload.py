@@ -16,7 +16,7 @@ from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb.route.table import cutover
-from lookupdb.route.table.watcher import Watcher
+from lookupdb.route.table.watcher import TableWatcher
 
 KEYS = [f"k{i}" for i in range(60)]
 
@@ -46,7 +46,7 @@ class Router:
     core: Core = field(default_factory=lambda: Core(replace(LIMITS, deadline_milliseconds=5000)))
 
     def __post_init__(self) -> None:
-        self.watcher = Watcher(self.path, self.core.cutover.offer, self.core.cutover.refuse)
+        self.watcher = TableWatcher(self.path, self.core.cutover.offer, self.core.cutover.refuse)
 
     @property
     def status(self) -> dict[str, Any]:

@@ -14,14 +14,14 @@ from support.waiting import soon
 
 from lookupdb.route.table.routing_table import (
     MAX_BYTES,
-    Address,
     InvalidTable,
     RoutingTable,
+    ServerAddress,
     may_take_over,
     parse,
     refusal,
 )
-from lookupdb.route.table.watcher import Watcher
+from lookupdb.route.table.watcher import TableWatcher
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 
@@ -30,10 +30,10 @@ def test_a_table_names_the_active_generation_and_its_endpoints() -> None:
     parsed = table(entry([[A, B], [B]]), entry([["[fd00::1]:7001"]], "g2"), version=12)
     assert (parsed.version, str(parsed.dataset), parsed.active) == (12, "default/sample", "g1")
     assert parsed.active_entry.shards == (
-        (Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)),
-        (Address("10.0.0.2", 7000),),
+        (ServerAddress("10.0.0.1", 7000), ServerAddress("10.0.0.2", 7000)),
+        (ServerAddress("10.0.0.2", 7000),),
     )
-    assert parsed.entries[1].shards == ((Address("fd00::1", 7001),),)
+    assert parsed.entries[1].shards == ((ServerAddress("fd00::1", 7001),),)
     assert str(parsed.entries[1].shards[0][0]) == "[fd00::1]:7001"
 
 
@@ -153,7 +153,7 @@ class Seen:
     def __init__(self, path: Path) -> None:
         self.versions: list[int] = []
         self.invalid: list[str] = []
-        self.watcher = Watcher(path, lambda table: self.versions.append(table.version), self.invalid.append)
+        self.watcher = TableWatcher(path, lambda table: self.versions.append(table.version), self.invalid.append)
         self.watcher.start()
 
 

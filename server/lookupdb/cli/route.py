@@ -17,7 +17,7 @@ from lookupdb.cli.options import Size, log_format, option, password_file
 from lookupdb.route import metrics, worker
 from lookupdb.route.budget import affordable_connections, worker_budget
 from lookupdb.route.counters import NAMES
-from lookupdb.route.limits import Limits
+from lookupdb.route.limits import RouterLimits
 from lookupdb.runtime import capacity, descriptors, listeners, memory, service
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.process import Fleet
@@ -130,7 +130,7 @@ def command(
     )
 
 
-def _share_memory(limits: Limits, memory_limit: int | None, workers: int) -> tuple[Limits, int]:
+def _share_memory(limits: RouterLimits, memory_limit: int | None, workers: int) -> tuple[RouterLimits, int]:
     """The limits with as many connections as the memory allows, and each worker's budget."""
     affordable = affordable_connections(memory_limit, workers, limits.max_connections, limits.max_body_bytes)
     if affordable < limits.max_connections:
@@ -150,8 +150,8 @@ _OPTIONS: Final = {
     "idle_timeout_seconds": "idle_timeout",
     "write_timeout_seconds": "write_timeout",
 }
-"""Fields of Limits whose option is called otherwise, because an option's name need not say its unit."""
+"""Fields of RouterLimits whose option is called otherwise, because an option's name need not say its unit."""
 
 
-def _limits(options: dict[str, int]) -> Limits:
-    return Limits(**{field.name: options[_OPTIONS.get(field.name, field.name)] for field in fields(Limits)})
+def _limits(options: dict[str, int]) -> RouterLimits:
+    return RouterLimits(**{field.name: options[_OPTIONS.get(field.name, field.name)] for field in fields(RouterLimits)})

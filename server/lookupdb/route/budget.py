@@ -30,7 +30,7 @@ MAX_ANSWER_BYTES: Final = 64 * MIB
 """The values of one batch, together, where the budget is twice as much. The schema lets no single value be larger."""
 
 
-class Budget:
+class RouterBudget:
     """``limit`` bytes, of which ``used`` are taken. ``take`` never refuses: ask ``has_room`` before large work."""
 
     __slots__ = ("answer_bytes", "batch_mark", "large_mark", "limit", "used")

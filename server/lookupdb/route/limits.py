@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RouterLimits:
     """As ``spec.Router``, which a worker cannot import: it would carry the schema's libraries in its memory."""
 
     deadline_milliseconds: int

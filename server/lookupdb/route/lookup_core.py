@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lookupdb.keys import InvalidKey, shard_number, shard_numbers
-from lookupdb.route.budget import Budget
+from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX
-from lookupdb.route.limits import Limits
+from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookups.deadlines import Deadlines
 from lookupdb.route.lookups.generation import Generation
-from lookupdb.route.lookups.pending import Gather, One, Part
+from lookupdb.route.lookups.pending import ScatterGather, ShardSlice, SingleKey
 from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
 
 if TYPE_CHECKING:
-    from lookupdb.route.shards.replicas import Shard
+    from lookupdb.route.shards.replicas import ShardReplicas
     from lookupdb.route.table.live_table import LiveTable
 
-__all__ = ["UNAVAILABLE", "BatchWaiter", "DatasetInfo", "Generation", "Lookups", "Problem", "Values", "Waiter"]
+__all__ = ["UNAVAILABLE", "BatchWaiter", "DatasetInfo", "Generation", "LookupCore", "Problem", "Values", "Waiter"]
 
 _MISSING: Final = INDEX["keys_missing"]
 _UNAVAILABLE: Final = INDEX["keys_unavailable"]
@@ -47,10 +47,10 @@ class DatasetInfo:
     """Other generations that can be asked by name."""
 
 
-class Lookups:
+class LookupCore:
     """Finds keys in the routing table in effect: ``live``, which a cutover replaces in one assignment."""
 
-    def __init__(self, limits: Limits, counters: memoryview, budget: Budget) -> None:
+    def __init__(self, limits: RouterLimits, counters: memoryview, budget: RouterBudget) -> None:
         self.live: LiveTable | None = None
         self._counters = counters
         self.budget = budget
@@ -83,12 +83,12 @@ class Lookups:
             return
         shards = chosen.shards
         shard = shards[shard_number(encoded, len(shards))]
-        ask = One(encoded, waiter, chosen, shard, self._now())
+        ask = SingleKey(encoded, waiter, chosen, shard, self._now())
         shard.ask(ask)
         if not ask.done:
             self._watch(ask)
 
-    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> Gather | None:
+    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> ScatterGather | None:
         """Look all ``keys`` up in one generation, retries included. May call the waiter at once.
 
         What comes back, if anything, may be abandoned until the waiter is called.
@@ -106,7 +106,7 @@ class Lookups:
             self._counters[_UNAVAILABLE] += len(keys)
             waiter.unavailable(OVERLOADED)
             return None
-        gather = Gather(len(keys), waiter, chosen, self.budget)
+        gather = ScatterGather(len(keys), waiter, chosen, self.budget)
         parts = self._parts(keys, gather, chosen)
         if not parts:
             gather.finish()
@@ -135,7 +135,7 @@ class Lookups:
             candidates=tuple(e.generation for e in table.entries if e.generation != table.active),
         )
 
-    def _parts(self, keys: list[str], gather: Gather, generation: Generation) -> list[Part]:
+    def _parts(self, keys: list[str], gather: ScatterGather, generation: Generation) -> list[ShardSlice]:
         """The asks for ``keys``, each of one shard and no larger than a batch."""
         shards, now = generation.shards, self._now()
         encoded, positions = self._encode(keys, generation)
@@ -165,11 +165,13 @@ class Lookups:
             return encoded, positions
 
 
-def _cut(keys: list[bytes], positions: list[int], gather: Gather, shard: Shard, now: float) -> list[Part]:
+def _cut(
+    keys: list[bytes], positions: list[int], gather: ScatterGather, shard: ShardReplicas, now: float
+) -> list[ShardSlice]:
     most = shard.part_keys
     if len(keys) <= most:
-        return [Part(keys, positions, gather, shard, now)]
+        return [ShardSlice(keys, positions, gather, shard, now)]
     return [
-        Part(keys[start : start + most], positions[start : start + most], gather, shard, now)
+        ShardSlice(keys[start : start + most], positions[start : start + most], gather, shard, now)
         for start in range(0, len(keys), most)
     ]

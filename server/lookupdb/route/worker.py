@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import uvloop
 
-from lookupdb.route.budget import Budget
+from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http.front import HttpFront
-from lookupdb.route.limits import Limits
-from lookupdb.route.lookup_core import Lookups
+from lookupdb.route.limits import RouterLimits
+from lookupdb.route.lookup_core import LookupCore
 from lookupdb.route.shards.endpoint import Settings
 from lookupdb.route.table.cutover import Cutover
-from lookupdb.route.table.watcher import Watcher
+from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.runtime import worker
 from lookupdb.runtime.worker import Boot
 
@@ -33,7 +33,7 @@ REPORT_SECONDS: Final = 0.05
 
 
 def config(
-    table: Path, dataset_uid: str | None, limits: Limits, budget_bytes: int, password: str | None
+    table: Path, dataset_uid: str | None, limits: RouterLimits, budget_bytes: int, password: str | None
 ) -> dict[str, Any]:
     """What the supervisor tells each worker in ``Boot.config``."""
     return {
@@ -45,7 +45,7 @@ def config(
     }
 
 
-def settings(limits: Limits, slot: memoryview, budget: Budget, password: str | None) -> Settings:
+def settings(limits: RouterLimits, slot: memoryview, budget: RouterBudget, password: str | None) -> Settings:
     """Of the endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
     return Settings(
         deadline_seconds=limits.deadline_seconds,
@@ -89,12 +89,12 @@ async def route(boot: Boot) -> None:
     boot.beat_in(loop)
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    limits = Limits(**boot.config["limits"])
+    limits = RouterLimits(**boot.config["limits"])
     slot = boot.counters().slot(boot.index)
     for gauge in ("connections", "endpoints_ready", "endpoints_unready", "budget_used_bytes", "table_version"):
         slot[INDEX[gauge]] = 0  # what the worker before this one left
-    budget = Budget(boot.config["budget_bytes"])
-    lookups = Lookups(limits, slot, budget)
+    budget = RouterBudget(boot.config["budget_bytes"])
+    lookups = LookupCore(limits, slot, budget)
     reports = _Reports(boot)
     complete = asyncio.Event()
 
@@ -105,7 +105,7 @@ async def route(boot: Boot) -> None:
 
     endpoints = settings(limits, slot, budget, boot.config["password"])
     cutover = Cutover(lookups, endpoints, changed, boot.config["dataset_uid"])
-    watcher = Watcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
+    watcher = TableWatcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
     reports.changed(cutover)  # that there is no routing table yet, if so
     front = HttpFront(lookups, limits, slot)

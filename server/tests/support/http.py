@@ -14,14 +14,14 @@ from typing import Any, Literal
 import uvloop
 
 from lookupdb.keys import InvalidKey, make_key_encoder
-from lookupdb.route.budget import Budget
+from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.http.front import HttpFront
-from lookupdb.route.limits import Limits
+from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import UNAVAILABLE, BatchWaiter, DatasetInfo, Generation, Problem, Waiter
 from lookupdb.runtime.counters import Counters
 
-LIMITS = Limits(
+LIMITS = RouterLimits(
     deadline_milliseconds=1000,
     hedge_milliseconds=0,
     max_keys=1000,
@@ -60,7 +60,7 @@ class ScriptedLookups:
     active: Generation = field(default_factory=lambda: generation("g1"))
     candidates: tuple[Generation, ...] = ()
     asked: list[str] = field(default_factory=list)
-    budget: Budget = field(default_factory=lambda: Budget(256 << 20))
+    budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
@@ -129,7 +129,7 @@ class ScriptedLookups:
 class Server:
     """An HttpFront that runs on uvloop in a thread of its own."""
 
-    def __init__(self, lookups: Any, limits: Limits) -> None:
+    def __init__(self, lookups: Any, limits: RouterLimits) -> None:
         self.lookups = lookups
         self.limits = limits
         self._slot = Counters(NAMES, 1).slot(0)

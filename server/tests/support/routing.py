@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 
-from lookupdb.route.budget import Budget
+from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.limits import Limits
-from lookupdb.route.lookup_core import UNAVAILABLE, Lookups, Problem, Values
+from lookupdb.route.limits import RouterLimits
+from lookupdb.route.lookup_core import UNAVAILABLE, LookupCore, Problem, Values
 from lookupdb.route.lookups.generation import Generation
 from lookupdb.route.servers.heartbeat import Heartbeat
-from lookupdb.route.servers.identity import Identity
+from lookupdb.route.servers.identity import ShardIdentity
 from lookupdb.route.shards.endpoint import Settings
 from lookupdb.route.table import routing_table as tables
 from lookupdb.route.table.cutover import Cutover
@@ -27,7 +27,7 @@ BUILT_AT = "2026-11-20T00:00:00Z"
 
 
 def entry(shards: Sequence[Sequence[Any]], generation: str = "g1", **members: Any) -> dict[str, Any]:
-    """One generation of a routing table; ``shards`` are lists of endpoints, as ``host:port`` or Address."""
+    """One generation of a routing table; ``shards`` are lists of endpoints, as ``host:port`` or ServerAddress."""
     return {
         "generation": generation,
         "rollout": "r" + generation[1:],
@@ -60,10 +60,10 @@ def table(*entries: dict[str, Any], version: int = 1, **members: Any) -> Routing
     return tables.parse(table_file(*entries, version=version, **members))
 
 
-def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members: Any) -> Identity:
+def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members: Any) -> ShardIdentity:
     """What an endpoint of ``table``'s dataset must prove."""
     given = {"dataset": "default/sample", "uid": "local", "normalize": (), "value_format": "raw", **members}
-    return Identity(generation=generation, shard=shard, shards=shards, **given)
+    return ShardIdentity(generation=generation, shard=shard, shards=shards, **given)
 
 
 class Answer:
@@ -106,7 +106,7 @@ class Answer:
         self._tell(name)
 
 
-LIMITS = Limits(
+LIMITS = RouterLimits(
     deadline_milliseconds=400,
     hedge_milliseconds=0,
     max_keys=1000,
@@ -123,15 +123,15 @@ LIMITS = Limits(
 class Core:
     """Lookups and their cutover, as a router's worker has them. ``close()`` at the end."""
 
-    limits: Limits = LIMITS
+    limits: RouterLimits = LIMITS
     counters: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * len(NAMES))).cast("Q"))
     dataset_uid: str | None = None
     budget_bytes: int = 256 << 20
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
-        self.budget = Budget(self.budget_bytes)
-        self.lookups = Lookups(self.limits, self.counters, self.budget)
+        self.budget = RouterBudget(self.budget_bytes)
+        self.lookups = LookupCore(self.limits, self.counters, self.budget)
         settings = Settings(
             self.limits.deadline_seconds,
             self.limits.max_queued_keys,

@@ -12,8 +12,8 @@ from typing import Any
 
 import hiredis
 
-from lookupdb.route.servers.identity import Identity
-from lookupdb.route.table.routing_table import Address
+from lookupdb.route.servers.identity import ShardIdentity
+from lookupdb.route.table.routing_table import ServerAddress
 
 Script = Callable[["ScriptedShard", list[bytes]], Awaitable[bytes]]
 
@@ -60,7 +60,7 @@ class ScriptedShard:
     """Answers INFO with ``identity``, PING with ``pong``, lookups as ``script`` says; ``asked`` lists the lookups."""
 
     def __init__(
-        self, identity: Identity, records: Mapping[bytes, bytes], script: Script = answer, port: int = 0
+        self, identity: ShardIdentity, records: Mapping[bytes, bytes], script: Script = answer, port: int = 0
     ) -> None:
         self.identity = identity
         self.records = records
@@ -78,9 +78,9 @@ class ScriptedShard:
         self._writer_of: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
 
     @property
-    def address(self) -> Address:
+    def address(self) -> ServerAddress:
         """Where it listens."""
-        return Address("127.0.0.1", self._port)
+        return ServerAddress("127.0.0.1", self._port)
 
     async def __aenter__(self) -> ScriptedShard:
         await self.start()

@@ -22,7 +22,7 @@ from lookupdb.route.lookups.waiters import OVERLOADED
 if TYPE_CHECKING:
     from lookupdb.route.http.accept import Accept
     from lookupdb.route.http.connection import HttpConnection
-    from lookupdb.route.lookups.pending import Gather
+    from lookupdb.route.lookups.pending import ScatterGather
 
 _LONGEST_CHARACTER: Final = 12
 """Bytes: a character has at most 4 in UTF-8, and normalisation makes it three at most."""
@@ -262,7 +262,7 @@ class BatchExchange(Exchange):
         self.generation = generation
         self.partial = partial
         self.body_bytes = body_bytes
-        self.gather: Gather | None = None
+        self.gather: ScatterGather | None = None
 
     def cost(self) -> int:
         """With the keys, as text and as bytes."""

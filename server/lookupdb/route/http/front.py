@@ -16,8 +16,8 @@ from lookupdb.route.http.answers import Answers
 from lookupdb.route.http.connection import HttpConnection
 from lookupdb.route.http.limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SWEEP_SECONDS
 from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.limits import Limits
-from lookupdb.route.lookup_core import Lookups
+from lookupdb.route.limits import RouterLimits
+from lookupdb.route.lookup_core import LookupCore
 from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.runtime import capacity, descriptors
 from lookupdb.runtime.listeners import BACKLOG
@@ -34,7 +34,7 @@ _USED: Final = INDEX["budget_used_bytes"]
 class HttpFront:
     """All client connections of one worker. ``counts`` is the worker's slot of ``counters``."""
 
-    def __init__(self, lookups: Lookups, limits: Limits, counts: memoryview) -> None:
+    def __init__(self, lookups: LookupCore, limits: RouterLimits, counts: memoryview) -> None:
         self.lookups = lookups
         self.budget = lookups.budget
         self.limits = limits

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from lookupdb.route.counters import INDEX
-from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 
 _DEADLINES: Final = INDEX["deadlines"]
@@ -34,12 +34,12 @@ class Deadlines:
         self._tick = min(max(self._late / 8, _SHORTEST_TICK), _LONGEST_TICK)
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._young: deque[Ask] = deque()
-        self._old: deque[Ask] = deque()
+        self._young: deque[PendingLookup] = deque()
+        self._old: deque[PendingLookup] = deque()
         self._compact_at = _COMPACT_AT
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, ask: Ask) -> None:
+    def add(self, ask: PendingLookup) -> None:
         """Watch over ``ask`` until it is done."""
         young = self._young
         while young and young[0].done:
@@ -72,7 +72,7 @@ class Deadlines:
         self._old = deque(ask for ask in self._old if not ask.done)
         self._compact_at = max(_COMPACT_AT, 2 * (len(self._young) + len(self._old)))
 
-    def _problem(self, ask: Ask) -> Problem:
+    def _problem(self, ask: PendingLookup) -> Problem:
         endpoint = f" ({ask.tried.address})" if ask.tried else ""
         detail = f"shard {ask.shard.number}{endpoint} did not answer within {self._deadline:g} s"
         return Problem("Deadline", detail, ask.shard.number)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from lookupdb.route.shards.replicas import Shard
+    from lookupdb.route.shards.replicas import ShardReplicas
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,4 +22,4 @@ class Generation:
     """ISO 8601, UTC."""
     encode: Callable[[str], bytes]
     """From a key as asked to the bytes it is stored under (see ``keys.key_encoder``); raises InvalidKey."""
-    shards: tuple[Shard, ...]
+    shards: tuple[ShardReplicas, ...]

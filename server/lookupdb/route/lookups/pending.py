@@ -16,22 +16,22 @@ from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter,
 from lookupdb.route.shards.batch_size import LARGE_ASK_KEYS
 
 if TYPE_CHECKING:
-    from lookupdb.route.budget import Budget
+    from lookupdb.route.budget import RouterBudget
     from lookupdb.route.lookups.generation import Generation
     from lookupdb.route.shards.endpoint import Endpoint
-    from lookupdb.route.shards.replicas import Shard
+    from lookupdb.route.shards.replicas import ShardReplicas
 
 _UNAVAILABLE: Final = INDEX["keys_unavailable"]
 
 
-class Ask:
-    """What One and Part share: who has been asked, and what becomes of a try that failed."""
+class PendingLookup:
+    """What SingleKey and ShardSlice share: who has been asked, and what becomes of a try that failed."""
 
     __slots__ = ("done", "retried", "shard", "started", "tried", "tries")
     count: int
     """How many keys."""
 
-    def __init__(self, shard: Shard, started: float) -> None:
+    def __init__(self, shard: ShardReplicas, started: float) -> None:
         self.shard = shard
         self.started = started
         """The event loop's time of the lookup."""
@@ -54,7 +54,7 @@ class Ask:
         """As ``take``, but some values could not be read: the try has failed for their keys, with ``problem``."""
         raise NotImplementedError
 
-    def may_receive(self, size: int, budget: Budget) -> bool:
+    def may_receive(self, size: int, budget: RouterBudget) -> bool:
         """Whether a value may be received with which ``size`` bytes have come for this ask in this try. If not, the
         request is answered here and now."""
         if budget.has_room(size):
@@ -78,13 +78,15 @@ class Ask:
             self.shard.ask_again(self, problem)
 
 
-class One(Ask):
+class SingleKey(PendingLookup):
     """One key that one waiter waits for."""
 
     __slots__ = ("generation", "key", "waiter")
     count = 1
 
-    def __init__(self, key: bytes, waiter: Waiter, generation: Generation, shard: Shard, started: float) -> None:
+    def __init__(
+        self, key: bytes, waiter: Waiter, generation: Generation, shard: ShardReplicas, started: float
+    ) -> None:
         # Not through super(): this is the hot path.
         self.shard = shard
         self.started = started
@@ -120,7 +122,7 @@ class One(Ask):
             self.waiter.unavailable(problem)
 
 
-class Gather:
+class ScatterGather:
     """The answers to one list of keys, until all its parts have come in. Counts its values in ``budget``."""
 
     __slots__ = (
@@ -137,7 +139,7 @@ class Gather:
         "values",
     )
 
-    def __init__(self, count: int, waiter: BatchWaiter, generation: Generation, budget: Budget) -> None:
+    def __init__(self, count: int, waiter: BatchWaiter, generation: Generation, budget: RouterBudget) -> None:
         self.values: list[bytes | None] = [None] * count
         """A key that no part asks for is missing."""
         self._waiter: BatchWaiter | None = waiter
@@ -153,11 +155,11 @@ class Gather:
         self.budget = budget
         self.held = 0
         """Bytes that are taken of the budget."""
-        self._parts: list[Part] = []
+        self._parts: list[ShardSlice] = []
         self.is_large = False
         """Whether its parts are large work, by their mean: then those that happen to be small go with them."""
 
-    def await_parts(self, parts: list[Part]) -> None:
+    def await_parts(self, parts: list[ShardSlice]) -> None:
         """These have to come in."""
         self._parts = parts
         self.pending = len(parts)
@@ -227,12 +229,14 @@ class Gather:
         self._parts = []
 
 
-class Part(Ask):
-    """Those keys of a Gather that one batch to one shard holds."""
+class ShardSlice(PendingLookup):
+    """Those keys of a ScatterGather that one batch to one shard holds."""
 
     __slots__ = ("bytes", "count", "gather", "keys", "positions")
 
-    def __init__(self, keys: list[bytes], positions: list[int], gather: Gather, shard: Shard, started: float) -> None:
+    def __init__(
+        self, keys: list[bytes], positions: list[int], gather: ScatterGather, shard: ShardReplicas, started: float
+    ) -> None:
         super().__init__(shard, started)
         self.keys = keys
         self.positions = positions
@@ -294,7 +298,7 @@ class Part(Ask):
             self.bytes = 0  # of those keys that are left
             self.failed(problem)
 
-    def may_receive(self, size: int, budget: Budget) -> bool:
+    def may_receive(self, size: int, budget: RouterBudget) -> bool:
         """Whether the gather's values stay within the bounds."""
         return super().may_receive(size, budget) and self._count(max(size, self.bytes))
 

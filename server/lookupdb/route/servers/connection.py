@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 import hiredis
 
-from lookupdb.route.budget import Budget
-from lookupdb.route.servers.replies import LARGE_REPLY_BYTES, ElementReader, NotResp, Sink
-from lookupdb.route.table.routing_table import Address
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.servers.replies import LARGE_REPLY_BYTES, ElementReader, NotResp, ReplySink
+from lookupdb.route.table.routing_table import ServerAddress
 
 _NOTHING: Final = object()
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -26,15 +26,15 @@ PING: Final = b"*1\r\n$4\r\nPING\r\n"
 PONG: Final = b"+PONG\r\n"
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), ``on_lost`` once, with why.
 
     Without ``sink`` no reply may be large. What has come of a reply is counted in ``budget``.
     """
 
-    def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[str], None], budget: Budget) -> None:
+    def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[str], None], budget: RouterBudget) -> None:
         self.on_reply = on_reply
-        self.sink: Sink | None = None
+        self.sink: ReplySink | None = None
         self._on_lost = on_lost
         self._budget = budget
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
@@ -56,8 +56,12 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: Address, on_reply: Callable[[Any], None], on_lost: Callable[[str], None], budget: Budget
-    ) -> Connection:
+        cls,
+        address: ServerAddress,
+        on_reply: Callable[[Any], None],
+        on_lost: Callable[[str], None],
+        budget: RouterBudget,
+    ) -> ServerConnection:
         """Resolve the name anew and connect to the first of its addresses that answers. Raises OSError."""
         loop = asyncio.get_running_loop()
         refused: OSError | None = None
@@ -216,7 +220,7 @@ class Connection(asyncio.Protocol):
         self._on_lost(why)
 
 
-async def _resolved(address: Address) -> list[str]:
+async def _resolved(address: ServerAddress) -> list[str]:
     """The addresses of a name. Asked apart from connecting: uvloop, given up while it does both, lets the resolver's
     late error be nobody's."""
     try:

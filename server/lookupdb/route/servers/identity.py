@@ -16,7 +16,7 @@ QUESTION: Final = b"*2\r\n$4\r\nINFO\r\n$8\r\nlookupdb\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ShardIdentity:
     """What one endpoint is expected to serve."""
 
     dataset: str

@@ -9,14 +9,14 @@ import random
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lookupdb.route.budget import Budget
+from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX
-from lookupdb.route.servers.connection import Connection
+from lookupdb.route.servers.connection import ServerConnection
 from lookupdb.route.servers.heartbeat import Heartbeat
-from lookupdb.route.servers.identity import Identity
+from lookupdb.route.servers.identity import ShardIdentity
 from lookupdb.route.servers.proof import NotProven, connect
-from lookupdb.route.shards.coalescer import Gathering
-from lookupdb.route.table.routing_table import Address
+from lookupdb.route.shards.coalescer import Coalescer
+from lookupdb.route.table.routing_table import ServerAddress
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _BROKEN: Final = INDEX["endpoints_broken"]
 _PROOFS_FAILED: Final = INDEX["proofs_failed"]
 
 
-class State(enum.StrEnum):
+class LinkState(enum.StrEnum):
     """Of a link; only a READY one is used."""
 
     CONNECTING = "connecting"
@@ -51,17 +51,17 @@ class Settings:
     counters: memoryview
     """The worker's slot (see ``counters``)."""
     random: random.Random
-    budget: Budget
+    budget: RouterBudget
     password: str | None = None
     """Given to every endpoint before it is asked who it is."""
-    gathering: Gathering = field(default_factory=Gathering)
+    gathering: Coalescer = field(default_factory=Coalescer)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
 class LinkUser(Protocol):
     """Who uses a link."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         """The endpoint has proven itself on ``connection``."""
 
     def lost(self, why: str) -> None:
@@ -74,8 +74,10 @@ class LinkUser(Protocol):
 class Link:
     """A connection to ``address``, which must prove to be ``identity``, from ``start()`` to ``close()``."""
 
-    def __init__(self, address: Address, identity: Identity, settings: Settings, user: LinkUser, lane: str) -> None:
-        self.state = State.CONNECTING
+    def __init__(
+        self, address: ServerAddress, identity: ShardIdentity, settings: Settings, user: LinkUser, lane: str
+    ) -> None:
+        self.state = LinkState.CONNECTING
         self.why: str | None = None
         """Why it is not ready: the last failure."""
         self.broken_at = float("-inf")
@@ -94,7 +96,7 @@ class Link:
             "lane": lane,
         }
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._lost: asyncio.Future[str] = self._loop.create_future()
         """Why the connection that was ready is gone."""
         self._life: asyncio.Task[None] | None = None
@@ -110,7 +112,7 @@ class Link:
 
     def close(self) -> None:
         """Close the connection for good."""
-        self._set_state(State.CLOSED, "closed")
+        self._set_state(LinkState.CLOSED, "closed")
         if self._life:
             self._life.cancel()
         self.break_connection("closed")
@@ -134,7 +136,7 @@ class Link:
     async def _connect(self) -> float | None:
         """Become ready, or say why not; the loop's time when it did."""
         self._lost = self._loop.create_future()
-        self._set_state(State.CONNECTING, self.why)
+        self._set_state(LinkState.CONNECTING, self.why)
         settings = self._settings
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -153,7 +155,7 @@ class Link:
             self._is_silent = False
             self._user.opened(connection)
             settings.heartbeat.watch(connection, self._fall_silent)
-            self._set_state(State.READY, None)
+            self._set_state(LinkState.READY, None)
             return self._loop.time()
         return None
 
@@ -163,7 +165,7 @@ class Link:
         self._user.lost(why)
 
     def _fail(self, why: str) -> None:
-        self._set_state(State.BROKEN, why)
+        self._set_state(LinkState.BROKEN, why)
         self.break_connection(why)
 
     def _fall_silent(self) -> None:
@@ -174,18 +176,18 @@ class Link:
     def _broken(self, why: str) -> None:
         """The connection is gone."""
         self._connection = None
-        if self.state is State.READY:
+        if self.state is LinkState.READY:
             self._settings.counters[_BROKEN] += 1
-            self._set_state(State.BROKEN, why)
+            self._set_state(LinkState.BROKEN, why)
         self._user.lost(why)
         if not self._lost.done():
             self._lost.set_result(why)
 
-    def _set_state(self, state: State, why: str | None) -> None:
-        was_ready, is_ready = self.state is State.READY, state is State.READY
-        if self.state is State.CLOSED:
+    def _set_state(self, state: LinkState, why: str | None) -> None:
+        was_ready, is_ready = self.state is LinkState.READY, state is LinkState.READY
+        if self.state is LinkState.CLOSED:
             return
-        is_news = state is State.BROKEN and why != self.why
+        is_news = state is LinkState.BROKEN and why != self.why
         if is_news:
             log.warning("endpoint not usable: %s", why, extra=self._names)
         self.state, self.why = state, why

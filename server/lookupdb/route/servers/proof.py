@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import hiredis
 
-from lookupdb.route.budget import Budget
-from lookupdb.route.servers.connection import Connection
-from lookupdb.route.servers.identity import QUESTION, Identity
-from lookupdb.route.table.routing_table import Address
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.servers.connection import ServerConnection
+from lookupdb.route.servers.identity import QUESTION, ShardIdentity
+from lookupdb.route.table.routing_table import ServerAddress
 
 _MOST_REPLIES: Final = 2
 
@@ -21,8 +21,12 @@ class NotProven(Exception):
 
 
 async def connect(
-    address: Address, identity: Identity, password: str | None, on_lost: Callable[[str], None], budget: Budget
-) -> Connection:
+    address: ServerAddress,
+    identity: ShardIdentity,
+    password: str | None,
+    on_lost: Callable[[str], None],
+    budget: RouterBudget,
+) -> ServerConnection:
     """A connection to ``address``, which has proven to be ``identity``. Raises NotProven or OSError.
 
     ``on_lost`` is the connection's; give it an ``on_reply`` and a ``sink`` at once.
@@ -38,7 +42,7 @@ async def connect(
         if replies.qsize() > _MOST_REPLIES:
             connection.close("tells more than it was asked")
 
-    connection = await Connection.open(address, replied, lost, budget)
+    connection = await ServerConnection.open(address, replied, lost, budget)
     try:
         if password:
             connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ SKIPPED: Final = _Skipped()
 """Stands in a reply for a value that nobody waits for any longer."""
 
 
-class Sink(Protocol):
+class ReplySink(Protocol):
     """Who waits for a large reply."""
 
     def expected_keys(self) -> int:
@@ -46,7 +46,7 @@ class Sink(Protocol):
 class ElementReader:
     """Reads one reply to a GET or MGET of ``sink``: feed it until ``is_whole``, then take ``reply``."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ReplySink) -> None:
         self._sink = sink
         self._line = b""
         self._remaining = 0

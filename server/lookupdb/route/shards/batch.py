@@ -10,29 +10,29 @@ from typing import Any
 
 from hiredis import ReplyError
 
-from lookupdb.route.budget import Budget
-from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 
 log = logging.getLogger(__name__)
 
 
-class Batch:
+class ShardBatch:
     """``keys`` keys of ``asks``, in this order, sent at ``sent`` (the loop's time)."""
 
     __slots__ = ("_arrived", "_starts", "asks", "counted", "keys", "sent")
 
-    def __init__(self, asks: list[Ask], keys: int, sent: float) -> None:
+    def __init__(self, asks: list[PendingLookup], keys: int, sent: float) -> None:
         self.asks = asks
         self.keys = keys
         self.sent = sent
         self._starts: list[int] | None = None
         """Of each ask, the index of its first key; only a large reply needs them."""
-        self._arrived: dict[Ask, int] = {}
+        self._arrived: dict[PendingLookup, int] = {}
         self.counted = 0
         """Bytes of values that are taken of the budget, to be released."""
 
-    def accept(self, index: int, size: int, budget: Budget) -> bool:
+    def accept(self, index: int, size: int, budget: RouterBudget) -> bool:
         """Whether the value of key ``index``, of ``size`` bytes, is to be kept. It is counted if so."""
         if self._starts is None:
             self._starts = [0, *accumulate(ask.count for ask in self.asks[:-1])]
@@ -44,7 +44,7 @@ class Batch:
         budget.take(size)
         return True
 
-    def release(self, budget: Budget) -> None:
+    def release(self, budget: RouterBudget) -> None:
         """The reply is handed out, or will not come."""
         if self.counted:
             budget.give(self.counted)

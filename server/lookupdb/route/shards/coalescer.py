@@ -17,7 +17,7 @@ ENOUGH_KEYS: Final = 64
 """A batch that holds so many pays for itself, and nothing is gained by waiting for more."""
 
 
-class Sender(Protocol):
+class BatchSender(Protocol):
     """What has a queue to send."""
 
     outstanding: int
@@ -27,17 +27,17 @@ class Sender(Protocol):
         """Send it, or as much of it as may be sent now."""
 
 
-class Gathering:
+class Coalescer:
     """Lets each sender that is added send once, soon."""
 
     def __init__(self) -> None:
         self._call_soon = asyncio.get_running_loop().call_soon
-        self._senders: list[Sender] = []
+        self._senders: list[BatchSender] = []
         self._gathered = 0
         """Keys, at the last turn."""
         self._turns = 0
 
-    def add(self, sender: Sender) -> None:
+    def add(self, sender: BatchSender) -> None:
         """``sender`` has something to send, and is not among those added already."""
         if not self._senders:
             self._call_soon(self._turn)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from lookupdb.route.lookups.pending import Ask, Part
+from lookupdb.route.lookups.pending import PendingLookup, ShardSlice
 from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.identity import Identity
-from lookupdb.route.servers.link import Settings, State
+from lookupdb.route.servers.identity import ShardIdentity
+from lookupdb.route.servers.link import LinkState, Settings
 from lookupdb.route.shards.batch_size import LARGE_ASK_BYTES, LARGE_ASK_KEYS
 from lookupdb.route.shards.lane import Lane
-from lookupdb.route.table.routing_table import Address
+from lookupdb.route.table.routing_table import ServerAddress
 
-__all__ = ["CONNECTIONS_AN_ENDPOINT", "Endpoint", "Settings", "State"]
+__all__ = ["CONNECTIONS_AN_ENDPOINT", "Endpoint", "LinkState", "Settings"]
 
 CONNECTIONS_AN_ENDPOINT: Final = 2
 """At most: one a lane."""
@@ -25,7 +25,7 @@ CONNECTIONS_AN_ENDPOINT: Final = 2
 class Endpoint:
     """The endpoint at ``address``, which must prove to be ``identity``. Connects from ``start()`` to ``close()``."""
 
-    def __init__(self, address: Address, identity: Identity, settings: Settings) -> None:
+    def __init__(self, address: ServerAddress, identity: ShardIdentity, settings: Settings) -> None:
         self.address = address
         self.identity = identity
         self.observers: list[Callable[[], None]] = []
@@ -34,11 +34,11 @@ class Endpoint:
         self._large = Lane(address, identity, settings, "large", lambda: None)
         self._ask_small = self._small.ask
 
-    def ask(self, ask: Ask) -> bool:
+    def ask(self, ask: PendingLookup) -> bool:
         """Queue ``ask`` for the next batch; False when the queue is full. Only for a ready endpoint."""
-        return self._lane_for(ask).ask(ask) if type(ask) is Part else self._ask_small(ask)
+        return self._lane_for(ask).ask(ask) if type(ask) is ShardSlice else self._ask_small(ask)
 
-    def _lane_for(self, ask: Part) -> Lane:
+    def _lane_for(self, ask: ShardSlice) -> Lane:
         """Of a part of a request: the large lane if it is large and that lane is there; it is made at the first."""
         large, count = self._large, ask.count
         if count <= LARGE_ASK_KEYS and not ask.gather.is_large:
@@ -68,7 +68,7 @@ class Endpoint:
         return max(self._small.answered_at, self._large.answered_at)
 
     @property
-    def state(self) -> State:
+    def state(self) -> LinkState:
         """Of the lane for small work, without which it is not asked."""
         return self._small.link.state
 
@@ -103,5 +103,5 @@ class Endpoint:
     def _changed(self) -> None:
         for observer in tuple(self.observers):
             observer()
-        if self.state is not State.READY:
+        if self.state is not LinkState.READY:
             self._large.stop_waiting(self.why or "not ready")

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from lookupdb.route.lookups.pending import Gather, Part
+from lookupdb.route.lookups.pending import ScatterGather, ShardSlice
 
 
 class FairQueue:
     """As a deque of parts, but ``popleft`` takes the next part of the request whose turn it is."""
 
     def __init__(self) -> None:
-        self._turns: deque[Gather] = deque()
+        self._turns: deque[ScatterGather] = deque()
         """The requests, in the order of their turns."""
-        self._parts: dict[Gather, deque[Part]] = {}
+        self._parts: dict[ScatterGather, deque[ShardSlice]] = {}
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[ShardSlice]:
         for gather in self._turns:
             yield from self._parts[gather]
 
-    def append(self, part: Part) -> None:
+    def append(self, part: ShardSlice) -> None:
         """``part`` waits behind the others of its request."""
         gather = part.gather
         parts = self._parts.get(gather)
@@ -33,7 +33,7 @@ class FairQueue:
         else:
             parts.append(part)
 
-    def popleft(self) -> Part:
+    def popleft(self) -> ShardSlice:
         """The first part of the request whose turn it is; its next turn comes after all others'."""
         gather = self._turns.popleft()
         parts = self._parts[gather]

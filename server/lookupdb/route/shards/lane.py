@@ -16,18 +16,18 @@ from typing import Any, Final, Literal
 import hiredis
 
 from lookupdb.route.counters import INDEX
-from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.connection import Connection
-from lookupdb.route.servers.identity import Identity
-from lookupdb.route.servers.link import Link, Settings, State
+from lookupdb.route.servers.connection import ServerConnection
+from lookupdb.route.servers.identity import ShardIdentity
+from lookupdb.route.servers.link import Link, LinkState, Settings
 from lookupdb.route.servers.replies import SKIPPED
-from lookupdb.route.shards.batch import Batch
+from lookupdb.route.shards.batch import ShardBatch
 from lookupdb.route.shards.batch_size import FIRST_KEYS, BatchSize
 from lookupdb.route.shards.coalescer import ENOUGH_KEYS
 from lookupdb.route.shards.fair_queue import FairQueue
 from lookupdb.route.shards.stall_watch import StallWatch
-from lookupdb.route.table.routing_table import Address
+from lookupdb.route.table.routing_table import ServerAddress
 
 _TARGET_SHARE: Final = 1 / 8
 """Of a lookup's deadline: a large answer that takes longer has fewer keys the next time."""
@@ -42,7 +42,7 @@ _ASKED: Final = INDEX["keys_asked"]
 _BATCHES_SAMPLED: Final = INDEX["batches_sampled"]
 _MICROSECONDS: Final = INDEX["batch_microseconds_sampled"]
 
-Queue = deque[Ask] | FairQueue
+Queue = deque[PendingLookup] | FairQueue
 """What waits to be sent."""
 
 
@@ -51,8 +51,8 @@ class Lane:
 
     def __init__(
         self,
-        address: Address,
-        identity: Identity,
+        address: ServerAddress,
+        identity: ShardIdentity,
         settings: Settings,
         kind: Literal["small", "large"],
         on_state: Callable[[], None],
@@ -73,10 +73,10 @@ class Lane:
         self._max_queued_keys = settings.max_queued_keys
         self._gathering = settings.gathering
         self._now = asyncio.get_running_loop().time
-        self._batch: Batch | None = None
+        self._batch: ShardBatch | None = None
         """In flight. A second one would give smaller batches for the same keys: with 100 clients and 4 shards 9.7 keys
         instead of 11.7, and 38,700 lookups a second instead of 47,000 (one run, on a machine that was not quiet)."""
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._is_patient = kind == "large"
         self._is_returning = False
         self._scheduled = False
@@ -88,7 +88,7 @@ class Lane:
 
     # Asking: the hot path.
 
-    def ask(self, ask: Ask) -> bool:
+    def ask(self, ask: PendingLookup) -> bool:
         """Queue ``ask`` for the next batch; False when the queue is full."""
         if self.outstanding >= self._max_queued_keys:
             return False
@@ -106,7 +106,7 @@ class Lane:
         if self._connection is None or self._batch is not None:
             return
         queue, most = self.queue, self.size.keys
-        asks: list[Ask] = []
+        asks: list[PendingLookup] = []
         keys: list[bytes] = []
         while queue and len(keys) < most:
             ask = queue.popleft()
@@ -118,7 +118,7 @@ class Lane:
         if not keys:
             return
         now = self._now()
-        self._batch = Batch(asks, len(keys), now)
+        self._batch = ShardBatch(asks, len(keys), now)
         if len(keys) == 1:
             self._connection.write(b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(keys[0]), keys[0]))
         else:
@@ -165,7 +165,7 @@ class Lane:
             self._scheduled = True
             self._gathering.add(self)
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: ShardBatch) -> None:
         """``batch`` is no longer in flight: learn from it how many keys the next may have, and how long they take."""
         self._batch = None
         self.outstanding -= batch.keys
@@ -181,7 +181,7 @@ class Lane:
     def _count_damaged(self, values: list[Any]) -> None:
         self._counters[_DAMAGED] += sum(type(value) is hiredis.ReplyError for value in values)
 
-    def _refused(self, batch: Batch, error: str) -> None:
+    def _refused(self, batch: ShardBatch, error: str) -> None:
         """An error reply is a failed try of its batch; the connection itself is still in order."""
         if batch.keys == 1 and "damaged" in error:
             self._counters[_DAMAGED] += 1
@@ -226,9 +226,9 @@ class Lane:
 
         That is so for large work: small work would wait behind it if it went elsewhere.
         """
-        return self._is_returning or self.link.state is State.READY
+        return self._is_returning or self.link.state is LinkState.READY
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         """Use ``connection`` from now on."""
         self._connection = connection
         self._received = connection.received
@@ -244,7 +244,7 @@ class Lane:
         unless they can wait for another connection."""
         was_open = self._connection is not None
         self._connection = None
-        self._is_returning = self._is_patient and was_open and self.link.state is not State.CLOSED
+        self._is_returning = self._is_patient and was_open and self.link.state is not LinkState.CLOSED
         batch, self._batch = self._batch, None
         if batch:
             self.outstanding -= batch.keys
@@ -265,13 +265,13 @@ class Lane:
         self.link.close()
         self.stop_waiting("closed")
 
-    def _empty_queue(self) -> list[Ask]:
+    def _empty_queue(self) -> list[PendingLookup]:
         asks = list(self.queue)
         self.queue.clear()
         self.outstanding = 0
         return asks
 
-    def _fail(self, asks: list[Ask], why: str) -> None:
+    def _fail(self, asks: list[PendingLookup], why: str) -> None:
         problem = self._problem("Unreachable", why)
         for ask in asks:
             ask.failed(problem)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lookupdb.route.counters import INDEX
-from lookupdb.route.lookups.pending import Ask
+from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.shards.batch_size import PART_KEYS
-from lookupdb.route.shards.endpoint import Endpoint, Settings, State
+from lookupdb.route.shards.endpoint import Endpoint, LinkState, Settings
 
 _RETRIES: Final = INDEX["retries"]
 _HEDGES: Final = INDEX["hedges"]
@@ -20,7 +20,7 @@ _NAMED: Final = 3
 """A problem names so many endpoints; /status names all."""
 
 
-class Shard:
+class ShardReplicas:
     """One shard of one generation in one routing table. ``close()`` when the table is retired."""
 
     def __init__(self, number: int, endpoints: Sequence[Endpoint], settings: Settings) -> None:
@@ -31,7 +31,7 @@ class Shard:
         self._random = settings.random.random
         self._loop = asyncio.get_running_loop()
         self._ready: list[Endpoint] = []
-        self._parked: deque[Ask] = deque()
+        self._parked: deque[PendingLookup] = deque()
         """Asks that wait for an endpoint to come back: a restart costs its keys time, not their answer."""
         self._parked_keys = 0
         for endpoint in self.endpoints:
@@ -53,7 +53,7 @@ class Shard:
         for endpoint in self.endpoints:
             endpoint.observers.remove(self._changed)
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: PendingLookup) -> None:
         """The first try of ``ask``."""
         ready = self._ready
         if len(ready) == 1:
@@ -67,7 +67,7 @@ class Shard:
         else:
             self._ask_any(ask, ready, endpoint)
 
-    def ask_again(self, ask: Ask, problem: Problem) -> None:
+    def ask_again(self, ask: PendingLookup, problem: Problem) -> None:
         """The second try of ``ask``, whose first failed with ``problem``."""
         endpoint = self._another(ask)
         if endpoint is None and problem.reason == "Damaged":
@@ -82,7 +82,7 @@ class Shard:
         if not endpoint.ask(ask):
             ask.give_up(problem)
 
-    def ask_also(self, ask: Ask, *, hedge: bool) -> None:
+    def ask_also(self, ask: PendingLookup, *, hedge: bool) -> None:
         """The second try of ``ask``, whose first goes on: only if another replica is ready.
 
         Without ``hedge`` also only if it is likely to be faster: when all replicas have more to do than they can,
@@ -118,7 +118,7 @@ class Shard:
         one, other = among[first], among[second]
         return one if one.outstanding <= other.outstanding else other
 
-    def _another(self, ask: Ask) -> Endpoint | None:
+    def _another(self, ask: PendingLookup) -> Endpoint | None:
         """A ready replica that has not been asked; on another host if there is one, since hosts die whole."""
         tried = ask.tried
         others = [endpoint for endpoint in self._ready if endpoint is not tried]
@@ -127,7 +127,7 @@ class Shard:
             others = elsewhere or others
         return self._choose(others)
 
-    def _ask_any(self, ask: Ask, ready: Sequence[Endpoint], full: Endpoint) -> None:
+    def _ask_any(self, ask: PendingLookup, ready: Sequence[Endpoint], full: Endpoint) -> None:
         """The chosen endpoint's queue is full: the least busy of all may have room."""
         least = min(ready, key=lambda endpoint: endpoint.outstanding)
         if least.ask(ask):
@@ -137,7 +137,7 @@ class Shard:
         limit = self._settings.max_queued_keys
         ask.give_up(full.problem("QueueFull", f"the queue is full ({limit} keys); come back later"))
 
-    def _park(self, ask: Ask, problem: Problem | None) -> None:
+    def _park(self, ask: PendingLookup, problem: Problem | None) -> None:
         """No endpoint is ready. Wait if one was until a moment ago and there is room; give up if not."""
         last = max(endpoint.broken_at for endpoint in self.endpoints)
         recent = last + self._settings.deadline_seconds > self._loop.time()
@@ -155,7 +155,7 @@ class Shard:
 
     def _changed(self) -> None:
         """An endpoint has become ready, or has ceased to be."""
-        self._ready = [endpoint for endpoint in self.endpoints if endpoint.state is State.READY]
+        self._ready = [endpoint for endpoint in self.endpoints if endpoint.state is LinkState.READY]
         if self._ready and self._parked:
             parked, self._parked, self._parked_keys = self._parked, deque(), 0
             for ask in parked:

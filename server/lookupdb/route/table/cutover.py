@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lookupdb.route.counters import INDEX, TABLE_VERSION
-from lookupdb.route.lookup_core import Lookups
-from lookupdb.route.shards.endpoint import Settings, State
+from lookupdb.route.lookup_core import LookupCore
+from lookupdb.route.shards.endpoint import LinkState, Settings
 from lookupdb.route.table import routing_table as tables
-from lookupdb.route.table.live_table import LiveTable, Pool
+from lookupdb.route.table.live_table import EndpointPool, LiveTable
 from lookupdb.route.table.routing_table import RoutingTable
 
 log = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ class Cutover:
     """
 
     def __init__(
-        self, lookups: Lookups, settings: Settings, on_change: Callable[[], None], dataset_uid: str | None = None
+        self, lookups: LookupCore, settings: Settings, on_change: Callable[[], None], dataset_uid: str | None = None
     ) -> None:
         self._lookups = lookups
         self._settings = settings
         self._on_change = on_change
         self._dataset_uid = dataset_uid
-        self._pool = Pool(settings)
+        self._pool = EndpointPool(settings)
         self._next: LiveTable | None = None
         self._retiring: list[LiveTable] = []
         self._error: str | None = None
@@ -177,6 +177,6 @@ class Cutover:
 
     def _count_endpoints(self) -> None:
         live = self._lookups.live
-        states = [endpoint.state is State.READY for endpoint in live.endpoints()] if live else []
+        states = [endpoint.state is LinkState.READY for endpoint in live.endpoints()] if live else []
         self._settings.counters[_READY] = sum(states)
         self._settings.counters[_UNREADY] = len(states) - sum(states)

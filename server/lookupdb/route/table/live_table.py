@@ -11,15 +11,15 @@ from typing import Any
 
 from lookupdb.keys import make_key_encoder
 from lookupdb.route.lookups.generation import Generation
-from lookupdb.route.servers.identity import Identity
+from lookupdb.route.servers.identity import ShardIdentity
 from lookupdb.route.shards.endpoint import Endpoint, Settings
-from lookupdb.route.shards.replicas import Shard
-from lookupdb.route.table.routing_table import Address, Entry, RoutingTable
+from lookupdb.route.shards.replicas import ShardReplicas
+from lookupdb.route.table.routing_table import GenerationEntry, RoutingTable, ServerAddress
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTable:
-    """``table`` with connections. Made by ``Pool.bring_to_life``, ended by ``close``."""
+    """``table`` with connections. Made by ``EndpointPool.bring_to_life``, ended by ``close``."""
 
     table: RoutingTable
     active: Generation
@@ -59,11 +59,11 @@ class LiveTable:
 
 
 @dataclass(slots=True)
-class Pool:
+class EndpointPool:
     """All endpoints that are connected or being connected."""
 
     settings: Settings
-    _endpoints: dict[tuple[Identity, Address], Endpoint] = field(default_factory=dict)
+    _endpoints: dict[tuple[ShardIdentity, ServerAddress], Endpoint] = field(default_factory=dict)
 
     def bring_to_life(self, table: RoutingTable) -> LiveTable:
         """``table`` with its endpoints, of which new ones begin to connect."""
@@ -78,7 +78,7 @@ class Pool:
                 del self._endpoints[key]
                 endpoint.close()
 
-    def _generation(self, table: RoutingTable, entry: Entry) -> Generation:
+    def _generation(self, table: RoutingTable, entry: GenerationEntry) -> Generation:
         return Generation(
             name=entry.generation,
             value_format=entry.value_format,
@@ -88,8 +88,8 @@ class Pool:
             shards=tuple(self._shard(table, entry, number) for number in range(len(entry.shards))),
         )
 
-    def _shard(self, table: RoutingTable, entry: Entry, number: int) -> Shard:
-        identity = Identity(
+    def _shard(self, table: RoutingTable, entry: GenerationEntry, number: int) -> ShardReplicas:
+        identity = ShardIdentity(
             dataset=str(table.dataset),
             uid=table.dataset.uid,
             generation=entry.generation,
@@ -99,9 +99,9 @@ class Pool:
             value_format=entry.value_format,
         )
         endpoints = [self._endpoint(address, identity) for address in entry.shards[number]]
-        return Shard(number, endpoints, self.settings)
+        return ShardReplicas(number, endpoints, self.settings)
 
-    def _endpoint(self, address: Address, identity: Identity) -> Endpoint:
+    def _endpoint(self, address: ServerAddress, identity: ShardIdentity) -> Endpoint:
         endpoint = self._endpoints.get((identity, address))
         if endpoint is None:
             endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)

@@ -34,7 +34,7 @@ class InvalidTable(LookupdbError):
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class RoutedDataset:
     """Whose table it is."""
 
     namespace: str
@@ -46,7 +46,7 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Address:
+class ServerAddress:
     """Of an endpoint: where one worker of a shard server listens."""
 
     host: str
@@ -58,7 +58,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GenerationEntry:
     """One generation of a table: the active one or a candidate."""
 
     generation: str
@@ -69,7 +69,7 @@ class Entry:
     """ISO 8601, UTC."""
     normalize: tuple[str, ...]
     value_format: Literal["json", "raw"]
-    shards: tuple[tuple[Address, ...], ...]
+    shards: tuple[tuple[ServerAddress, ...], ...]
     """Of each shard, its endpoints: at least one."""
 
     @property
@@ -83,12 +83,12 @@ class RoutingTable:
     """A valid routing table."""
 
     version: int
-    dataset: Dataset
+    dataset: RoutedDataset
     active: str
-    entries: tuple[Entry, ...]
+    entries: tuple[GenerationEntry, ...]
 
     @property
-    def active_entry(self) -> Entry:
+    def active_entry(self) -> GenerationEntry:
         """The entry of the active generation."""
         return next(entry for entry in self.entries if entry.generation == self.active)
 
@@ -167,8 +167,8 @@ def _check_names(table: RoutingTable) -> None:
         )
 
 
-def _dataset(members: dict[str, Any]) -> Dataset:
-    return Dataset(*(_text(members, name, "dataset") for name in ("namespace", "name", "uid")))
+def _dataset(members: dict[str, Any]) -> RoutedDataset:
+    return RoutedDataset(*(_text(members, name, "dataset") for name in ("namespace", "name", "uid")))
 
 
 def _entries(members: dict[str, Any]) -> list[Any]:
@@ -176,7 +176,7 @@ def _entries(members: dict[str, Any]) -> list[Any]:
     return _sized(entries, MAX_GENERATIONS, "generations")
 
 
-def _entry(value: Any, where: str) -> Entry:
+def _entry(value: Any, where: str) -> GenerationEntry:
     members = _typed(value, dict, where)
     name = _text(members, "generation", where)
     if not _GENERATION.fullmatch(name):
@@ -185,7 +185,7 @@ def _entry(value: Any, where: str) -> Entry:
     if value_format not in ("json", "raw"):
         raise InvalidTable(f"{where}.valueFormat must be json or raw, found {value_format!r}")
     shards = _sized(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
-    entry = Entry(
+    entry = GenerationEntry(
         generation=name,
         rollout=_text(members, "rollout", where),
         records=_count(members, "records", where),
@@ -214,18 +214,18 @@ def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def _shard(value: Any, where: str) -> tuple[Address, ...]:
+def _shard(value: Any, where: str) -> tuple[ServerAddress, ...]:
     endpoints = _sized(_member(_typed(value, dict, where), "endpoints", list, where), MAX_ENDPOINTS, where)
     addresses = tuple(_address(endpoint, f"{where}.endpoints[{i}]") for i, endpoint in enumerate(endpoints))
     return tuple(dict.fromkeys(addresses))
 
 
-def _address(value: Any, where: str) -> Address:
+def _address(value: Any, where: str) -> ServerAddress:
     host, _, port = _typed(value, str, where).rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not 0 < len(host) <= 253 or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) <= _PORT_MAX:
         raise InvalidTable(f"{where} must be host:port, found {value!r}")
-    return Address(host, int(port))
+    return ServerAddress(host, int(port))
 
 
 def _member(members: dict[str, Any], name: str, kind: type, where: str) -> Any:

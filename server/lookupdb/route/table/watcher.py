@@ -17,7 +17,7 @@ _SETTLED_SECONDS: Final = 1.0
 """A file changed so short before it was read may change again within its timestamp's resolution: read it again."""
 
 
-class Watcher:
+class TableWatcher:
     """Calls ``changed`` with each valid content of the file at ``path``, ``invalid`` with why another is not.
 
     A file that has never been there is neither: it is waited for.
