@@ -12,7 +12,7 @@ from lookupdb.cli.options import log_format, option
 from lookupdb.errors import UsageError
 from lookupdb_operator import config as configuration
 from lookupdb_operator import names
-from lookupdb_operator.plan.turns import DEFAULT_LIMIT
+from lookupdb_operator.plan import turn_queues
 
 if TYPE_CHECKING:
     from lookupdb_operator.main import Options
@@ -146,13 +146,13 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 @option(
     "--max-concurrent-builds",
     type=click.IntRange(1, 10_000),
-    default=DEFAULT_LIMIT,
+    default=turn_queues.DEFAULT_LIMIT,
     help="How many datasets build at once; the others wait for their turn.",
 )
 @option(
     "--max-concurrent-rollouts",
     type=click.IntRange(1, 10_000),
-    default=DEFAULT_LIMIT,
+    default=turn_queues.DEFAULT_LIMIT,
     help="How many datasets start servers of something new at once: each needs the room of two until it serves.",
 )
 @log_format

@@ -25,8 +25,8 @@ from lookupdb_operator.listing import Listing
 from lookupdb_operator.living import Living
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.observe import Observer
-from lookupdb_operator.plan.plan import plan
-from lookupdb_operator.plan.turns import DEFAULT_LIMIT, TurnQueues
+from lookupdb_operator.plan import plan, turn_queues
+from lookupdb_operator.plan.turn_queues import TurnQueues
 from lookupdb_operator.queue import Queue, Workers
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.resync import Resync, wait_for_api
@@ -61,8 +61,8 @@ class Options:
     port: int = names.OPERATOR_PORT
     resync_seconds: float = 300.0
     workers: int = 4
-    max_concurrent_builds: int = DEFAULT_LIMIT
-    max_concurrent_rollouts: int = DEFAULT_LIMIT
+    max_concurrent_builds: int = turn_queues.DEFAULT_LIMIT
+    max_concurrent_rollouts: int = turn_queues.DEFAULT_LIMIT
     admin_port: int = names.ADMIN_PORT
     """Where routers are asked."""
 

@@ -43,7 +43,7 @@ class Dataset:
     """The value of the operator annotation: the identity that may act; empty for whoever comes first."""
     deleting: bool = False
     renderings: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What ``plan.rendering`` has made of the spec: a cache, shared by all versions of the dataset with that spec."""
+    """What ``plan.situation`` has made of the spec: a cache, shared by all versions of the dataset with that spec."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -224,7 +224,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Whether a dataset may build, or roll out, now: ``plan.turns`` says so, which knows all datasets."""
+    """Whether a dataset may build, or roll out, now: ``plan.turn_queues`` says so, which knows all datasets."""
 
     is_granted: bool = True
     ahead: int = 0

@@ -123,6 +123,12 @@ def rollout_name(number: int) -> str:
     return f"r{number}"
 
 
+def number_of(name: str) -> int:
+    """12 for ``g12``, 34 for ``r34``; 0 for what is no such name."""
+    digits = name[1:]
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
+
+
 def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, str]:
     """Of every object that belongs to ``dataset``; with ``component``, of those that are part of one."""
     common = {APP: "lookupdb", INSTANCE: dataset, MANAGED_BY: FIELD_MANAGER, DATASET: dataset, DATASET_UID: uid}

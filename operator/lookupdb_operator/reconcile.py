@@ -22,8 +22,7 @@ from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref, Unattended
 from lookupdb_operator.observe import Observer
-from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
-from lookupdb_operator.plan.standstill import diagnose_unattended
+from lookupdb_operator.plan import objects, standstill
 from lookupdb_operator.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.repairs import Repairs
 from lookupdb_operator.reports import EventBudget, ProgressWrites, Report, transitions
@@ -150,7 +149,7 @@ class Reconciler:
         self._refusals[dataset.key] = refused
         raise RequeueRequested(
             "refused: " + "; ".join(refused.values()),
-            at_most=min(plan.again or REFUSED_AGAIN_AFTER, REFUSED_AGAIN_AFTER),
+            at_most=min(plan.again or objects.REFUSED_AGAIN_AFTER, objects.REFUSED_AGAIN_AFTER),
         )
 
     async def _claim(self, dataset: Dataset, status: Status) -> bool:
@@ -201,7 +200,7 @@ class Reconciler:
     async def _tell_unattended(self, dataset: Dataset) -> None:
         """Tell people, once, that nothing is done about ``dataset``: two operators that live, of which only one acts on
         it, do not tell of each other again and again."""
-        unattended = None if dataset.deleting else diagnose_unattended(dataset, self._config)
+        unattended = None if dataset.deleting else standstill.diagnose_unattended(dataset, self._config)
         before = self._unattended.get(dataset.key)
         if unattended is None:
             self._unattended.pop(dataset.key, None)

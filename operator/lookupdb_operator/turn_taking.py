@@ -10,8 +10,8 @@ from datetime import datetime
 from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Observed, Plan
-from lookupdb_operator.plan.standstill import why_idle
-from lookupdb_operator.plan.turns import TurnQueues
+from lookupdb_operator.plan import standstill
+from lookupdb_operator.plan.turn_queues import TurnQueues
 from lookupdb_operator.status import Status
 
 Decide = Callable[[Observed, Config, datetime], Plan]
@@ -68,7 +68,7 @@ class TurnTaking:
 
     def _note(self, dataset: Dataset, status: Status, now: datetime) -> None:
         """A dataset that is not ours to act on, or whose spec cannot be used, has no turn: it would never end."""
-        if dataset.parsed is None or why_idle(dataset, self._config):
+        if dataset.parsed is None or standstill.why_idle(dataset, self._config):
             self._queues.forget(dataset.key)
         else:
             self._queues.note(dataset.key, status, now)

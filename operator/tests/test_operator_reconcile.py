@@ -17,9 +17,8 @@ from lookupdb_operator.health import Health
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Pod, Ref
 from lookupdb_operator.observe import Observer
-from lookupdb_operator.plan.applying import without_held
-from lookupdb_operator.plan.deadlines import REFUSED_AGAIN_AFTER
-from lookupdb_operator.plan.turns import TurnQueues
+from lookupdb_operator.plan import objects
+from lookupdb_operator.plan.turn_queues import TurnQueues
 from lookupdb_operator.queue import RequeueRequested
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.status import DEGRADED, Condition, Status
@@ -194,7 +193,7 @@ async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Ben
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     with pytest.raises(RequeueRequested) as raised:
         await bench.look()
-    assert raised.value.at_most == REFUSED_AGAIN_AFTER
+    assert raised.value.at_most == objects.REFUSED_AGAIN_AFTER
     assert bench.cluster.done == ["status", "apply Job gently", "apply Service gently"], "the others do not wait for it"
     bench.cluster.failures.clear()
     assert await bench.look() == 0.0, "the condition is to be taken back at once"
@@ -251,7 +250,7 @@ async def test_who_changes_an_object_back_each_time_is_not_fought_as_fast_as_eve
     bench.observer.observed = Observed(DATASET, others=(contested,))
 
     def decide(observed: Observed, config: Config, now: datetime) -> Plan:
-        return Plan(status=DATASET.status, apply=without_held((manifest("Service"),), observed))
+        return Plan(status=DATASET.status, apply=objects.without_contested((manifest("Service"),), observed))
 
     bench.decide = decide
     written, agains = [], []

@@ -13,7 +13,7 @@ from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Observed, Plan
 from lookupdb_operator.parse import parse_dataset
-from lookupdb_operator.plan.turns import TurnQueues
+from lookupdb_operator.plan.turn_queues import TurnQueues
 from lookupdb_operator.status import Build, Status, Ticket
 from lookupdb_operator.turn_taking import TurnTaking
 

@@ -12,7 +12,6 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.conditions.verdict import sentence
 from lookupdb_operator.status import CONDITIONS, Status
 
 
@@ -242,17 +241,20 @@ class TestHints:
 
     def test_the_advice_of_a_message_replaces_the_general_one(self) -> None:
         message = "a.csv: key.columns names the column 'id', which is not there\n  its columns are x and y"
-        assert sentence(reasons.BAD_SOURCE, message) == (
+        assert reasons.write_sentence(reasons.BAD_SOURCE, message) == (
             "a.csv: key.columns names the column 'id', which is not there; its columns are x and y."
         )
 
     def test_a_list_goes_on_behind_its_colon(self) -> None:
         message = "1 row cannot be stored, at most 0 allowed:\n  row 2 of a.csv: the key is empty\n  correct it"
-        told = sentence(reasons.GATE_CLOSED, message)
+        told = reasons.write_sentence(reasons.GATE_CLOSED, message)
         assert told == "1 row cannot be stored, at most 0 allowed: row 2 of a.csv: the key is empty; correct it."
 
     def test_a_message_without_advice_gets_the_general_one(self) -> None:
-        assert sentence(reasons.DEADLINE_EXCEEDED, "too slow") == "too slow. Raise spec.build.deadlineSeconds."
+        assert (
+            reasons.write_sentence(reasons.DEADLINE_EXCEEDED, "too slow")
+            == "too slow. Raise spec.build.deadlineSeconds."
+        )
 
 
 class TestTheStore:

@@ -10,15 +10,8 @@ from operator_support.plan_given import deleted, rebuilt, serving, unconfirmed
 from operator_support.plan_invariants import reachable
 from operator_support.plan_world import World
 
-from lookupdb_operator.plan.lifecycle import (
-    TRANSITIONS,
-    GenerationPhase,
-    Phase,
-    RolloutPhase,
-    Transition,
-    generation_phase,
-    rollout_phase,
-)
+from lookupdb_operator.plan import lifecycle
+from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase, Transition
 
 DOCS = Path(__file__).parents[2] / "docs" / "operator.md"
 
@@ -27,10 +20,10 @@ def _phases(world: World) -> tuple[str, ...]:
     """Of r1, r2, g1 and g2."""
     status = world.status
     return (
-        rollout_phase("r1", status).value,
-        rollout_phase("r2", status).value,
-        generation_phase("g1", status).value,
-        generation_phase("g2", status).value,
+        lifecycle.rollout_phase("r1", status).value,
+        lifecycle.rollout_phase("r2", status).value,
+        lifecycle.generation_phase("g1", status).value,
+        lifecycle.generation_phase("g2", status).value,
     )
 
 
@@ -83,7 +76,7 @@ def test_what_is_gone_never_comes_back() -> None:
 
 
 def test_every_phase_is_reached_by_a_transition_and_all_but_the_end_are_left_by_one() -> None:
-    edges = [edge for transition in TRANSITIONS for edge in transition.edges]
+    edges = [edge for transition in lifecycle.TRANSITIONS for edge in transition.edges]
     phases: set[Phase] = {*RolloutPhase, *GenerationPhase}
     assert {after for _, after in edges} == phases - {RolloutPhase.UNCLAIMED, GenerationPhase.UNCLAIMED}
     assert {before for before, _ in edges} == phases - {RolloutPhase.GONE, GenerationPhase.GONE}
@@ -91,7 +84,7 @@ def test_every_phase_is_reached_by_a_transition_and_all_but_the_end_are_left_by_
 
 def test_the_documentation_shows_the_table_that_is_executed() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    rows = "".join(f"{_row(transition)}\n" for transition in TRANSITIONS)
+    rows = "".join(f"{_row(transition)}\n" for transition in lifecycle.TRANSITIONS)
     assert rows in text, f"docs/operator.md is to have these lines:\n{rows}"
 
 

@@ -1,206 +1,354 @@
-"""Whose turn it is, of all datasets: so many at a time, oldest wish first, and nobody holds a turn without using it."""
+"""What a dataset does whose turn has not come, or that is to give its turn up; and what is said of it."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
-from operator_support.plan_world import BEGIN
+from operator_support.plan_given import applied, broken, condition, deleted, rebuilt, says, serving, trouble
+from operator_support.plan_things import Takes
+from operator_support.plan_world import NEVER, World
 
-from lookupdb_operator.model import Turn
-from lookupdb_operator.plan import clock, turns
-from lookupdb_operator.plan.turns import Key, TurnQueues
-from lookupdb_operator.status import Build, Failure, Rollout, Stall, Status, Ticket
+from lookupdb_operator.config import Config
+from lookupdb_operator.model import Observed, Plan, Predecessor, Turn, Turns
+from lookupdb_operator.plan import clock, plan, turns
+from lookupdb_operator.status import Build, Rollout, Status
 
-A, B, C, D, E = (("shop", name) for name in "abcde")
-
-
-def moment(seconds: float) -> str:
-    return clock.later(BEGIN, seconds)
-
-
-def building(since: float = 0, stalled: float | None = None, reason: str = "Unschedulable") -> Status:
-    stall = None if stalled is None else Stall(reason, moment(stalled))
-    return Status(generation="g1", build=Build("g2", "c", "", "d", moment(since), stall=stall))
+NOT_NOW = Turn(is_granted=False, ahead=7)
+WAIT_TO_BUILD, WAIT_TO_ROLL_OUT = Turns(build=NOT_NOW), Turns(rollout=NOT_NOW)
+YIELD = Turn(must_yield=True)
 
 
-def waiting(since: float, given_up: int = 0, serves: bool = True) -> Status:
-    return Status(generation="g1" if serves else "", build_ticket=Ticket(moment(since), given_up))
+def upgraded() -> World:
+    """All serves; the chart has another image, and it is others' turn."""
+    world = serving()
+    world.turns = WAIT_TO_ROLL_OUT
+    world.config = replace(world.config, image="lookupdb:2")
+    world.reconcile()
+    return world
 
 
-SETTLED = Status(generation="g1")
+def stuck(reason: str = "Unschedulable") -> World:
+    """The servers of r2 cannot be placed."""
+    world = rebuilt(serving())
+    for pod in world.pods.values():
+        if pod.labels.get("lookupdb.dev/rollout") == "r2":
+            pod.trouble = trouble(reason, "no node takes pod airports-r2-s0-0")
+    world.reconcile()
+    return world
 
 
-def queues(limit: int = 2, **statuses: Status) -> TurnQueues:
-    """Noted from ``statuses``, as after a restart."""
-    made = TurnQueues(builds=limit, rollouts=1)
-    for name, status in statuses.items():
-        made.note(("shop", name), status, BEGIN)
-    return made
+class TestABuildWhoseTurnHasNotCome:
+    def test_is_not_begun_but_all_that_needs_no_turn_is(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        planned = world.reconcile()
+        assert (planned.status.build, planned.status.last_generation) == (None, 0)
+        assert "Deployment/airports-router" in applied(planned)
+        assert "Job/airports-g1-build" not in applied(planned)
+        assert says(planned)["Built"] == "False WaitingForTurn"
+        assert says(planned)["Degraded"] == "False Healthy", "nothing is wrong with waiting"
+        assert condition(planned, "Built").message.endswith("since 2026-01-01T12:00:00Z, 7 before it.")
+
+    def test_keeps_its_place(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        ticket = world.reconcile().status.build_ticket
+        world.step(500)
+        assert world.look().status.build_ticket == ticket
+        assert world.look().status == world.status, "a second look writes nothing"
+
+    def test_begins_when_it_has_come(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        world.reconcile()
+        world.turns = Turns()
+        planned = world.look()
+        assert planned.status.build is not None
+        assert planned.status.build_ticket is None
+        world.settle()
+
+    def test_after_a_failure_says_both(self) -> None:
+        world = World(fails=lambda spec: broken())
+        world.settle(until=lambda: world.status.failure is not None)
+        world.turns = WAIT_TO_BUILD
+        world.now += timedelta(seconds=31)
+        planned = world.reconcile()
+        assert says(planned)["Built"] == "False BadSource"
+        assert "The next attempt waits for its turn" in condition(planned, "Built").message
+        assert "7 before it" in condition(planned, "Degraded").message
+
+    def test_is_forgotten_when_nothing_needs_to_be_built_any_more(self) -> None:
+        world = serving()
+        world.turns = WAIT_TO_BUILD
+        world.edit(source={"url": "s3://data/v2.csv"})
+        assert world.reconcile().status.build_ticket is not None
+        world.edit(source={"url": "s3://data/v1.csv"})
+        assert world.reconcile().status.build_ticket is None
 
 
-def turn(made: TurnQueues, key: Key, status: Status, at: float = 0) -> Turn:
-    return made.turns_of(key, status, BEGIN + timedelta(seconds=at)).build
+def test_a_build_that_has_ended_does_not_begin_the_next_one_before_others() -> None:
+    world = serving()
+    world.annotate("monday")
+    world.reconcile()
+    world.annotate("tuesday")
+    world.settle(until=lambda: world.status.refreshed == "monday")
+    assert world.status.build is None
+    assert world.status.build_ticket is not None
+    world.settle()
+    assert world.status.refreshed == "tuesday"
 
 
-def granted(made: TurnQueues, at: float = 0) -> frozenset[Key]:
-    return made.granted(BEGIN + timedelta(seconds=at))
+class TestARolloutWhoseTurnHasNotCome:
+    def test_is_not_begun_and_what_serves_serves(self) -> None:
+        world = upgraded()
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r1"]
+        planned = world.look()
+        assert says(planned) == {
+            "Ready": "True Serving",
+            "Built": "True GenerationBuilt",
+            "RolledOut": "False WaitingForTurn",
+            "Degraded": "False Healthy",
+        }
+        assert "7 before it" in condition(planned, "RolledOut").message
+        assert (planned.apply, planned.delete) == ((), ())
+
+    def test_begins_when_it_has_come(self) -> None:
+        world = upgraded()
+        world.turns = Turns()
+        world.settle()
+        assert (world.status.last_rollout, world.status.rollout_ticket) == (2, None)
+
+    def test_does_not_keep_replicas_from_being_changed(self) -> None:
+        world = serving()
+        world.turns = Turns(build=NOT_NOW, rollout=NOT_NOW)
+        world.edit(replicas=3)
+        world.settle()
+        assert world.status.table is not None
+        assert world.status.table.replicas == 3
+
+    @pytest.mark.parametrize(
+        ("ahead", "words"), [(0, "0 before"), (10, "10 before"), (11, "more than 10"), (499, "200")]
+    )
+    def test_is_told_coarsely_when_many_are_before_it(self, ahead: int, words: str) -> None:
+        world = upgraded()
+        world.turns = Turns(rollout=Turn(False, ahead))
+        assert words in condition(world.look(), "RolledOut").message
 
 
-class TestATurn:
-    def test_is_everybodys_as_long_as_there_are_enough(self) -> None:
-        assert turn(queues(a=building()), B, SETTLED) == Turn(True, 0)
+class TestATurnThatIsGivenUp:
+    def test_takes_the_servers_away_so_that_others_have_their_room(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        planned = world.reconcile()
+        assert {"StatefulSet/airports-r2-s0", "StatefulSet/airports-r2-s1"} <= deleted(planned)
+        assert [rollout.rollout for rollout in planned.status.rollouts] == ["r1"]
+        ticket = planned.status.rollout_ticket
+        assert ticket is not None
+        assert (ticket.given_up, ticket.reason) == (1, "Unschedulable")
+        assert says(planned)["Ready"] == "True Serving"
+        assert says(planned)["RolledOut"] == "False Unschedulable"
+        assert says(planned)["Degraded"] == "True Unschedulable"
+        assert "no node takes pod airports-r2-s0-0" in condition(planned, "Degraded").message
+        assert f"not before {ticket.since}" in condition(planned, "RolledOut").message
+        assert planned.again == pytest.approx(turns.FIRST_BACKOFF, abs=2)
 
-    def test_is_kept_by_who_has_it(self) -> None:
-        made = queues(limit=1, a=building(), b=building())
-        assert turn(made, A, building()).is_granted
-        assert turn(made, B, building()).is_granted, "the limit was lowered: nothing that runs is ended"
+    def test_is_taken_again_later_and_counted(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        world.reconcile()
+        world.turns = Turns(rollout=NOT_NOW)
+        world.step(61)
+        assert world.reconcile().status.last_rollout == 2
+        world.turns = Turns()
+        planned = world.reconcile()
+        assert planned.status.last_rollout == 3
+        assert planned.status.rollout_ticket is not None
+        assert (planned.status.rollout_ticket.since, planned.status.rollout_ticket.given_up) == ("", 1)
+        world.takes.start = 1
+        world.settle()
+        assert world.status.rollout_ticket is None
 
-    def test_is_not_there_when_as_many_as_may_have_one(self) -> None:
-        assert turn(queues(a=building(), b=building()), C, SETTLED) == Turn(False, 0)
+    def test_of_a_corrected_spec_is_asked_for_at_once(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        world.reconcile()
+        world.turns = Turns(rollout=NOT_NOW)
+        world.edit(serving={"workers": 2})
+        ticket = world.reconcile().status.rollout_ticket
+        assert ticket is not None
+        assert (ticket.given_up, ticket.since <= "2026-01-01T12:01:00Z") == (0, True)
 
-    def test_comes_to_the_oldest_wish_first(self) -> None:
-        made = queues(a=building(), b=building(), e=waiting(1), d=waiting(3), c=waiting(2))
-        assert [turn(made, key, waiting(0), 9).ahead for key in (E, C, D)] == [0, 1, 2]
-        made.note(A, SETTLED, BEGIN)
-        assert granted(made, 9) == {E}
-        assert [turn(made, key, waiting(0), 9).is_granted for key in (E, C, D)] == [True, False, False]
+    def test_is_kept_by_servers_that_got_on_meanwhile(self) -> None:
+        world = stuck()
+        for pod in world.pods.values():
+            pod.trouble = None
+        world.turns = Turns(rollout=YIELD)
+        assert world.look().delete == ()
 
-    def test_comes_to_newcomers_behind_all_who_wait(self) -> None:
-        made = queues(a=building(), c=waiting(-2), d=waiting(-1))
-        assert turn(made, B, SETTLED) == Turn(False, 2)
-
-    def test_comes_to_those_that_serve_nothing_before_all_that_do(self) -> None:
-        made = queues(limit=1, c=waiting(-2), d=waiting(-1, serves=False))
-        assert granted(made) == {D}
-        assert turn(made, C, waiting(-2)) == Turn(False, 1)
-        assert turn(made, B, Status()) == Turn(False, 1), "a newcomer that serves nothing"
-
-    def test_is_freed_when_its_holder_is_gone(self) -> None:
-        made = queues(limit=1, a=building(), b=waiting(-1))
-        assert granted(made) == frozenset()
-        made.forget(A)
-        assert granted(made) == {B}
-
-    def test_of_builds_and_of_rollouts_are_apart(self) -> None:
-        rollout = Status(
-            generation="g1", rollouts=(Rollout("r1", "g1", "t", moment(0), 2), Rollout("r2", "g2", "t", ""))
+    def test_takes_a_builds_job_away(self) -> None:
+        world = World()
+        world.takes.build = NEVER
+        world.reconcile()
+        world.step()
+        next(pod for pod in world.pods.values() if pod.component == "builder").trouble = trouble(
+            "Unschedulable", "full"
         )
-        made = queues(limit=1, a=rollout)
-        both = made.turns_of(B, SETTLED, BEGIN)
-        assert (both.build.is_granted, both.rollout.is_granted) == (True, False)
-
-    def test_is_not_held_by_a_rollout_that_a_routing_table_references(self) -> None:
-        rollout = Status(generation="g1", rollouts=(Rollout("r1", "g1", "t", moment(0), 2),))
-        assert queues(a=rollout).turns_of(B, SETTLED, BEGIN).rollout.is_granted
-
-    def test_that_could_not_be_taken_passes_to_the_next(self) -> None:
-        made = queues(limit=1, b=waiting(-2), c=waiting(-1))
-        assert granted(made) == {B}
-        made.postpone(B, BEGIN)
-        assert granted(made) == {C}
-        made.note(B, waiting(-2), BEGIN)
-        assert granted(made) == {C}, "what is noted again meanwhile is no better"
-        made.note(B, waiting(-9000), BEGIN - timedelta(seconds=7200))
-        assert B in granted(made, turns.POSTPONED - 7200 + 1), "the clock was set back"
-
-    def test_of_a_dataset_that_cannot_be_written_keeps_nobody_from_theirs(self) -> None:
-        """Its status is refused: it can neither end its turn nor give it up."""
-        made = queues(limit=2, a=building(since=5, stalled=0), b=building(since=1, stalled=0), c=waiting(-1))
-        at = turns.PATIENCE + 1
-        assert (granted(made, at), turn(made, B, building(), at).must_yield) == (frozenset(), False)
-        made.postpone(A, BEGIN + timedelta(seconds=at))
-        assert turn(made, B, building(), at).must_yield
-        made.note(B, SETTLED, BEGIN + timedelta(seconds=at))
-        assert granted(made, at) == {C}
+        world.reconcile()
+        world.turns = Turns(build=YIELD)
+        planned = world.reconcile()
+        assert deleted(planned) == {"Job/airports-g1-build", "ConfigMap/airports-g1-build"}
+        assert says(planned)["Built"] == "False Unschedulable"
+        assert planned.status.build is None
 
 
-class TestATurnThatDoesNotGetOn:
-    LONG = turns.PATIENCE + 1
+class TestAStall:
+    def test_is_dated_once_and_ends_with_its_cause(self) -> None:
+        world = stuck()
+        first = world.status.rollouts[-1].stall
+        assert first is not None
+        world.step(100)
+        world.reconcile()
+        assert world.status.rollouts[-1].stall == first
+        planned = world.look()
+        assert planned.again is not None
+        assert planned.again <= turns.PATIENCE - 98
+        for pod in world.pods.values():
+            pod.trouble = None
+        assert world.reconcile().status.rollouts[-1].stall is None
 
-    def test_is_kept_as_long_as_nobody_else_wants_one(self) -> None:
-        made = queues(limit=1, a=building(stalled=0))
-        assert not turn(made, A, building(), self.LONG).must_yield
+    def test_of_a_store_that_does_not_answer_is_looked_at_when_it_is_long(self) -> None:
+        world = stuck("StoreUnavailable")
+        stall, again = world.status.rollouts[-1].stall, world.look().again
+        assert stall is not None
+        assert stall.reason == "StoreUnavailable"
+        assert again is not None
+        assert turns.patience(stall) == turns.STORE_PATIENCE > turns.PATIENCE
 
-    def test_is_kept_for_a_while(self) -> None:
-        made = queues(limit=1, a=building(stalled=0), b=waiting(0))
-        assert not turn(made, A, building(), self.LONG - 2).must_yield
+    def test_of_a_store_makes_nobody_wait_longer_each_time(self) -> None:
+        world = stuck("StoreUnavailable")
+        for _ in range(3):
+            world.turns = Turns(rollout=YIELD)
+            world.reconcile()
+            ticket = world.status.rollout_ticket
+            assert ticket is not None
+            assert (ticket.given_up, ticket.since) == (1, clock.later(world.now, turns.FIRST_BACKOFF))
+            world.turns = Turns()
+            world.step(62)
+            world.reconcile()
+            world.step(1)
+            for pod in world.pods.values():
+                if pod.labels.get("lookupdb.dev/rollout") == world.status.rollouts[-1].rollout:
+                    pod.trouble = trouble("StoreUnavailable")
 
-    def test_is_given_up_when_others_wait(self) -> None:
-        made = queues(limit=1, a=building(stalled=0), b=waiting(0))
-        assert turn(made, A, building(), self.LONG).must_yield
+    def test_is_a_job_that_cannot_be_written(self) -> None:
+        world = World(refuses=lambda manifest: "denied by policy" if manifest["kind"] == "Job" else "")
+        world.reconcile()
+        planned = world.reconcile()
+        build = planned.status.build
+        assert build is not None
+        assert build.stall is not None
+        assert build.stall.reason == "ApplyRefused"
+        assert says(planned)["Built"] == "False ApplyRefused"
+        assert condition(planned, "Degraded").message.count("denied by policy") == 1
+        world.turns = Turns(build=YIELD)
+        assert world.reconcile().status.build is None
 
-    def test_is_given_up_by_the_youngest_of_them_and_by_one_at_a_time(self) -> None:
-        statuses = {"a": building(1, 0), "b": building(3, 0), "c": building(2, 0)}
-        made = queues(limit=3, **statuses)
-        assert [turn(made, key, building(), self.LONG).must_yield for key in (A, B, C)] == [False, True, False]
-        made.note(B, waiting(self.LONG + 600, given_up=1), BEGIN + timedelta(seconds=self.LONG))
-        assert not turn(made, C, building(), self.LONG + 1).must_yield, "it may be placed where the other was"
-        assert turn(made, C, building(), self.LONG + turns.YIELD_EVERY + 1).must_yield
-        made.note(C, waiting(self.LONG + 600, given_up=1), BEGIN + timedelta(seconds=self.LONG + 31))
-        assert not turn(made, A, building(), self.LONG + 63).must_yield, "it is alone, and nobody waits"
+    def test_is_a_statefulset_that_cannot_be_written(self) -> None:
+        world = World(refuses=lambda manifest: "denied by policy" if manifest["kind"] == "StatefulSet" else "")
+        world.settle(until=lambda: world.status.last_rollout == 1)
+        planned = world.reconcile()
+        stall = planned.status.rollouts[0].stall
+        assert stall is not None
+        assert stall.reason == "ApplyRefused"
+        assert says(planned)["RolledOut"] == "False ApplyRefused"
+        world.turns = Turns(rollout=YIELD)
+        assert world.reconcile().status.rollouts == ()
 
-    def test_is_given_up_though_the_clock_was_set_back_since_the_last_one_was(self) -> None:
-        made = queues(limit=2, a=building(1, 0), b=building(0, 0), c=waiting(0))
-        made.note(A, waiting(self.LONG + 60, given_up=1), BEGIN + timedelta(seconds=self.LONG))
-        for key, status in ((B, building(0, -9000)), (C, waiting(-9000))):
-            made.note(key, status, BEGIN - timedelta(seconds=7200))
-        assert turn(made, B, building(), -7200 + turns.YIELD_EVERY + 2).must_yield
-
-    def test_keeps_new_ones_from_beginning_when_it_lacks_room(self) -> None:
-        made = queues(limit=2, a=building(stalled=0))
-        assert turn(made, B, SETTLED, self.LONG - 2).is_granted
-        assert not turn(made, B, SETTLED, self.LONG).is_granted
-
-    def test_does_not_keep_new_ones_from_beginning_for_another_reason(self) -> None:
-        made = queues(limit=2, a=building(stalled=0, reason="ImagePullFailed"))
-        assert turn(made, B, SETTLED, self.LONG).is_granted
-
-    def test_comes_again_after_its_backoff_behind_those_that_wait(self) -> None:
-        made = queues(limit=1, a=waiting(60, given_up=1), b=waiting(30), c=waiting(61))
-        assert granted(made, 40) == {B}
-        made.note(B, SETTLED, BEGIN)
-        assert granted(made, 59) == frozenset()
-        assert not turn(made, A, waiting(60), 59).is_granted
-        assert granted(made, 62) == {A}
-
-    def test_is_kept_longer_while_the_store_does_not_answer(self) -> None:
-        made = queues(limit=1, a=building(stalled=0, reason="StoreUnavailable"), b=waiting(0))
-        assert not turn(made, A, building(), turns.STORE_PATIENCE - 1).must_yield
-        assert turn(made, A, building(), turns.STORE_PATIENCE + 1).must_yield
-
-    def test_that_was_given_up_comes_again_before_nobody_who_has_waited_longer(self) -> None:
-        """Though it serves nothing yet: many of these would take every turn."""
-        broken = waiting(2, given_up=3, serves=False)
-        made = queues(limit=1, a=broken, b=waiting(1))
-        assert granted(made, 3) == {B}
-        assert turn(made, A, broken, 3) == Turn(False, 1)
-
-    def test_to_build_again_comes_before_nobody_who_has_waited_longer(self) -> None:
-        failed = replace(waiting(2, serves=False), failure=Failure("BadSource", "", "g1", "c", "", 9, moment(1)))
-        assert granted(queues(limit=1, a=failed, b=waiting(1)), 3) == {B}
-
-    @pytest.mark.parametrize(("given_up", "seconds"), [(1, 60), (2, 120), (6, 1800), (1_000_000, 1800)])
-    def test_comes_later_each_time(self, given_up: int, seconds: float) -> None:
-        assert turns.backoff(given_up) == seconds
+    def test_and_a_ticket_do_not_lie_ahead_when_the_clock_is_set_back(self) -> None:
+        world = stuck()
+        world.turns = Turns(rollout=YIELD)
+        world.reconcile()
+        world.now -= timedelta(days=1)
+        ticket = world.look().status.rollout_ticket
+        assert ticket is not None
+        assert ticket.since <= "2025-12-31T13:00:00Z"
 
 
-def test_what_a_look_costs_does_not_grow_with_the_datasets_that_wait() -> None:
-    def seconds(count: int) -> float:
-        made = queues(limit=4, **{f"x{index}": building() for index in range(4)})
-        for index in range(count):
-            made.note(("shop", f"d{index}"), waiting(-index), BEGIN)
-        status = replace(waiting(-7), observed_generation=1)
-        best = 1e9
-        for _ in range(5):
-            began = time.perf_counter()
-            for _ in range(200):
-                made.note(("shop", "d7"), status, BEGIN)
-                made.turns_of(("shop", "d7"), status, BEGIN)
-                made.granted(BEGIN)
-            best = min(best, time.perf_counter() - began)
-        return best
+def test_a_status_with_tickets_is_read_as_it_was_written() -> None:
+    world = stuck()
+    world.turns = Turns(rollout=YIELD)
+    status = world.reconcile().status
+    assert Status.from_json(status.to_json()) == status
 
-    assert seconds(5000) < 10 * seconds(50)
+
+class TestATurnThatCannotBeUsed:
+    def test_is_not_waited_for_with_as_many_rollouts_as_there_may_be(self) -> None:
+        world = upgraded()
+        kept = tuple(
+            Rollout(f"r{count}", "g1", "old", world.status.rollouts[0].started_at, 2) for count in range(2, 13)
+        )
+        world.status = replace(world.status, rollouts=(*world.status.rollouts, *kept), last_rollout=12)
+        assert world.look().status.rollout_ticket is None
+
+    def test_is_not_waited_for_while_a_predecessor_is_collected(self) -> None:
+        world = World(turns=WAIT_TO_BUILD)
+        assert world.reconcile().status.build_ticket is not None
+        world.predecessors = (Predecessor("Service", "airports-r1", "uid-0"),)
+        assert world.look().status.build_ticket is None
+
+
+class TestABuildForWhichNothingRuns:
+    @staticmethod
+    def _without_pods(*, deleting: bool) -> World:
+        world = World(turns=Turns(build=YIELD), takes=Takes(build=NEVER))
+
+        def planner(observed: Observed, config: Config, now: datetime) -> Plan:
+            jobs = tuple(replace(job, deleting=deleting) for job in observed.jobs)
+            return plan(replace(observed, jobs=jobs, pods=()), config, now)
+
+        world.planner = planner
+        world.reconcile()
+        return world
+
+    def test_gets_on_for_a_while(self) -> None:
+        world = self._without_pods(deleting=False)
+        world.step(turns.PATIENCE - 1)
+        assert world.reconcile().status.build == world.dataset.status.build
+
+    def test_gives_its_turn_up(self) -> None:
+        """Its Job is suspended, by a quota's controller say."""
+        world = self._without_pods(deleting=False)
+        world.step(turns.PATIENCE + 2)
+        planned = world.reconcile()
+        assert (planned.status.build, deleted(planned)) == (
+            None,
+            {"Job/airports-g1-build", "ConfigMap/airports-g1-build"},
+        )
+        assert says(planned)["Degraded"] == "True Interrupted"
+
+    def test_is_begun_anew_under_another_number_though_nobody_waits_when_its_job_is_held_while_deleted(self) -> None:
+        world = self._without_pods(deleting=True)
+        world.turns = Turns()
+        world.step(turns.PATIENCE + 2)
+        assert "keeps it" in condition(world.reconcile(), "Degraded").message
+        world.step(turns.PATIENCE + 2)
+        assert world.reconcile().status.build is None
+        world.step(turns.FIRST_BACKOFF + 2)
+        assert world.reconcile().status.build == replace(
+            world.status.build or Build("", "", "", "", ""), generation="g2"
+        )
+
+
+def test_servers_of_which_enough_are_ready_serve_instead_of_giving_their_turn_up() -> None:
+    """No operator ran for long, and one server of each shard cannot be placed."""
+    world = stuck()
+    world.turns = Turns(rollout=YIELD)
+    for pod in world.pods.values():
+        if pod.labels.get("lookupdb.dev/rollout") == "r2" and pod.name.endswith("-0"):
+            pod.trouble, pod.ready = None, True
+    world.step(turns.PATIENCE)
+    for pod in world.pods.values():
+        if pod.name.endswith("-0"):
+            pod.ready = True
+    planned = world.look()
+    assert planned.status.table is not None
+    assert planned.status.table.rollout == "r2"

@@ -1,19 +1,20 @@
 """From one routing table to the next: when it is written, when it is in effect everywhere, when the servers that only
-older tables reference are retired.
+older tables reference are retired; which routers' word counts, and what RolledOut says of all that.
 
-A table is written only when enough of what it newly references is ready (``readiness``). Servers that fail later stay
+A table is written only when enough of what it newly references is ready (``rollouts``). Servers that fail later stay
 in it: routers ask another replica meanwhile, and Kubernetes brings them back under the same name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, routers
-from lookupdb_operator.plan.readiness import is_servable
-from lookupdb_operator.plan.rollouts import target_rollout
+from lookupdb_operator.plan import clock, reasons, rollouts, turns
+from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status, Table
 
@@ -23,13 +24,72 @@ every minute or so."""
 MOUNTED_FOR: Final = 120.0
 """Seconds, in which a pod that is started anew may find an older routing table mounted: a kubelet looks at it every
 minute, and may know what it finds there from a cache that is another minute old."""
+ASK_EVERY: Final = 0.5
+"""Seconds between two questions to routers that are taking up a routing table: that takes them a second or so."""
+ASK_SLOWLY: Final = 5.0
+"""The same, once they take too long."""
+
+
+def decide_table(status: Status, situation: Situation) -> Status:
+    """``status`` with the routing table that should be written by now, its version claimed."""
+    return _overtake_routers(_with_desired_table(status, situation), situation)
+
+
+def _with_desired_table(status: Status, situation: Situation) -> Status:
+    table, desired = status.table, situation.desired
+    target = rollouts.target_rollout(status, situation)
+    is_another = target is not None and (table is None or table.rollout != target.rollout)
+    if target is not None and is_another and rollouts.is_servable(target, desired.replicas, status, situation):
+        return _with_table(status, target, desired.replicas, desired.workers, situation)
+    if table is None:
+        return status
+    current = status.rollout_called(table.rollout)
+    if current is None or desired.replicas == table.replicas:
+        return status
+    # Fewer servers are referenced first and stopped later, more are started first and referenced later.
+    if desired.replicas < table.replicas or rollouts.is_servable(current, desired.replicas, status, situation):
+        return _with_table(status, current, desired.replicas, table.workers, situation)
+    return status
+
+
+def _overtake_routers(status: Status, situation: Situation) -> Status:
+    """``status`` with a version of its routing table that routers take up: the cluster may have been set back. Not
+    before what it references is ready: routers answer from something meanwhile."""
+    table, newest = status.table, newest_table_version(situation.observed)
+    if table is None or newest <= table.version:
+        return status
+    rollout = status.rollout_called(table.rollout)
+    if rollout is None or not rollouts.is_servable(rollout, table.replicas, status, situation):
+        return status
+    return replace(
+        status, table=replace(table, version=newest + 1, written_at=clock.written(situation.now), confirmed_at="")
+    )
+
+
+def _with_table(status: Status, target: Rollout, replicas: int, workers: int, situation: Situation) -> Status:
+    claimed = status.table.version if status.table is not None else 0
+    table = Table(
+        version=max(claimed, newest_table_version(situation.observed)) + 1,
+        rollout=target.rollout,
+        generation=target.generation,
+        replicas=replicas,
+        workers=workers,
+        written_at=clock.written(situation.now),
+    )
+    referenced = tuple(
+        replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas))
+        if rollout.rollout == target.rollout
+        else rollout
+        for rollout in status.rollouts
+    )
+    return replace(status, table=table, rollouts=referenced)
 
 
 def confirm_table(status: Status, situation: Situation) -> Status:
     """``status`` with the routing table in effect, when every router that may answer says so. From then on its
     generation is the active one."""
     table, observed = status.table, situation.observed
-    if table is None or table.confirmed_at or not routers.answering(observed) or routers.behind(observed, table):
+    if table is None or table.confirmed_at or not answering_routers(observed) or list_late_routers(observed, table):
         return status
     generation = status.generation_called(table.generation)
     assert generation is not None, f"{table.generation} was trimmed, and a routing table references it"
@@ -48,7 +108,7 @@ def reopen_table(status: Status, situation: Situation) -> Status:
     table, reports = status.table, situation.observed.routers
     if table is None or not is_draining(status):
         return status
-    answers = (reports[pod.uid] for pod in routers.answering(situation.observed) if pod.uid in reports)
+    answers = (reports[pod.uid] for pod in answering_routers(situation.observed) if pod.uid in reports)
     if not any(0 < (report.table_version or 0) < table.version for report in answers):
         return status
     return replace(status, table=replace(table, written_at=clock.written(situation.now), confirmed_at=""))
@@ -61,20 +121,15 @@ def retire_rollouts(status: Status, situation: Situation) -> Status:
     table = status.table
     if table is None or not is_draining(status) or remaining_drain(table, situation) > 0:
         return status
-    if routers.behind(situation.observed, table):
+    if list_late_routers(situation.observed, table):
         return status
-    target = target_rollout(status, situation)
-    rollouts = tuple(
-        replace(rollout, referenced_replicas=_replicas_in(table, rollout))
+    target = rollouts.target_rollout(status, situation)
+    kept = tuple(
+        replace(rollout, referenced_replicas=_count_referenced(table, rollout))
         for rollout in status.rollouts
         if rollout.rollout == table.rollout or rollout == target
     )
-    return replace(status, rollouts=rollouts)
-
-
-def decide_table(status: Status, situation: Situation) -> Status:
-    """``status`` with the routing table that should be written by now, its version claimed."""
-    return _overtake_routers(_desired_table(status, situation), situation)
+    return replace(status, rollouts=kept)
 
 
 def is_draining(status: Status) -> bool:
@@ -82,7 +137,7 @@ def is_draining(status: Status) -> bool:
     table = status.table
     if table is None or not table.confirmed_at:
         return False
-    return any(rollout.referenced_replicas > _replicas_in(table, rollout) for rollout in status.rollouts)
+    return any(rollout.referenced_replicas > _count_referenced(table, rollout) for rollout in status.rollouts)
 
 
 def remaining_drain(table: Table, situation: Situation) -> float:
@@ -93,7 +148,7 @@ def remaining_drain(table: Table, situation: Situation) -> float:
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
         seconds = max(seconds, desired.router_drain_seconds)
-    if routers.has_down(observed):
+    if has_router_down(observed):
         seconds = max(seconds, MOUNTED_FOR)
     return clock.seconds_until(table.confirmed_at, seconds, situation.now)
 
@@ -104,7 +159,7 @@ def is_retirement_overdue(table: Table, situation: Situation) -> bool:
     return clock.seconds_until(table.confirmed_at, seconds + CONFIRMED_WITHIN, situation.now) == 0
 
 
-def is_overdue(status: Status, situation: Situation) -> bool:
+def is_confirmation_overdue(status: Status, situation: Situation) -> bool:
     """Whether a router takes too long to take up the routing table."""
     table = status.table
     if table is None or table.confirmed_at:
@@ -112,55 +167,140 @@ def is_overdue(status: Status, situation: Situation) -> bool:
     return clock.seconds_until(table.written_at, CONFIRMED_WITHIN, situation.now) == 0
 
 
-def _desired_table(status: Status, situation: Situation) -> Status:
-    table, desired = status.table, situation.desired
-    target = target_rollout(status, situation)
-    is_another = target is not None and (table is None or table.rollout != target.rollout)
-    if target is not None and is_another and is_servable(target, desired.replicas, status, situation):
-        return _with_table(status, target, desired.replicas, desired.workers, situation)
-    if table is None:
-        return status
-    current = status.rollout_called(table.rollout)
-    if current is None or desired.replicas == table.replicas:
-        return status
-    # Fewer servers are referenced first and stopped later, more are started first and referenced later.
-    if desired.replicas < table.replicas or is_servable(current, desired.replicas, status, situation):
-        return _with_table(status, current, desired.replicas, table.workers, situation)
-    return status
-
-
-def _overtake_routers(status: Status, situation: Situation) -> Status:
-    """``status`` with a version of its routing table that routers take up: the cluster may have been set back. Not
-    before what it references is ready: routers answer from something meanwhile."""
-    table, newest = status.table, routers.newest_table(situation.observed)
-    if table is None or newest <= table.version:
-        return status
-    rollout = status.rollout_called(table.rollout)
-    if rollout is None or not is_servable(rollout, table.replicas, status, situation):
-        return status
-    return replace(
-        status, table=replace(table, version=newest + 1, written_at=clock.written(situation.now), confirmed_at="")
-    )
-
-
-def _with_table(status: Status, target: Rollout, replicas: int, workers: int, situation: Situation) -> Status:
-    claimed = status.table.version if status.table is not None else 0
-    table = Table(
-        version=max(claimed, routers.newest_table(situation.observed)) + 1,
-        rollout=target.rollout,
-        generation=target.generation,
-        replicas=replicas,
-        workers=workers,
-        written_at=clock.written(situation.now),
-    )
-    rollouts = tuple(
-        replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas))
-        if rollout.rollout == target.rollout
-        else rollout
-        for rollout in status.rollouts
-    )
-    return replace(status, table=table, rollouts=rollouts)
-
-
-def _replicas_in(table: Table, rollout: Rollout) -> int:
+def _count_referenced(table: Table, rollout: Rollout) -> int:
     return table.replicas if rollout.rollout == table.rollout else 0
+
+
+def has_served(status: Status) -> bool:
+    """Whether any routing table was ever in effect everywhere: from then on something serves."""
+    return bool(status.generation)
+
+
+def needs_reports(status: Status) -> bool:
+    """Whether routers are to say from which table they answer: until it is in effect everywhere, and while what older
+    ones name is kept."""
+    table = status.table
+    return table is not None and (not table.confirmed_at or is_draining(status))
+
+
+def next_poll_in(status: Status, situation: Situation) -> float | None:
+    """Seconds until routers are asked again; None when nobody needs to know."""
+    table = status.table
+    if table is None or not needs_reports(status):
+        return None
+    if not table.confirmed_at:
+        return ASK_SLOWLY if is_confirmation_overdue(status, situation) else ASK_EVERY
+    # The drain time may have passed, and a router still be behind.
+    slowest = ASK_SLOWLY if is_retirement_overdue(table, situation) else ASK_EVERY
+    return max(slowest, remaining_drain(table, situation))
+
+
+def living_routers(observed: Observed) -> tuple[Pod, ...]:
+    """Routers that are not about to go."""
+    return tuple(
+        pod
+        for pod in observed.pods
+        if pod.component == ROUTER and not pod.deleting and pod.phase not in ("Succeeded", "Failed")
+    )
+
+
+def answering_routers(observed: Observed) -> tuple[Pod, ...]:
+    """Routers that may be answering from some table. One that has not started yet, or that ends again and again, reads
+    the table when it starts; one that takes requests counts, whatever is wrong with it."""
+    return tuple(pod for pod in living_routers(observed) if _may_answer(pod, observed.routers.get(pod.uid)))
+
+
+def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
+    if pod.ready or pod.phase != "Running":
+        return pod.ready
+    if report is None or report.newest:
+        return True
+    # What a container died of stays in a pod's status long after it runs again: only of one that does not answer when
+    # it is asked either does it say that nobody is there.
+    return pod.trouble is None and not report.is_empty
+
+
+def has_router_down(observed: Observed) -> bool:
+    """Whether a router that was started does not answer now. When it starts anew it may read an older table: its
+    kubelet syncs what is mounted a while later."""
+    answers = {pod.uid for pod in answering_routers(observed)}
+    return any(pod.phase == "Running" and pod.uid not in answers for pod in living_routers(observed))
+
+
+def list_late_routers(observed: Observed, table: Table) -> Mapping[str, str]:
+    """Pod → why it does not answer from ``table`` yet, of routers that may be answering."""
+    late: dict[str, str] = {}
+    for pod in answering_routers(observed):
+        report = observed.routers.get(pod.uid)
+        if report is None:
+            late[pod.name] = "it was not asked yet"
+        elif report.table_version is None:
+            late[pod.name] = report.problem or "it has no routing table"
+        elif report.table_version != table.version:
+            late[pod.name] = report.problem or f"it answers from table {report.table_version}"
+    return late
+
+
+def newest_table_version(observed: Observed) -> int:
+    """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
+    set back: a router takes up none but a newer one."""
+    return max((written_table_version(observed), *(report.newest for report in observed.routers.values())))
+
+
+def written_table_version(observed: Observed) -> int:
+    """The version of the routing table that is written: 0 for none."""
+    return max((existing.table_version for existing in observed.others), default=0)
+
+
+def judge_rolled_out(status: Status, situation: Situation) -> Verdict:
+    """Whether what is asked for is what serves."""
+    target, table = rollouts.target_rollout(status, situation), status.table
+    if target is None and turns.is_waiting(status.rollout_ticket):
+        return rollouts.judge_waiting(status, situation)
+    if target is None:
+        serves = f" Until then {status.generation} keeps serving." if has_served(status) else ""
+        return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
+    if table is None or rollouts.is_starting(target, table, situation):
+        return rollouts.judge_starting(target, status, situation)
+    if not table.confirmed_at:
+        return _judge_confirming(table, status, situation)
+    where = rollouts.describe_rollout(situation.dataset, target)
+    if is_draining(status):
+        drains = _describe_draining(table, situation)
+        return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {drains}")
+    servers = f"{table.replicas} {_servers(table.replicas)} a shard"
+    return Verdict("True", reasons.UP_TO_DATE, f"Routers answer from {where}, {servers}.")
+
+
+def _judge_confirming(table: Table, status: Status, situation: Situation) -> Verdict:
+    overdue = diagnose_table(status, situation)
+    if overdue is not None:
+        return Verdict("False", overdue.reason, reasons.write_sentence(overdue.reason, overdue.message))
+    return Verdict(
+        "False", reasons.CONFIRMING, f"Routers take up routing table {table.version}, written {table.written_at}."
+    )
+
+
+def _describe_draining(table: Table, situation: Situation) -> str:
+    if remaining_drain(table, situation) > 0:
+        return f"what served before drains since {table.confirmed_at}."
+    late = list_late_routers(situation.observed, table)
+    who = ", ".join(sorted(late)[:3])
+    return f"what served before stays until {who} say that they answer from table {table.version}." if who else "done."
+
+
+def _servers(count: int) -> str:
+    return "server" if count == 1 else "servers"
+
+
+def diagnose_table(status: Status, situation: Situation) -> Trouble | None:
+    """Which routers take too long to take up the routing table."""
+    table = status.table
+    if table is None or not is_confirmation_overdue(status, situation):
+        return None
+    late = list_late_routers(situation.observed, table)
+    who = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
+    return Trouble(
+        reasons.NOT_CONFIRMED,
+        f"Routing table {table.version} is not in effect everywhere: {who}. What served before stays",
+    )

@@ -1,12 +1,15 @@
-"""The whole generations that the store holds: which one is asked for, which ones stay."""
+"""Generations: which one of the store's is asked for, whether another one is needed, which ones the store keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lookupdb_operator import names
+from lookupdb_operator.model import Trouble
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import Generation, Status
+from lookupdb_operator.status import Generation, Rollout, Status
 
 
 def newest_matching_generation(status: Status, desired: Desired) -> Generation | None:
@@ -26,7 +29,30 @@ def deployable_generation(status: Status, desired: Desired) -> Generation | None
 def is_up_to_date(generation: Generation, status: Status) -> bool:
     """Whether the source of ``generation`` was read for the last refresh that was answered, or later. Builds run one
     after the other: a higher number has read later."""
-    return max(number(generation.generation), generation.verified_by) >= status.refreshed_by
+    return max(names.number_of(generation.generation), generation.verified_by) >= status.refreshed_by
+
+
+def is_build_needed(status: Status, desired: Desired) -> bool:
+    """Whether the store lacks what is asked for. An annotation that was taken away asks for nothing; one that was
+    answered with another spec's generation still asks for this one's, also when it is taken away."""
+    newest = deployable_generation(status, desired)
+    return newest is None or desired.refresh not in ("", newest.refresh)
+
+
+def diagnose_damage(generation: Generation, status: Status, situation: Situation) -> Trouble | None:
+    """Why servers cannot have ``generation`` from the store any more: a refresh builds it again then, though the source
+    is the same."""
+    reports = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
+    ticket = status.rollout_ticket
+    if ticket is not None and ticket.given_up:  # it gave its turn up, and its pods are gone
+        reports.append(Trouble(ticket.reason, ticket.message))
+    return next((trouble for trouble in reports if trouble is not None and trouble.reason in reasons.OF_DAMAGE), None)
+
+
+def count_shards(status: Status, rollout: Rollout) -> int:
+    """How many shards ``rollout`` has."""
+    generation = status.generation_called(rollout.generation)
+    return 0 if generation is None else generation.shards
 
 
 def add_generation(status: Status, generation: Generation) -> Status:
@@ -48,11 +74,5 @@ def trim_generations(status: Status, situation: Situation) -> Status:
     return replace(status, generations=kept)
 
 
-def number(name: str) -> int:
-    """12 for ``g12``, 34 for ``r34``; 0 for what is not such a name."""
-    digits = name[1:]
-    return int(digits) if digits.isascii() and digits.isdigit() else 0
-
-
 def _sorted(generations: Iterable[Generation]) -> tuple[Generation, ...]:
-    return tuple(sorted(generations, key=lambda generation: number(generation.generation)))
+    return tuple(sorted(generations, key=lambda generation: names.number_of(generation.generation)))

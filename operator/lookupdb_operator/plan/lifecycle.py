@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from lookupdb_operator.plan import build, cutover, generations, outcomes, recovery, rollouts
-from lookupdb_operator.plan.generations import number
+from lookupdb_operator import names
+from lookupdb_operator.plan import builds, cutover, generations, recovery, rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status
 
@@ -87,7 +87,6 @@ RECOVER: Final = Transition(
     written_first="`rollouts` with all servers, `lastRollout`, `lastGeneration`; no `table`, no `generations`",
     may_be_deleted="nothing of a rollout that has servers",
 )
-
 TRANSITIONS: Final = (
     RECOVER,
     Transition(
@@ -117,7 +116,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="record the outcome",
-        step=outcomes.record_outcome,
+        step=builds.record_outcome,
         edges=(
             (GenerationPhase.BUILDING, GenerationPhase.BUILT),
             (GenerationPhase.BUILDING, GenerationPhase.GONE),
@@ -128,7 +127,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="decide the build",
-        step=build.decide_build,
+        step=builds.decide_build,
         edges=(
             (GenerationPhase.BUILDING, GenerationPhase.GONE),
             (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING),
@@ -216,7 +215,7 @@ def rollout_phase(name: str, status: Status) -> RolloutPhase:
     rollout = status.rollout_called(name)
     if rollout is None:
         # A torn status does not know what is gone.
-        is_past = 0 < number(name) <= status.last_rollout and not recovery.is_torn(status)
+        is_past = 0 < names.number_of(name) <= status.last_rollout and not recovery.is_torn(status)
         return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
     return _phase_of_kept(rollout, status)
 
@@ -226,7 +225,7 @@ def generation_phase(name: str, status: Status) -> GenerationPhase:
     if status.build is not None and status.build.generation == name:
         return GenerationPhase.BUILDING
     if status.generation_called(name) is None:
-        is_past = 0 < number(name) <= status.last_generation
+        is_past = 0 < names.number_of(name) <= status.last_generation
         return GenerationPhase.GONE if is_past else GenerationPhase.UNCLAIMED
     if status.generation == name:
         return GenerationPhase.ACTIVE

@@ -4,39 +4,41 @@ each sees what those before it have decided.
     standstill     is it ours to act on? is the spec usable? is all of an earlier dataset of this name gone?
     recovery       moments that a clock set back has left in the future
     lifecycle      every transition of a generation and of a rollout: recover, build, claim, cut over, retire, trim
-    tickets        what keeps those that have a turn from getting on
-    applying       which objects should be, and differ
-    garbage        which ones should not be
-    lost_nodes     pods that nobody is there to end
+    builds         what keeps the build that has its turn from getting on
+    rollouts       the same of the rollout that has its turn
+    store          is the store's Secret to be written?
+    objects        which objects should exist, and differ; which ones should not exist
+    serving        what serves; pods that nobody is there to end
     conditions     what people are told
-    deadlines      when to look again
+    next look      the first deadline of any of these
 
-All that leads from one pass to the next is in status, and status is written before anything else is done. So every
-pass may be the last one of an operator, at any point: the next one goes on from what it finds.
+Why a crash between any two writes is safe: all that leads from one pass to the next is in status, and status is
+written before anything else is done, under the version that was observed. A number is claimed there before an object
+carries it; what a transition lets go of is gone from status before an object of it is deleted. So every pass may be
+the last one of an operator, at any point: the next one plans again from status and from what is there, and comes to
+the same objects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from lookupdb_operator import manifests, names
+from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, Plan
 from lookupdb_operator.plan import (
-    applying,
+    builds,
     conditions,
-    deadlines,
-    garbage,
+    cutover,
     lifecycle,
-    lost_nodes,
-    outcomes,
+    objects,
     recovery,
     rollouts,
     serving,
     standstill,
     store,
-    tickets,
     turns,
 )
 from lookupdb_operator.plan.situation import Desired, Situation
@@ -60,43 +62,35 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         return standstill.plan_waiting(status, observed, now)
     situation = Situation(observed, config, now, Desired.from_spec(dataset, dataset.parsed, config))
     status = lifecycle.advance(status, situation)
-    status = _with_stalls(status, situation)
-    secret = _secret(status, situation)
+    status = rollouts.note_stalls(builds.note_stall(status, situation), situation)
+    secret = store.render_due_secret(status, situation)
     if secret:
         status = store.note_secret(status, situation)
-    objects = applying.desired_objects(status, situation)
-    repairs = (*applying.differing(objects, observed), *applying.unscaled(status, situation))
-    apply = (*secret, *applying.without_held(repairs, observed), *applying.unsynced(status, observed))
-    situation = replace(situation, observed=applying.with_refusals_of(apply, observed))
+    desired = objects.desired_objects(status, situation)
+    repairs = (*objects.find_differing(desired, observed), *objects.find_unscaled(status, situation))
+    apply = (*secret, *objects.without_contested(repairs, observed), *objects.find_unsynced(status, observed))
+    situation = replace(situation, observed=objects.with_refusals_of(apply, observed))
     status = conditions.set_conditions(serving.with_serving_status(status, observed), situation)
     return Plan(
         status=status,
         apply=apply,
-        delete=(*garbage.find_garbage(status, observed, objects), *lost_nodes.find_lost_pods(observed, now)),
-        ask_routers=deadlines.asks_routers(status),
-        again=deadlines.next_look(status, situation, apply),
+        delete=(*objects.find_garbage(status, observed, desired), *serving.find_lost_pods(observed, now)),
+        ask_routers=cutover.needs_reports(status),
+        again=_next_look_in(status, situation, apply),
     )
 
 
-def _with_stalls(status: Status, situation: Situation) -> Status:
-    """``status`` with what keeps the build and the rollout that have a turn from getting on."""
-    build, now = status.build, situation.now
-    if build is not None:
-        build = replace(build, stall=tickets.noted_stall(build.stall, outcomes.diagnose_stall(build, situation), now))
-    candidate = turns.candidate(status)
-    stalled = tuple(
-        replace(
-            rollout,
-            stall=tickets.noted_stall(rollout.stall, rollouts.diagnose_stall(rollout, status, situation), now)
-            if rollout is candidate
-            else None,
-        )
-        for rollout in status.rollouts
+def _next_look_in(status: Status, situation: Situation, apply: Iterable[Manifest]) -> float | None:
+    """Seconds until the first of all deadlines, when ``apply`` is written now; None when there is none."""
+    deadlines = (
+        builds.next_attempt_in(status, situation),
+        cutover.next_poll_in(status, situation),
+        store.next_write_in(status, situation),
+        objects.next_retry_in(situation),
+        objects.next_look_at_silent_in(situation.observed, apply),
+        serving.next_settled_in(status, situation),
+        serving.next_lost_pod_in(situation.observed, situation.now),
+        rollouts.next_progress_in(status, situation),
+        turns.next_turn_in(status, situation.now),
     )
-    return replace(status, build=build, rollouts=stalled)
-
-
-def _secret(status: Status, situation: Situation) -> tuple[Manifest, ...]:
-    if not store.is_due(status, situation):
-        return ()
-    return (manifests.render_store_secret(situation.dataset, situation.observed.store),)
+    return min((seconds for seconds in deadlines if seconds is not None), default=None)

@@ -1,11 +1,18 @@
-"""Every reason that a condition may give: what machines read. The sentence beside it is for people.
+"""Every reason that a condition may give, which is what machines read; the sentence beside it for people, and what to
+do about it.
 
 Reasons of troubled pods and of failed builds are among them, so that one word follows a fault from pod to condition.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Observed, Trouble
+from lookupdb_operator.status import Truth
 
 # Ready
 SERVING: Final = "Serving"
@@ -34,7 +41,6 @@ GENERATION_BUILT: Final = "GenerationBuilt"
 """The store holds a whole generation of what the spec asks for."""
 BUILD_FAILED: Final = "BuildFailed"
 """The build ended in a way that has no reason of its own."""
-
 WAITING_FOR_TURN: Final = "WaitingForTurn"
 """As many datasets build, or roll out, as may at a time; others come first."""
 
@@ -117,19 +123,14 @@ CRASH_LOOPING: Final = "CrashLooping"
 """The container ends again and again."""
 FETCH_FAILED: Final = "FetchFailed"
 """A shard could not be fetched from the store or did not verify."""
-
 OF_DAMAGE: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
 """What is in the store is not what was published, and will not be by waiting."""
-
 OF_ROOM: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
 """Pods cannot be placed: somebody else's may be in their way."""
-
 OF_EVERYBODY: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
 """Troubles that all datasets share."""
-
 ABOUT_THE_STORE: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""
-
 OF_BUILDERS: Final = frozenset(
     {
         BAD_SOURCE,
@@ -147,7 +148,6 @@ OF_BUILDERS: Final = frozenset(
     }
 )
 """What a builder's result may give as its reason; any other is a BuildFailed."""
-
 WELL: Final = frozenset(
     {
         SERVING,
@@ -166,3 +166,55 @@ WELL: Final = frozenset(
     }
 )
 """What tells of no failure: as it should be, or on the way there."""
+_REFRESH: Final = f"Set the annotation {names.REFRESH} to another value: the dataset is built again."
+REMEDIES: Final[Mapping[str, str]] = {
+    BAD_SOURCE: "Correct the source, or the spec.",
+    GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",
+    STORE_UNAVAILABLE: "Look whether the store answers from this cluster.",
+    STORE_DENIED: "Correct the store's credentials in the operator's Secret.",
+    STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
+    GENERATION_MISSING: _REFRESH,
+    CORRUPT_FILE: _REFRESH,
+    NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
+    OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
+    CONTESTED: "Let whoever that is leave it alone, and change the dataset instead.",
+    DEADLINE_EXCEEDED: "Raise spec.build.deadlineSeconds.",
+    INVALID_SPEC: "Correct the spec.",
+    PROGRESS_DEADLINE_EXCEEDED: "Look at its pods; if they only need longer, raise"
+    " spec.rollout.progressDeadlineSeconds.",
+}
+"""Of what builders and the operator say; what pods are in trouble about comes with its remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one condition says: a truth, a reason for machines, a sentence for people. Nothing is decided by it."""
+
+    status: Truth
+    reason: str
+    message: str
+
+
+def write_sentence(reason: str, message: str) -> str:
+    """``message`` on one line, as a sentence, and what to do about ``reason`` unless the message says so itself: the
+    further lines of an error of lookupdb's are its advice."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["No message was given"]
+    text = lines[0]
+    for line in lines[1:]:
+        text = f"{text} {line}" if text.endswith((":", ";", ",")) else f"{text}; {line}"
+    text = text if text.endswith((".", "!", "?", "…")) else f"{text}."
+    remedy = REMEDIES.get(reason) if len(lines) == 1 else None
+    return f"{text} {remedy}" if remedy and remedy not in text else text
+
+
+def shorten(text: str, at_most: int) -> str:
+    """``text``, cut so that the CRD accepts it."""
+    return text if len(text) <= at_most else text[: at_most - 1] + "…"
+
+
+def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Iterator[Trouble]:
+    """Why objects cannot be written; only those of ``kind``, and whose name begins with ``prefix``."""
+    for (refused_kind, name), why in observed.refusals.items():
+        if kind in ("", refused_kind) and name.startswith(prefix):
+            reason = QUOTA_EXCEEDED if "exceeded quota" in why else APPLY_REFUSED
+            yield Trouble(reason, f"{refused_kind} {name} cannot be written: {why}")

@@ -11,9 +11,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, Existing, Observed, ShardSet
-from lookupdb_operator.plan import clock, failures, routers, tickets
-from lookupdb_operator.plan.generations import number
+from lookupdb_operator.plan import builds, clock, cutover, turns
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Build, Rollout, Status
 
@@ -27,49 +27,18 @@ def recover_status(status: Status, situation: Situation) -> Status:
     observed = situation.observed
     # Also of numbers that are past: what serves is among them, and nobody knows any more which of them it is.
     oldest = 0 if is_torn(status) else status.last_rollout + 1
-    forgotten = tuple(_forgotten_rollouts(status, observed, oldest, situation.now))
+    forgotten = tuple(_list_forgotten_rollouts(status, observed, oldest, situation.now))
     rollout_objects: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
     generation_objects: tuple[BuildJob | ShardSet | Existing, ...] = (*observed.jobs, *rollout_objects)
     status = _without_outdated_table(status, observed)
     return replace(
         status,
         rollouts=(*status.rollouts, *forgotten),
-        last_rollout=max((status.last_rollout, *(number(thing.rollout) for thing in rollout_objects))),
-        last_generation=max((status.last_generation, *(number(thing.generation) for thing in generation_objects))),
-    )
-
-
-def clamp_moments(status: Status, now: datetime) -> Status:
-    """``status`` without moments that lie ahead of what they could be. The clock was set back: how long ago they were
-    cannot be known, so what was to pass since them passes from now on. Nothing waits for ever, nothing ends early."""
-    table, failure = status.table, status.failure
-    if table is not None:
-        table = replace(
-            table,
-            written_at=clock.at_most_now(table.written_at, now),
-            confirmed_at=clock.at_most_now(table.confirmed_at, now),
-        )
-    if failure is not None:
-        latest = now + timedelta(seconds=failures.delay(failure.count))
-        failure = replace(failure, retry_at=clock.at_most(failure.retry_at, latest))
-    return replace(
-        status,
-        table=table,
-        failure=failure,
-        store_written_at=clock.at_most_now(status.store_written_at, now),
-        build_ticket=tickets.clamp_ticket(status.build_ticket, now),
-        rollout_ticket=tickets.clamp_ticket(status.rollout_ticket, now),
-        build=None if status.build is None else _with_past_stall(status.build, now),
-        rollouts=tuple(
-            replace(_with_past_stall(rollout, now), started_at=clock.at_most_now(rollout.started_at, now))
-            for rollout in status.rollouts
+        last_rollout=max((status.last_rollout, *(names.number_of(thing.rollout) for thing in rollout_objects))),
+        last_generation=max(
+            (status.last_generation, *(names.number_of(thing.generation) for thing in generation_objects))
         ),
     )
-
-
-def is_lost(status: Status) -> bool:
-    """Whether something serves, and status does not know what."""
-    return status.table is None and any(rollout.referenced_replicas for rollout in status.rollouts)
 
 
 def is_torn(status: Status) -> bool:
@@ -85,39 +54,67 @@ def _without_outdated_table(status: Status, observed: Observed) -> Status:
     missing: what is referenced is not known, so that all servers there are may be referenced, and going back to an
     older generation would be worse than building a new one."""
     table = status.table
-    is_newest = table is None or table.version >= routers.written_table(observed)
+    is_newest = table is None or table.version >= cutover.written_table_version(observed)
     if is_newest and not is_torn(status):
         return status
     kept = tuple(
         replace(
             rollout,
             template="",
-            referenced_replicas=max(rollout.referenced_replicas, _replicas(rollout.rollout, observed)),
+            referenced_replicas=max(rollout.referenced_replicas, _count_replicas(rollout.rollout, observed)),
         )
         for rollout in status.rollouts
     )
     return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
 
 
-def _forgotten_rollouts(status: Status, observed: Observed, oldest: int, now: datetime) -> Iterator[Rollout]:
+def _list_forgotten_rollouts(status: Status, observed: Observed, oldest: int, now: datetime) -> Iterator[Rollout]:
     known = {rollout.rollout for rollout in status.rollouts}
     unknown = {
         (shard_set.rollout, shard_set.generation)
         for shard_set in observed.sets
-        if number(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
+        if names.number_of(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
     }
-    for name, generation in sorted(unknown, key=lambda names: number(names[0])):
+    for name, generation in sorted(unknown, key=lambda pair: names.number_of(pair[0])):
         yield Rollout(
             rollout=name,
             generation=generation,
             template="",  # it is only kept, never made again
             started_at=clock.written(now),
-            referenced_replicas=_replicas(name, observed),
+            referenced_replicas=_count_replicas(name, observed),
         )
 
 
-def _replicas(rollout: str, observed: Observed) -> int:
+def _count_replicas(rollout: str, observed: Observed) -> int:
     return max((shard_set.replicas for shard_set in observed.sets if shard_set.rollout == rollout), default=0)
+
+
+def clamp_moments(status: Status, now: datetime) -> Status:
+    """``status`` without moments that lie ahead of what they could be. The clock was set back: how long ago they were
+    cannot be known, so what was to pass since them passes from now on. Nothing waits for ever, nothing ends early."""
+    table, failure = status.table, status.failure
+    if table is not None:
+        table = replace(
+            table,
+            written_at=clock.at_most_now(table.written_at, now),
+            confirmed_at=clock.at_most_now(table.confirmed_at, now),
+        )
+    if failure is not None:
+        latest = now + timedelta(seconds=builds.retry_delay(failure.count))
+        failure = replace(failure, retry_at=clock.at_most(failure.retry_at, latest))
+    return replace(
+        status,
+        table=table,
+        failure=failure,
+        store_written_at=clock.at_most_now(status.store_written_at, now),
+        build_ticket=turns.clamp_ticket(status.build_ticket, now),
+        rollout_ticket=turns.clamp_ticket(status.rollout_ticket, now),
+        build=None if status.build is None else _with_past_stall(status.build, now),
+        rollouts=tuple(
+            replace(_with_past_stall(rollout, now), started_at=clock.at_most_now(rollout.started_at, now))
+            for rollout in status.rollouts
+        ),
+    )
 
 
 def _with_past_stall(holder: _Holder, now: datetime) -> _Holder:

@@ -1,34 +1,42 @@
-"""Rollouts before a routing table references them: which one is asked for, its number, how many servers each keeps."""
+"""A rollout before a routing table references it: which one is asked for, its claim, how far its servers are, when
+routers may be sent to them, when it is abandoned; what keeps it from getting on, and what RolledOut says of it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Dataset, Observed, Trouble
-from lookupdb_operator.plan import clock, reasons, refusals, tickets
-from lookupdb_operator.plan.generations import deployable_generation
-from lookupdb_operator.plan.readiness import has_exceeded_deadline, is_servable, is_stuck
+from lookupdb_operator.model import Dataset, Observed, Pod, ShardSet, Trouble
+from lookupdb_operator.names import SHARDS
+from lookupdb_operator.plan import clock, generations, reasons, store, turns
+from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Generation, Rollout, Status
+from lookupdb_operator.status import Generation, Rollout, Status, Table
 
 MOST_ROLLOUTS: Final = 12
 """At a time. So many exist only when routers confirm nothing for long while the spec keeps changing; status has room
 for 16."""
+GRACE: Final = 60.0
+"""Seconds that servers in trouble have, from the claim of their rollout, before enough others do without them."""
+_MAX_SHARDS: Final = 3
+"""Named in one message."""
 
 
 def target_rollout(status: Status, situation: Situation) -> Rollout | None:
     """The rollout that is asked for, once it is claimed. A candidate of the present spec is finished before a newer
     generation of the same spec has its turn, unless it is stuck: refreshed faster than rolled out, data would else
     never be served."""
-    generation = deployable_generation(status, situation.desired)
+    generation = generations.deployable_generation(status, situation.desired)
     if generation is None:
         return None
     candidate = unfinished_candidate(status, situation)
     if candidate is None or candidate.generation == generation.generation:
-        return _rollout_of(generation, status, situation)
-    return _rollout_of(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
+        return _find_rollout(generation, status, situation)
+    return _find_rollout(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
 
 
 def unfinished_candidate(status: Status, situation: Situation) -> Rollout | None:
@@ -44,80 +52,6 @@ def unfinished_candidate(status: Status, situation: Situation) -> Rollout | None
     )
 
 
-def abandon_rollouts(status: Status, situation: Situation) -> Status:
-    """``status`` without rollouts that no routing table ever referenced and that are not asked for any more, ready or
-    not: what corrects a mistake never waits for the mistake."""
-    target = target_rollout(status, situation)
-    trouble = None if target is None else diagnose_stall(target, status, situation)
-    if target is not None and trouble is not None and _must_yield(target, status, situation):
-        ticket = tickets.give_up(status.rollout_ticket, trouble, target.template, situation.now)
-        status, target = replace(status, rollout_ticket=ticket), None
-    kept = tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas or rollout == target)
-    return replace(status, rollouts=kept)
-
-
-def claim_rollout(status: Status, situation: Situation) -> Status:
-    """``status`` with the rollout that is asked for, its number claimed. Without a generation of what is asked for,
-    what serves stays as it is."""
-    generation = deployable_generation(status, situation.desired)
-    target = target_rollout(status, situation)
-    if generation is None or target is not None:
-        has_turn = target is not None and not target.referenced_replicas
-        return replace(status, rollout_ticket=tickets.take(status.rollout_ticket) if has_turn else None)
-    if len(status.rollouts) >= MOST_ROLLOUTS:  # it could not use a turn
-        return replace(status, rollout_ticket=tickets.take(status.rollout_ticket))
-    template = situation.template_of(generation)
-    if not tickets.may_begin(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
-        return replace(status, rollout_ticket=tickets.wait(status.rollout_ticket, template, situation.now))
-    number = status.last_rollout + 1
-    claimed = Rollout(
-        rollout=names.rollout_name(number),
-        generation=generation.generation,
-        template=template,
-        started_at=clock.written(situation.now),
-    )
-    ticket = tickets.take(status.rollout_ticket)
-    return replace(status, rollouts=(*status.rollouts, claimed), rollout_ticket=ticket, last_rollout=number)
-
-
-def is_current(rollout: Rollout, status: Status, situation: Situation) -> bool:
-    """Whether ``rollout`` is made from what its generation's would be made from now. Of another one only the number of
-    servers may change: what its pods are made from is not known any more, and never changes."""
-    generation = status.generation_called(rollout.generation)
-    return generation is not None and situation.template_of(generation) == rollout.template
-
-
-def desired_replicas(rollout: Rollout, status: Status, situation: Situation) -> int:
-    """How many servers each shard of ``rollout`` should have: as many as asked for, and never fewer than a routing
-    table references that some router may answer from."""
-    target, table = target_rollout(status, situation), status.table
-    is_asked_for = rollout == target or (table is not None and table.rollout == rollout.rollout)
-    return max(situation.desired.replicas if is_asked_for else 1, rollout.referenced_replicas)
-
-
-def obstacle(rollout: Rollout, observed: Observed) -> Trouble | None:
-    """What keeps servers of ``rollout`` from getting ready."""
-    sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == rollout.rollout)
-    pods = (pod.trouble for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
-    prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
-    refused = refusals.list_refusals(observed, "StatefulSet", prefix)
-    return next((trouble for trouble in (*sets, *pods, *refused) if trouble is not None), None)
-
-
-def diagnose_stall(candidate: Rollout, status: Status, situation: Situation) -> Trouble | None:
-    """What keeps ``candidate`` from getting on, if it is only that it takes longer than it should."""
-    trouble = obstacle(candidate, situation.observed)
-    if trouble is None and has_exceeded_deadline(candidate, status, situation):
-        where = describe_rollout(situation.dataset, candidate)
-        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, f"{where} is not ready since {candidate.started_at}")
-    return trouble
-
-
-def describe_rollout(dataset: Dataset, rollout: Rollout) -> str:
-    """For people: ``airports-r3 (generation g2)``."""
-    return f"{names.rollout(dataset.name, rollout.rollout)} (generation {rollout.generation})"
-
-
 def _is_unfinished(rollout: Rollout, status: Status) -> bool:
     table = status.table
     if table is not None and table.rollout == rollout.rollout:
@@ -131,15 +65,7 @@ def _is_of_present_spec(rollout: Rollout, status: Status, situation: Situation) 
     return is_asked_for and is_current(rollout, status, situation)
 
 
-def _must_yield(rollout: Rollout, status: Status, situation: Situation) -> bool:
-    """Whether ``rollout`` has a turn to give up: what a routing table references has none any more, and what one may
-    reference by now gets on."""
-    if rollout.referenced_replicas or not situation.observed.turns.rollout.must_yield:
-        return False
-    return not is_servable(rollout, situation.desired.replicas, status, situation)
-
-
-def _rollout_of(generation: Generation, status: Status, situation: Situation) -> Rollout | None:
+def _find_rollout(generation: Generation, status: Status, situation: Situation) -> Rollout | None:
     """The newest rollout of ``generation`` that is made from what it would be made from now."""
     template = situation.template_of(generation)
     return next(
@@ -150,3 +76,286 @@ def _rollout_of(generation: Generation, status: Status, situation: Situation) ->
         ),
         None,
     )
+
+
+def is_current(rollout: Rollout, status: Status, situation: Situation) -> bool:
+    """Whether ``rollout`` is made from what its generation's would be made from now. Of another one only the number of
+    servers may change: what its pods are made from is not known any more, and never changes."""
+    generation = status.generation_called(rollout.generation)
+    return generation is not None and situation.template_of(generation) == rollout.template
+
+
+def claim_rollout(status: Status, situation: Situation) -> Status:
+    """``status`` with the rollout that is asked for, its number claimed. Without a generation of what is asked for,
+    what serves stays as it is."""
+    generation = generations.deployable_generation(status, situation.desired)
+    target = target_rollout(status, situation)
+    if generation is None or target is not None:
+        has_turn = target is not None and not target.referenced_replicas
+        return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket) if has_turn else None)
+    if len(status.rollouts) >= MOST_ROLLOUTS:  # it could not use a turn
+        return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket))
+    template = situation.template_of(generation)
+    if not turns.may_take_turn(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
+        return replace(status, rollout_ticket=turns.wait_for_turn(status.rollout_ticket, template, situation.now))
+    number = status.last_rollout + 1
+    claimed = Rollout(
+        rollout=names.rollout_name(number),
+        generation=generation.generation,
+        template=template,
+        started_at=clock.written(situation.now),
+    )
+    ticket = turns.take_turn(status.rollout_ticket)
+    return replace(status, rollouts=(*status.rollouts, claimed), rollout_ticket=ticket, last_rollout=number)
+
+
+def abandon_rollouts(status: Status, situation: Situation) -> Status:
+    """``status`` without rollouts that no routing table ever referenced and that are not asked for any more, ready or
+    not: what corrects a mistake never waits for the mistake."""
+    target = target_rollout(status, situation)
+    trouble = None if target is None else diagnose_stall(target, status, situation)
+    if target is not None and trouble is not None and _must_yield(target, status, situation):
+        ticket = turns.give_turn_up(status.rollout_ticket, trouble, target.template, situation.now)
+        status, target = replace(status, rollout_ticket=ticket), None
+    kept = tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas or rollout == target)
+    return replace(status, rollouts=kept)
+
+
+def _must_yield(rollout: Rollout, status: Status, situation: Situation) -> bool:
+    """Whether ``rollout`` has a turn to give up: what a routing table references has none any more, and what one may
+    reference by now gets on."""
+    if rollout.referenced_replicas or not situation.observed.turns.rollout.must_yield:
+        return False
+    return not is_servable(rollout, situation.desired.replicas, status, situation)
+
+
+def desired_replicas(rollout: Rollout, status: Status, situation: Situation) -> int:
+    """How many servers each shard of ``rollout`` should have: as many as asked for, and never fewer than a routing
+    table references that some router may answer from."""
+    target, table = target_rollout(status, situation), status.table
+    is_asked_for = rollout == target or (table is not None and table.rollout == rollout.rollout)
+    return max(situation.desired.replicas if is_asked_for else 1, rollout.referenced_replicas)
+
+
+def is_servable(rollout: Rollout, replicas: int, status: Status, situation: Situation) -> bool:
+    """Whether routers may be sent to ``rollout``: all its servers are ready; or of each shard all but one, and at
+    least one, while the others are in trouble after the grace, or the progress deadline has passed.
+
+    The routing table references the missing servers too: routers use them once they come.
+    """
+    if is_ready(rollout, replicas, status, situation.observed):
+        return True
+    shards = tuple(list_shard_servers(rollout, replicas, status, situation.observed))
+    if not shards or any(servers.ready < servers.needed for servers in shards):
+        return False
+    if rollout.referenced_replicas == 0 and has_exceeded_deadline(rollout, status, situation):
+        return True
+    only_troubled_lack = all(servers.ready + servers.troubled >= servers.replicas for servers in shards)
+    return only_troubled_lack and clock.seconds_until(rollout.started_at, GRACE, situation.now) == 0
+
+
+def is_stuck(rollout: Rollout, status: Status, situation: Situation) -> bool:
+    """Whether ``rollout`` is not expected to get into effect by itself: its deadline has passed, or a shard has too
+    few servers that are not in trouble."""
+    if has_exceeded_deadline(rollout, status, situation):
+        return True
+    shards = list_shard_servers(rollout, situation.desired.replicas, status, situation.observed)
+    return not all(servers.may_suffice for servers in shards)
+
+
+def has_exceeded_deadline(rollout: Rollout, status: Status, situation: Situation) -> bool:
+    """Whether ``rollout`` should be in effect by now."""
+    return remaining_progress(rollout, status, situation) == 0
+
+
+def remaining_progress(rollout: Rollout, status: Status, situation: Situation) -> float:
+    """Seconds in which ``rollout`` should get on: its servers from its claim, routers from the table that references
+    it."""
+    table = status.table
+    is_referenced = table is not None and table.rollout == rollout.rollout
+    since = table.written_at if table is not None and is_referenced else rollout.started_at
+    return clock.seconds_until(since, situation.desired.progress_deadline_seconds, situation.now)
+
+
+def next_progress_in(status: Status, situation: Situation) -> float | None:
+    """Until servers that are missing may be left out, or the rollout is overdue."""
+    target = target_rollout(status, situation)
+    if target is None or target.referenced_replicas:
+        return None
+    grace = clock.seconds_until(target.started_at, GRACE, situation.now)
+    deadline = remaining_progress(target, status, situation)
+    return min((wait for wait in (grace, deadline) if wait > 0), default=None)
+
+
+def is_ready(rollout: Rollout, replicas: int, status: Status, observed: Observed) -> bool:
+    """Whether every shard of ``rollout`` has ``replicas`` ready servers, pods 0 to replicas-1 among them."""
+    generation = status.generation_called(rollout.generation)
+    return generation is not None and count_ready_shards(rollout, replicas, observed) == generation.shards
+
+
+def count_ready_shards(rollout: Rollout, replicas: int, observed: Observed) -> int:
+    """How many shards of ``rollout`` have ``replicas`` ready servers, in the words of both their StatefulSet and their
+    pods: either may be seen late."""
+    ready = Counter(
+        pod.shard
+        for pod in observed.pods
+        if pod.component == SHARDS and pod.rollout == rollout.rollout and pod.ready and not pod.deleting
+    )
+    return len(
+        {
+            shard_set.shard
+            for shard_set in observed.sets
+            if shard_set.rollout == rollout.rollout
+            and not shard_set.deleting
+            and min(shard_set.ready, ready[shard_set.shard]) >= max(replicas, shard_set.replicas)
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardServers:
+    """The servers of one shard, pods 0 to replicas-1."""
+
+    shard: int
+    replicas: int
+    ready: int
+    troubled: int
+    """Not ready, and in trouble or being deleted."""
+
+    @property
+    def needed(self) -> int:
+        """How many have to be ready before routers are sent to them: all but one, and at least one."""
+        return max(1, self.replicas - 1)
+
+    @property
+    def may_suffice(self) -> bool:
+        """Whether enough are ready, or may get ready though nobody ends the trouble of the others."""
+        return self.replicas - self.troubled >= self.needed
+
+
+def list_shard_servers(rollout: Rollout, replicas: int, status: Status, observed: Observed) -> Iterator[ShardServers]:
+    """The servers of each shard of ``rollout``."""
+    generation = status.generation_called(rollout.generation)
+    pods: dict[int, dict[int, Pod]] = {}
+    for pod in observed.pods:
+        if pod.component == SHARDS and pod.rollout == rollout.rollout and _ordinal(pod) in range(replicas):
+            pods.setdefault(pod.shard, {})[_ordinal(pod)] = pod
+    sets = {
+        shard_set.shard: shard_set
+        for shard_set in observed.sets
+        if shard_set.rollout == rollout.rollout and not shard_set.deleting
+    }
+    for shard in range(0 if generation is None else generation.shards):
+        yield _count_servers(shard, replicas, sets.get(shard), pods.get(shard, {}))
+
+
+def _count_servers(shard: int, replicas: int, shard_set: ShardSet | None, pods: dict[int, Pod]) -> ShardServers:
+    ready = sum(pod.ready and not pod.deleting for pod in pods.values())
+    troubled = sum(pod.deleting or (not pod.ready and pod.trouble is not None) for pod in pods.values())
+    if shard_set is not None and shard_set.trouble is not None:
+        troubled += replicas - len(pods)
+    # Either may be seen late: a StatefulSet whose controller has not seen its newest spec says that none is ready.
+    return ShardServers(shard, replicas, min(ready, 0 if shard_set is None else shard_set.ready), troubled)
+
+
+def _ordinal(pod: Pod) -> int:
+    ordinal = pod.name.rpartition("-")[2]
+    return int(ordinal) if ordinal.isascii() and ordinal.isdigit() else -1
+
+
+def diagnose_obstacle(rollout: Rollout, observed: Observed) -> Trouble | None:
+    """What keeps servers of ``rollout`` from getting ready."""
+    sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == rollout.rollout)
+    pods = (pod.trouble for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
+    prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
+    refused = reasons.list_refusals(observed, "StatefulSet", prefix)
+    return next((trouble for trouble in (*sets, *pods, *refused) if trouble is not None), None)
+
+
+def diagnose_stall(candidate: Rollout, status: Status, situation: Situation) -> Trouble | None:
+    """What keeps ``candidate`` from getting on, if it is only that it takes longer than it should."""
+    trouble = diagnose_obstacle(candidate, situation.observed)
+    if trouble is None and has_exceeded_deadline(candidate, status, situation):
+        where = describe_rollout(situation.dataset, candidate)
+        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, f"{where} is not ready since {candidate.started_at}")
+    return trouble
+
+
+def note_stalls(status: Status, situation: Situation) -> Status:
+    """``status`` with what keeps the rollout that has its turn from getting on, and no other one."""
+    candidate = turns.find_candidate(status)
+    noted = tuple(
+        replace(
+            rollout,
+            stall=turns.note_stall(rollout.stall, diagnose_stall(rollout, status, situation), situation.now)
+            if rollout is candidate
+            else None,
+        )
+        for rollout in status.rollouts
+    )
+    return replace(status, rollouts=noted)
+
+
+def diagnose_candidate(status: Status, situation: Situation) -> Trouble | None:
+    """What keeps the servers that are asked for, and that no table references yet, from getting ready."""
+    target, table, observed = target_rollout(status, situation), status.table, situation.observed
+    if target is None:
+        return turns.diagnose_ticket(status.rollout_ticket)
+    if table is not None and not is_starting(target, table, situation):
+        return None
+    trouble = store.name_store(diagnose_obstacle(target, observed), situation)
+    if target.referenced_replicas or not has_exceeded_deadline(target, status, situation):
+        return trouble
+    return _diagnose_overdue(target, trouble, status, situation)
+
+
+def _diagnose_overdue(target: Rollout, trouble: Trouble | None, status: Status, situation: Situation) -> Trouble:
+    """What a rollout waits for whose deadline has passed."""
+    dataset, desired = situation.dataset, situation.desired
+    shards = list_shard_servers(target, desired.replicas, status, situation.observed)
+    lacking = [servers for servers in shards if servers.ready < servers.needed]
+    lacks = ", ".join(
+        f"{names.shard_set(dataset.name, target.rollout, servers.shard)} has {servers.ready} of {servers.replicas}"
+        for servers in lacking[:_MAX_SHARDS]
+    )
+    more = f" and {len(lacking) - _MAX_SHARDS} other shards lack some" if len(lacking) > _MAX_SHARDS else ""
+    waits = f"{lacks} servers ready{more}" if lacking else "its StatefulSets are not up to date"
+    text = (
+        f"{describe_rollout(dataset, target)} is not ready {desired.progress_deadline_seconds:g} s after"
+        f" {target.started_at}: {waits}"
+    )
+    if trouble is None:
+        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, text)
+    return Trouble(trouble.reason, f"{text}; {trouble.message}")
+
+
+def is_starting(target: Rollout, table: Table, situation: Situation) -> bool:
+    """Whether no routing table references all servers that are asked for yet."""
+    return table.rollout != target.rollout or table.replicas < situation.desired.replicas
+
+
+def judge_starting(target: Rollout, status: Status, situation: Situation) -> Verdict:
+    """How far the servers of ``target`` are, and what keeps them."""
+    servers, shards = situation.desired.replicas, generations.count_shards(status, target)
+    ready = count_ready_shards(target, servers, situation.observed)
+    where = describe_rollout(situation.dataset, target)
+    progress = f"{ready} of {shards} shards of {where} have their servers ready ({servers} each)."
+    trouble = diagnose_candidate(status, situation)
+    if trouble is None:
+        return Verdict("False", reasons.STARTING_SERVERS, progress)
+    return Verdict("False", trouble.reason, f"{progress} {reasons.write_sentence(trouble.reason, trouble.message)}")
+
+
+def judge_waiting(status: Status, situation: Situation) -> Verdict:
+    """Since when, and behind how many, the rollout waits for its turn; and why it gave up the last one."""
+    ticket = status.rollout_ticket
+    waits = f"The rollout{turns.describe_wait(ticket, situation.observed.turns.rollout)}"
+    trouble = turns.diagnose_ticket(ticket)
+    if trouble is None:
+        return Verdict("False", reasons.WAITING_FOR_TURN, waits)
+    return Verdict("False", trouble.reason, f"{reasons.write_sentence(trouble.reason, trouble.message)} {waits}")
+
+
+def describe_rollout(dataset: Dataset, rollout: Rollout) -> str:
+    """For people: ``airports-r3 (generation g2)``."""
+    return f"{names.rollout(dataset.name, rollout.rollout)} (generation {rollout.generation})"

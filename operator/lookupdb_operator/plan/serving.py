@@ -1,14 +1,31 @@
-"""What serves now, as far as Kubernetes knows: servers by shard, routers."""
+"""What serves now: the servers and routers that should be ready, those on lost nodes among them; and what Ready says.
+
+A StatefulSet makes no other pod of a name while the old one is there, so a shard would lack a server for as long as
+the node is away. What a shard server serves never changes, and a router keeps nothing: two of one name do no harm,
+should the node come back. So Kubernetes is told to forget the old one. A builder writes: it is waited for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
+from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, Pod
+from lookupdb_operator.model import Observed, Pod, Ref, Trouble
 from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import routers
+from lookupdb_operator.plan import clock, cutover, generations, reasons
+from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Rollout, Status
+
+READY_WITHIN: Final = 15.0
+"""Seconds, after a routing table was confirmed, in which routers may become ready: two of their probes and more."""
+_FORCE_AGAIN_AFTER: Final = 300.0
+"""Seconds until one that is still there though it was deleted by force (a finalizer holds it) is tried again."""
+_MAX_SHARDS: Final = 10
+"""Named in one message."""
 
 
 def with_serving_status(status: Status, observed: Observed) -> Status:
@@ -17,8 +34,8 @@ def with_serving_status(status: Status, observed: Observed) -> Status:
     rollout = None if table is None else status.rollout_called(table.rollout)
     if table is None or rollout is None:
         return replace(status, shards="", replicas=0, selector="")
-    shards = shard_count(status, rollout)
-    served = shards - len(lacking(status, rollout, 1, observed))
+    shards = generations.count_shards(status, rollout)
+    served = shards - len(count_lacking_servers(status, rollout, 1, observed))
     # Of one shard: an autoscaler of the scale subresource divides what these pods use by ``replicas``.
     chosen = names.selector(dataset.name, dataset.uid, SHARDS, rollout.rollout, shard=0)
     return replace(
@@ -29,12 +46,7 @@ def with_serving_status(status: Status, observed: Observed) -> Status:
     )
 
 
-def answers(status: Status) -> bool:
-    """Whether any routing table was ever in effect everywhere: from then on something serves."""
-    return bool(status.generation)
-
-
-def in_effect(status: Status) -> tuple[Rollout, ...]:
+def rollouts_in_effect(status: Status) -> tuple[Rollout, ...]:
     """The rollouts that routers may answer from now: one, but while a routing table is being taken up."""
     table = status.table
     if table is None:
@@ -44,24 +56,13 @@ def in_effect(status: Status) -> tuple[Rollout, ...]:
     return tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas)
 
 
-def lacking(status: Status, rollout: Rollout, servers: int, observed: Observed) -> dict[int, int]:
+def count_lacking_servers(status: Status, rollout: Rollout, servers: int, observed: Observed) -> dict[int, int]:
     """Shard → ready servers, of shards of ``rollout`` with fewer than ``servers`` among those that tables name."""
-    ready = dict.fromkeys(range(shard_count(status, rollout)), 0)
+    ready = dict.fromkeys(range(generations.count_shards(status, rollout)), 0)
     for pod in observed.pods:
         if _serves(pod, rollout) and pod.shard in ready:
             ready[pod.shard] += 1
     return {shard: count for shard, count in ready.items() if count < servers}
-
-
-def shard_count(status: Status, rollout: Rollout) -> int:
-    """How many shards ``rollout`` has."""
-    generation = status.generation_called(rollout.generation)
-    return 0 if generation is None else generation.shards
-
-
-def ready_routers(observed: Observed) -> int:
-    """How many routers take requests."""
-    return sum(pod.ready for pod in routers.living(observed))
 
 
 def _serves(pod: Pod, rollout: Rollout) -> bool:
@@ -69,3 +70,129 @@ def _serves(pod: Pod, rollout: Rollout) -> bool:
         return False
     ordinal = pod.name.rpartition("-")[2]
     return ordinal.isdigit() and int(ordinal) < rollout.referenced_replicas
+
+
+def count_ready_routers(observed: Observed) -> int:
+    """How many routers take requests."""
+    return sum(pod.ready for pod in cutover.living_routers(observed))
+
+
+def judge_ready(status: Status, observed: Observed) -> Verdict:
+    """Whether lookups are answered: of every shard, by something that a router in effect references."""
+    if is_status_lost(status):
+        return _judge_lost(status, observed)
+    if not cutover.has_served(status):
+        return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
+    for rollout in rollouts_in_effect(status):
+        lacking = count_lacking_servers(status, rollout, 1, observed)
+        if lacking:
+            return _judge_lacking(rollout, lacking, observed)
+    if not count_ready_routers(observed):
+        return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests find nobody to answer them.")
+    return Verdict(
+        "True", reasons.SERVING, f"{status.generation} serves {status.records} records at {status.endpoint}."
+    )
+
+
+def is_status_lost(status: Status) -> bool:
+    """Whether something serves, and status does not know what."""
+    return status.table is None and any(rollout.referenced_replicas for rollout in status.rollouts)
+
+
+def _judge_lost(status: Status, observed: Observed) -> Verdict:
+    kept = ", ".join(
+        names.rollout(observed.dataset.name, rollout.rollout)
+        for rollout in status.rollouts
+        if rollout.referenced_replicas
+    )
+    return Verdict(
+        "Unknown",
+        reasons.STATUS_LOST,
+        f"The status was lost or set back: what routers answer from is not known. {kept} stays until a new"
+        " generation serves.",
+    )
+
+
+def _judge_lacking(rollout: Rollout, lacking: dict[int, int], observed: Observed) -> Verdict:
+    shards = ", ".join(str(shard) for shard in list(lacking)[:_MAX_SHARDS])
+    shards = f"shard {shards}" if len(lacking) == 1 else f"shards {shards}"
+    more = ", …" if len(lacking) > _MAX_SHARDS else ""
+    where = names.rollout(observed.dataset.name, rollout.rollout)
+    return Verdict(
+        "False",
+        reasons.SHARDS_UNAVAILABLE,
+        f"No server of {where} is ready for {shards}{more}: lookups of keys there are answered 503.",
+    )
+
+
+def diagnose_serving(status: Status, situation: Situation) -> Iterator[Trouble]:
+    """Servers and routers that should be ready and are not."""
+    observed = situation.observed
+    yield from (other.trouble for other in observed.others if other.trouble is not None and not other.deleting)
+    for rollout in rollouts_in_effect(status):
+        lacking = count_lacking_servers(status, rollout, rollout.referenced_replicas, observed)
+        if lacking:
+            yield _diagnose_lacking(rollout, lacking, observed)
+    if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
+        yield _with_pod_trouble(reasons.NO_ROUTER_READY, "No router is ready", cutover.living_routers(observed))
+        return
+    for pod in cutover.living_routers(observed):
+        if pod.trouble is not None and not pod.ready:
+            yield Trouble(pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
+            return
+
+
+def _diagnose_lacking(rollout: Rollout, lacking: dict[int, int], observed: Observed) -> Trouble:
+    shard, ready = next(iter(lacking.items()))
+    shard_set = names.shard_set(observed.dataset.name, rollout.rollout, shard)
+    more = f", {len(lacking) - 1} other shards lack some too" if len(lacking) > 1 else ""
+    pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
+    what = f"{shard_set} has {ready} of {rollout.referenced_replicas} servers ready{more}"
+    return _with_pod_trouble(reasons.SHARDS_UNAVAILABLE, what, pods)
+
+
+def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
+    """``what``, and what the first of ``pods`` that is in trouble says."""
+    for pod in pods:
+        if pod.trouble is not None:
+            return Trouble(pod.trouble.reason, f"{what}; {pod.name}: {pod.trouble.message}")
+    return Trouble(reason, what)
+
+
+def _is_settling(status: Status, situation: Situation) -> bool:
+    is_troubled = any(pod.trouble is not None for pod in cutover.living_routers(situation.observed))
+    return not is_troubled and remaining_settling(status, situation.now) > 0
+
+
+def remaining_settling(status: Status, now: datetime) -> float:
+    """Seconds in which routers need not be ready yet: they have just got a table, and their probes notice late."""
+    table = status.table
+    if table is None or not table.confirmed_at:
+        return 0.0
+    return clock.seconds_until(table.confirmed_at, READY_WITHIN, now)
+
+
+def next_settled_in(status: Status, situation: Situation) -> float | None:
+    """Seconds until routers should be ready; None when some are."""
+    if count_ready_routers(situation.observed):
+        return None
+    return remaining_settling(status, situation.now) or None
+
+
+def find_lost_pods(observed: Observed, now: datetime) -> tuple[Ref, ...]:
+    """The pods that are to be deleted by force."""
+    return tuple(
+        Ref("Pod", pod.name, pod.uid, by_force=True)
+        for pod in _list_serving_pods(observed)
+        if pod.lost_at is not None and pod.lost_at <= now
+    )
+
+
+def next_lost_pod_in(observed: Observed, now: datetime) -> float | None:
+    """Seconds until the next pod counts as lost, should it still be there; None for never."""
+    waits = ((pod.lost_at - now).total_seconds() for pod in _list_serving_pods(observed) if pod.lost_at is not None)
+    return min((wait if wait > 0 else _FORCE_AGAIN_AFTER for wait in waits), default=None)
+
+
+def _list_serving_pods(observed: Observed) -> Iterator[Pod]:
+    return (pod for pod in observed.pods if pod.component in (names.SHARDS, names.ROUTER))

@@ -1,20 +1,57 @@
-"""What all decisions look at: what is observed, what is asked for, and what time it is. Nothing is decided here."""
+"""What all decisions look at: what is observed, what is asked for, what time it is; and what is rendered of a spec
+once, not at each pass: there may be a thousand shards, and most passes find that nothing has changed. Nothing is
+decided here.
+
+What was rendered is kept with the dataset that it was rendered from (``ObservedDataset.renderings``): it goes when the
+dataset goes or its spec changes, and what is kept of one dataset does not depend on how many there are.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import operator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar, cast
 
 from lookupdb.spec import DatasetSpec
+from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Dataset, Observed
-from lookupdb_operator.plan import rendering
-from lookupdb_operator.plan.rendering import Ingredients
-from lookupdb_operator.status import Generation
+from lookupdb_operator.model import Dataset, Manifest, Observed
+from lookupdb_operator.status import Generation, Rollout
 
+T = TypeVar("T")
+Stamp = tuple[str, str, str]
+"""Kind, name and digest."""
 _REFRESH_AT_MOST: Final = 256
+_KEPT_OF_A_DATASET: Final = 64
+"""More than its rollouts and generations at any time; beyond, it begins anew."""
+_INGREDIENTS: Final = "ingredients"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is decided about."""
+
+    observed: Observed
+    config: Config
+    now: datetime
+    desired: Desired
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset as observed."""
+        return self.observed.dataset
+
+    @property
+    def ingredients(self) -> Ingredients:
+        """What everything is rendered from."""
+        return Ingredients(self.observed.dataset, self.config)
+
+    def template_of(self, generation: Generation) -> str:
+        """Digest of what a rollout of ``generation`` would be made from now."""
+        return template_digest(self.ingredients, generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +82,9 @@ class Desired:
         """What ``dataset``, whose usable spec is ``spec``, asks for."""
         deadline = spec.router.deadline_milliseconds / 1000
         return cls(
-            content_hash=rendering.content_hash(Ingredients(dataset, config)),
-            refresh=_bounded(dataset.refresh),
-            build_digest=rendering.build_digest(Ingredients(dataset, config)),
+            content_hash=content_hash(Ingredients(dataset, config)),
+            refresh=_shorten_refresh(dataset.refresh),
+            build_digest=build_digest(Ingredients(dataset, config)),
             shards=spec.shards,
             replicas=spec.replicas,
             workers=spec.serving_workers,
@@ -60,30 +97,97 @@ class Desired:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What is decided about."""
-
-    observed: Observed
-    config: Config
-    now: datetime
-    desired: Desired
-
-    @property
-    def dataset(self) -> Dataset:
-        """The dataset as observed."""
-        return self.observed.dataset
-
-    @property
-    def ingredients(self) -> Ingredients:
-        """What everything is rendered from."""
-        return Ingredients(self.observed.dataset, self.config)
-
-    def template_of(self, generation: Generation) -> str:
-        """Digest of what a rollout of ``generation`` would be made from now."""
-        return rendering.template_digest(self.ingredients, generation)
-
-
-def _bounded(refresh: str) -> str:
+def _shorten_refresh(refresh: str) -> str:
     """An annotation may be 256 KiB long; in status it has less room."""
     return refresh if len(refresh) <= _REFRESH_AT_MOST else hashlib.sha256(refresh.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredients:
+    """What everything is rendered from."""
+
+    dataset: Dataset
+    config: Config
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """All that is rendered from, and nothing else of the dataset: its status changes all the time."""
+        dataset = self.dataset
+        return dataset.spec, dataset.parsed, self.config, (dataset.namespace, dataset.name, dataset.uid)
+
+
+def content_hash(ingredients: Ingredients) -> str:
+    """``DatasetSpec.content_hash()``."""
+    parsed = ingredients.dataset.parsed
+    assert parsed is not None, "of a spec that cannot be used, nothing is made"
+    return _render_once(ingredients, "content hash", parsed.content_hash)
+
+
+def build_digest(ingredients: Ingredients) -> str:
+    """``manifests.build_digest``."""
+    dataset, config = ingredients.dataset, ingredients.config
+    return _render_once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config))
+
+
+def template_digest(ingredients: Ingredients, generation: Generation) -> str:
+    """``manifests.template_digest``."""
+    dataset, config = ingredients.dataset, ingredients.config
+    render = lambda: manifests.template_digest(dataset, generation, config)  # noqa: E731
+    return _render_once(ingredients, ("template digest", generation), render)
+
+
+def render_permanent_objects(ingredients: Ingredients) -> tuple[Manifest, ...]:
+    """What exists from the first pass on: network policies and routers. Not to be changed."""
+    dataset, config = ingredients.dataset, ingredients.config
+    return _render_once(
+        ingredients,
+        "always",
+        lambda: (*manifests.render_network_policies(dataset, config), *manifests.render_routers(dataset, config)),
+    )
+
+
+def shard_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation, replicas: int) -> frozenset[Stamp]:
+    """What ``manifests.render_shards`` would render, without keeping it."""
+    dataset, config = ingredients.dataset, ingredients.config
+
+    def render() -> frozenset[Stamp]:
+        return frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config))
+
+    # Of a rollout, shards are made from its name and its generation's alone.
+    return _render_once(ingredients, ("shards", rollout.rollout, rollout.generation, generation, replicas), render)
+
+
+def service_and_budget_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation) -> frozenset[Stamp]:
+    """What ``manifests.render_service_and_budgets`` would render, without keeping it."""
+
+    def render() -> frozenset[Stamp]:
+        return _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation))
+
+    return _render_once(ingredients, ("services", rollout.rollout, rollout.generation, generation.shards), render)
+
+
+def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
+    return frozenset(
+        (manifest["kind"], manifest["metadata"]["name"], manifests.read_digest(manifest)) for manifest in rendered
+    )
+
+
+def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
+    """What ``render`` returned for ``name`` when it was first asked for, from the same ingredients."""
+    kept: dict[Any, Any] = ingredients.dataset.renderings
+    if not _is_same(ingredients.parts, kept.get(_INGREDIENTS)) or len(kept) > _KEPT_OF_A_DATASET:
+        kept.clear()
+        kept[_INGREDIENTS] = ingredients.parts
+    if name not in kept:
+        kept[name] = render()
+    return cast(T, kept[name])
+
+
+def _is_same(parts: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
+    """Whether both are the very same: a spec never changes once it is parsed, and comparing the contents of two would
+    take longer than rendering."""
+    if before is None:
+        return False
+    *made_from, identity = parts
+    *made_from_before, identity_before = before
+    return identity == identity_before and all(map(operator.is_, made_from, made_from_before))

@@ -14,10 +14,8 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Dataset, Observed, Plan, Unattended
-from lookupdb_operator.plan import conditions, failures, lost_nodes, predecessors, reasons
-from lookupdb_operator.plan.conditions import degraded, ready
-from lookupdb_operator.plan.conditions.verdict import Verdict, sentence
-from lookupdb_operator.plan.serving import with_serving_status
+from lookupdb_operator.plan import conditions, reasons, serving
+from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Status
 
 _MAX_PROBLEM_CHARACTERS: Final = 300
@@ -52,7 +50,7 @@ def diagnose_unattended(dataset: Dataset, config: Config) -> Unattended | None:
     if dataset.status_problem:
         return Unattended(
             reasons.STATUS_UNREADABLE,
-            f"Nothing is done: {failures.shortened(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; what serves goes"
+            f"Nothing is done: {reasons.shorten(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; what serves goes"
             " on serving. Install the operator's version that wrote it, or have the status made anew, and the data"
             f" built again: kubectl patch lds {where} --subresource=status --type=json"
             """ -p '[{"op": "remove", "path": "/status"}]'""",
@@ -62,8 +60,8 @@ def diagnose_unattended(dataset: Dataset, config: Config) -> Unattended | None:
 
 def plan_invalid(status: Status, observed: Observed, now: datetime) -> Plan:
     """A spec that cannot be used, though the API server let it in: everything stays, and conditions say why."""
-    problem = sentence(reasons.INVALID_SPEC, observed.dataset.problem or "The spec cannot be used")
-    verdict = ready.judge_ready(status, observed)
+    problem = reasons.write_sentence(reasons.INVALID_SPEC, observed.dataset.problem or "The spec cannot be used")
+    verdict = serving.judge_ready(status, observed)
     keeps = f" {status.generation} keeps serving." if verdict.status == "True" else ""
     broken = Verdict("False", reasons.INVALID_SPEC, problem)
     judged = {
@@ -72,11 +70,11 @@ def plan_invalid(status: Status, observed: Observed, now: datetime) -> Plan:
         ROLLED_OUT: broken,
         DEGRADED: Verdict("True", reasons.INVALID_SPEC, problem + keeps),
     }
-    status = with_serving_status(status, observed)
+    status = serving.with_serving_status(status, observed)
     return Plan(
         status=conditions.date_conditions(status, judged, observed.dataset, now),
-        delete=lost_nodes.find_lost_pods(observed, now),
-        again=lost_nodes.next_lost_in(observed, now),
+        delete=serving.find_lost_pods(observed, now),
+        again=serving.next_lost_pod_in(observed, now),
     )
 
 
@@ -88,13 +86,13 @@ def waits_for_predecessor(status: Status, observed: Observed) -> bool:
 
 def plan_waiting(status: Status, observed: Observed, now: datetime) -> Plan:
     """Nothing but conditions, which say what of the predecessor is left."""
-    trouble = predecessors.orphaned(observed)
+    trouble = conditions.diagnose_orphans(observed)
     if trouble is not None:
         waits = Verdict("False", trouble.reason, trouble.message)
         judged_degraded = Verdict("True", trouble.reason, trouble.message)
     else:
-        waits = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, predecessors.collected(observed))
-        judged_degraded = degraded.judge_degraded(status, (), serves=False)
+        waits = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, conditions.describe_collection(observed))
+        judged_degraded = conditions.judge_degraded(status, (), serves=False)
     judged = {READY: waits, BUILT: waits, ROLLED_OUT: waits, DEGRADED: judged_degraded}
     status = replace(status, build_ticket=None, rollout_ticket=None)  # it could not use a turn
     return Plan(status=conditions.date_conditions(status, judged, observed.dataset, now))

@@ -1,26 +1,32 @@
-"""When the Secret with the store's address and credentials is written into the dataset's namespace.
+"""The Secret with the store's address and credentials: when it is written into the dataset's namespace; and what is
+said of a store that somebody waits for.
 
-It is never read there, so that the operator needs no right to read Secrets: what was written is remembered in status,
-and written again when somebody seems to lack it.
+The Secret is never read there, so that the operator needs no right to read Secrets: what was written is remembered in
+status, and written again when somebody seems to lack it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
-from lookupdb_operator import names
+from lookupdb_operator import manifests, names
+from lookupdb_operator.model import Manifest, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import Status
 
-AGAIN_AFTER: Final = 30.0
+WRITE_AGAIN_AFTER: Final = 30.0
 """Seconds between two writes on account of pods in trouble."""
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 
-def may_help(reason: str, status: Status, situation: Situation) -> bool:
-    """Whether what failed for ``reason`` may succeed with what the store's Secret is about to become."""
-    return reason in reasons.ABOUT_THE_STORE and _is_new(status, situation)
+def render_due_secret(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+    """The Secret, if it is to be written now."""
+    if not is_due(status, situation):
+        return ()
+    return (manifests.render_store_secret(situation.dataset, situation.observed.store),)
 
 
 def is_due(status: Status, situation: Situation) -> bool:
@@ -30,7 +36,7 @@ def is_due(status: Status, situation: Situation) -> bool:
         return False
     if not status.store_written_at or _is_new(status, situation) or _begins(situation.dataset.status, status):
         return True
-    return _is_missed(situation) and _wait(status, situation) == 0
+    return _is_missed(situation) and _remaining_wait(status, situation) == 0
 
 
 def note_secret(status: Status, situation: Situation) -> Status:
@@ -39,11 +45,16 @@ def note_secret(status: Status, situation: Situation) -> Status:
     return replace(status, store_digest=digest, store_written_at=clock.written(situation.now))
 
 
-def again_in(status: Status, situation: Situation) -> float | None:
+def next_write_in(status: Status, situation: Situation) -> float | None:
     """Seconds until the Secret is written again, if nothing changes; None for never."""
     if situation.observed.store.problem is not None or not _is_missed(situation):
         return None
-    return _wait(status, situation)
+    return _remaining_wait(status, situation)
+
+
+def may_help(reason: str, status: Status, situation: Situation) -> bool:
+    """Whether what failed for ``reason`` may succeed with what the store's Secret is about to become."""
+    return reason in reasons.ABOUT_THE_STORE and _is_new(status, situation)
 
 
 def _is_new(status: Status, situation: Situation) -> bool:
@@ -64,7 +75,24 @@ def _is_missed(situation: Situation) -> bool:
     return any(trouble is not None and trouble.reason in reasons.ABOUT_THE_STORE for trouble in troubles)
 
 
-def _wait(status: Status, situation: Situation) -> float:
+def _remaining_wait(status: Status, situation: Situation) -> float:
     if not status.store_written_at:
         return 0.0
-    return clock.seconds_until(status.store_written_at, AGAIN_AFTER, situation.now)
+    return clock.seconds_until(status.store_written_at, WRITE_AGAIN_AFTER, situation.now)
+
+
+def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
+    """``trouble``, and of which store it is when it is a store's and does not say so."""
+    url = situation.config.store
+    if trouble is None or trouble.reason not in reasons.ABOUT_THE_STORE - {reasons.SECRET_MISSING}:
+        return trouble
+    host = _find_host(situation)
+    named = [part for part in (url, host and f"at {host}") if part and part.removeprefix("at ") not in trouble.message]
+    return Trouble(trouble.reason, f"{trouble.message}; the store is {' '.join(named)}") if named else trouble
+
+
+def _find_host(situation: Situation) -> str:
+    """Host and port of the endpoint, without what a URL may hold of a secret: user, password, query."""
+    environment = situation.observed.store.environment
+    endpoint = next((environment[name] for name in _ENDPOINT_VARIABLES if environment.get(name)), "")
+    return urlsplit(endpoint).netloc.rpartition("@")[2]

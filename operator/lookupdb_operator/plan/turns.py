@@ -1,35 +1,21 @@
-"""Whose turn it is to build, and to roll out. A change of all datasets at once, as an upgrade of the chart is, would
-otherwise begin everywhere, and leave each candidate half placed in a cluster that has room for some of them.
+"""The turn of one dataset to build or to roll out: the ticket with which it waits, the stall for which it gives its
+turn up, when it comes again, and what is said of it. ``turn_queues``, which knows all datasets, decides whose turn it
+is.
 
 A dataset has its turn while its status holds a build, or a rollout that no routing table references. It waits while its
-status holds a ticket. So all of this is read from statuses, after a restart too, and nothing here is the only memory of
-anything. Datasets that serve nothing yet come first, then whoever has waited longest.
-
-A turn that does not get on (``Stall``) is given up when others wait for it, by one dataset at a time, the one that got
-its turn last: what it leaves room for may be the others that stand half placed. While somebody lacks room no further
-turn is granted. Its own next turn comes behind those that wait, later each time. Who gave a turn up, or whose build
-failed, has no precedence any more: many that are broken, and serve nothing yet, would take every turn.
-
-Looking at one dataset costs a search among those that wait, never a pass over all.
+status holds a ticket.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from lookupdb_operator.model import Turn, Turns
+from lookupdb_operator.model import Trouble, Turn
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.status import Build, Rollout, Stall, Status, Ticket
+from lookupdb_operator.status import Rollout, Stall, Status, Ticket
 
-Key = tuple[str, str]
-"""Namespace and name of a dataset."""
-
-DEFAULT_LIMIT: Final = 4
-"""Builds, and rollouts, at a time."""
 PATIENCE: Final = 180.0
 """Seconds in which what has its turn may not get on: a cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
@@ -39,8 +25,43 @@ YIELD_EVERY: Final = 30.0
 """Seconds between two that give up: pods are placed meanwhile where the first one's were."""
 FIRST_BACKOFF: Final = 60.0
 LONGEST_BACKOFF: Final = 1800.0
-POSTPONED: Final = 60.0
-"""Seconds in which a dataset whose turn came, and which could not be written, does not keep it from others."""
+_MAX_MESSAGE_CHARACTERS: Final = 1000
+_EXACT_PLACES: Final = 10
+_COARSE_PLACES: Final = (500, 200, 100, 50, 20, 10)
+"""With many before it, a dataset's place changes with each that ends: it is told coarsely, so that a queue of a
+thousand does not write a thousand statuses each time."""
+
+
+def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
+    """Whether the turn is here, and was not given up in this very pass."""
+    return turn.is_granted and (ticket is None or ticket.since <= clock.written(now))
+
+
+def wait_for_turn(ticket: Ticket | None, digest: str, now: datetime) -> Ticket:
+    """The ticket of who waits to begin with ``digest``. Who waits already keeps its place; who gave up a turn with
+    something else does not back off."""
+    if ticket is None or (ticket.given_up and ticket.digest != digest):
+        return Ticket(since=clock.written(now))
+    return ticket if ticket.since else replace(ticket, since=clock.written(now))
+
+
+def take_turn(ticket: Ticket | None) -> Ticket | None:
+    """The ticket of who has its turn: what remembers how often it gave one up."""
+    return replace(ticket, since="") if ticket is not None and ticket.given_up else None
+
+
+def give_turn_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: datetime) -> Ticket:
+    """The ticket of who gives up its turn with ``digest``, on account of ``trouble``. A store that does not answer
+    makes nobody wait longer each time: all would wait once it answers again."""
+    before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
+    count = max(1, before) if trouble.reason in reasons.OF_EVERYBODY else before + 1
+    return Ticket(
+        since=clock.later(now, backoff(count)),
+        given_up=count,
+        reason=trouble.reason,
+        message=reasons.shorten(trouble.message, _MAX_MESSAGE_CHARACTERS),
+        digest=digest,
+    )
 
 
 def backoff(given_up: int) -> float:
@@ -48,192 +69,66 @@ def backoff(given_up: int) -> float:
     return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(given_up - 1, 16)))
 
 
+def note_stall(stall: Stall | None, trouble: Trouble | None, now: datetime) -> Stall | None:
+    """What keeps somebody who has a turn from getting on."""
+    if trouble is None:
+        return None
+    return Stall(trouble.reason, stall.since if stall is not None else clock.written(now))
+
+
 def patience(stall: Stall) -> float:
     """Seconds after which a turn with ``stall`` may have to be given up."""
     return STORE_PATIENCE if stall.reason in reasons.OF_EVERYBODY else PATIENCE
 
 
-def candidate(status: Status) -> Rollout | None:
+def is_long_stall(stall: Stall, now: datetime) -> bool:
+    """Whether a turn with ``stall`` may have to be given up."""
+    return clock.seconds_until(stall.since, patience(stall), now) == 0
+
+
+def find_candidate(status: Status) -> Rollout | None:
     """The rollout that has a turn: its servers start, and no routing table references it."""
     return next((rollout for rollout in reversed(status.rollouts) if not rollout.referenced_replicas), None)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Waiting:
-    """Who waits, in the order in which their turn comes."""
-
-    since: str
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """Who has a turn."""
-
-    since: str
-    stall: Stall | None
+def next_turn_in(status: Status, now: datetime) -> float | None:
+    """Whose turn has come is looked at without this; but a back-off ends, and a turn may have to be given up."""
+    ends = (ticket.since for ticket in (status.build_ticket, status.rollout_ticket) if ticket and ticket.given_up)
+    waits = [clock.seconds_until(since, 0, now) for since in ends if since]
+    holders = (status.build, find_candidate(status))
+    stalls = [holder.stall for holder in holders if holder is not None and holder.stall is not None]
+    waits += [clock.seconds_until(stall.since, patience(stall), now) or YIELD_EVERY for stall in stalls]
+    return min((wait for wait in waits if wait > 0), default=None)
 
 
-class _Queue:
-    """Turns of one kind."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._turns: dict[Key, _Turn] = {}
-        self._waiting: dict[bool, list[_Waiting]] = {True: [], False: []}
-        """Sorted: those of datasets that serve nothing, and the others."""
-        self._places: dict[Key, tuple[bool, _Waiting]] = {}
-        self._postponed: dict[Key, str] = {}
-        self._yielded_at = ""
-
-    def put(
-        self, key: Key, held: Build | Rollout | None, ticket: Ticket | None, is_urgent: bool, now: datetime
-    ) -> None:
-        """Note what the status of ``key`` says."""
-        had = self._turns.pop(key, None)
-        self._leave(key)
-        self._clamp_moments(key, now)
-        if held is not None:
-            self._turns[key] = _Turn(held.started_at, held.stall)
-            self._postponed.pop(key, None)
-        elif ticket is not None and ticket.since:
-            self._enter(key, ticket.since, is_urgent)
-            if had is not None and ticket.given_up:
-                self._yielded_at = clock.written(now)
-
-    def remove(self, key: Key) -> None:
-        """Forget ``key``."""
-        self._turns.pop(key, None)
-        self._postponed.pop(key, None)
-        self._leave(key)
-
-    def postpone(self, key: Key, until: str) -> None:
-        """Let others come before ``key`` until then; should it have a turn, that counts for nothing meanwhile."""
-        place = self._places.get(key)
-        if key in self._turns:
-            self._postponed[key] = until
-        elif place is not None:
-            self._postponed[key] = until
-            self._leave(key)
-            self._enter(key, place[1].since, place[0])
-
-    def turn_of(self, key: Key, is_urgent: bool, now: datetime) -> Turn:
-        """Whether it is the turn of ``key``; one that is not known yet comes last."""
-        turn = self._turns.get(key)
-        if turn is not None:
-            return Turn(must_yield=self._must_yield(key, turn, now))
-        ahead, moment = self._ahead(key, is_urgent, now), clock.written(now)
-        place = self._places.get(key)
-        is_backing_off = place is not None and place[1].since > moment
-        return Turn(not is_backing_off and ahead < self._free(now), ahead)
-
-    def granted(self, now: datetime) -> Iterator[Key]:
-        """Those that wait and whose turn it is."""
-        free = self._free(now)
-        for is_urgent in (True, False):
-            ready = min(free, self._eligible(is_urgent, now))
-            yield from (waiting.key for waiting in self._waiting[is_urgent][:ready])
-            free -= ready
-
-    def _free(self, now: datetime) -> int:
-        turns = self._usable_turns(now)
-        lacks_room = any(
-            turn.stall is not None and turn.stall.reason in reasons.OF_ROOM and is_long(turn.stall, now)
-            for turn in turns.values()
-        )
-        return 0 if lacks_room else max(0, self._limit - len(turns))
-
-    def _usable_turns(self, now: datetime) -> dict[Key, _Turn]:
-        """Without those of datasets that could not be written lately: they can neither end their turn nor give it
-        up."""
-        moment = clock.written(now)
-        return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
-
-    def _ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
-        place = self._places.get(key)
-        eligible = self._eligible(is_urgent, now)
-        before = eligible if place is None else min(eligible, bisect.bisect_left(self._waiting[place[0]], place[1]))
-        return before if is_urgent else before + self._eligible(True, now)
-
-    def _eligible(self, is_urgent: bool, now: datetime) -> int:
-        """How many of them do not back off."""
-        return bisect.bisect_right(self._waiting[is_urgent], clock.written(now), key=lambda waiting: waiting.since)
-
-    def _must_yield(self, key: Key, turn: _Turn, now: datetime) -> bool:
-        if turn.stall is None or not is_long(turn.stall, now):
-            return False
-        if self._yielded_at and clock.seconds_until(self._yielded_at, YIELD_EVERY, now) > 0:
-            return False
-        turns = self._usable_turns(now) | {key: turn}
-        stalled = [(other.since, at) for at, other in turns.items() if other.stall and is_long(other.stall, now)]
-        is_wanted = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
-        return (turn.since, key) == max(stalled) and (is_wanted or len(stalled) > 1)
-
-    def _clamp_moments(self, key: Key, now: datetime) -> None:
-        """The clock was set back, perhaps: nothing waits until it is where it was."""
-        self._yielded_at = clock.at_most_now(self._yielded_at, now)
-        if key in self._postponed:
-            self._postponed[key] = clock.at_most(self._postponed[key], now + timedelta(seconds=POSTPONED))
-
-    def _enter(self, key: Key, since: str, is_urgent: bool) -> None:
-        waiting = _Waiting(max(since, self._postponed.get(key, "")), key)
-        bisect.insort(self._waiting[is_urgent], waiting)
-        self._places[key] = is_urgent, waiting
-
-    def _leave(self, key: Key) -> None:
-        place = self._places.pop(key, None)
-        if place is not None:
-            waiting = self._waiting[place[0]]
-            del waiting[bisect.bisect_left(waiting, place[1])]
+def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
+    """``ticket`` without a moment that lies further ahead than it can: the clock was set back."""
+    if ticket is None or not ticket.since:
+        return ticket
+    ahead = backoff(ticket.given_up) if ticket.given_up else 0.0
+    return replace(ticket, since=clock.at_most(ticket.since, now + timedelta(seconds=ahead)))
 
 
-class TurnQueues:
-    """The turns of all datasets: told of each status as it is seen or about to be written."""
-
-    def __init__(self, *, builds: int, rollouts: int) -> None:
-        self._builds = _Queue(builds)
-        self._rollouts = _Queue(rollouts)
-
-    def note(self, key: Key, status: Status, now: datetime) -> None:
-        """Note what the status of ``key`` holds and waits for."""
-        self._builds.put(key, status.build, status.build_ticket, _must_build_soon(status), now)
-        self._rollouts.put(key, candidate(status), status.rollout_ticket, _must_roll_out_soon(status), now)
-
-    def forget(self, key: Key) -> None:
-        """``key`` is gone, or not ours to act on."""
-        self._builds.remove(key)
-        self._rollouts.remove(key)
-
-    def postpone(self, key: Key, now: datetime) -> None:
-        """Let others come before ``key`` for a while: nothing could be written of it."""
-        until = clock.later(now, POSTPONED)
-        self._builds.postpone(key, until)
-        self._rollouts.postpone(key, until)
-
-    def turns_of(self, key: Key, status: Status, now: datetime) -> Turns:
-        """What ``key``, whose status is noted, may do now."""
-        return Turns(
-            build=self._builds.turn_of(key, _must_build_soon(status), now),
-            rollout=self._rollouts.turn_of(key, _must_roll_out_soon(status), now),
-        )
-
-    def granted(self, now: datetime) -> frozenset[Key]:
-        """Those that wait for a turn that is theirs by now: to be looked at."""
-        return frozenset((*self._builds.granted(now), *self._rollouts.granted(now)))
+def is_waiting(ticket: Ticket | None) -> bool:
+    """Whether ``ticket`` waits for a turn, or for the end of its back-off."""
+    return ticket is not None and bool(ticket.since)
 
 
-def _must_build_soon(status: Status) -> bool:
-    return not status.generation and status.failure is None and not _gave_up(status.build_ticket)
+def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
+    """The end of a sentence: what waits for its turn, since when, behind how many."""
+    assert ticket is not None, "who waits has a ticket"
+    when = f"not before {ticket.since}" if ticket.given_up else f"since {ticket.since}"
+    return f" waits for its turn {when}, {_describe_ahead(turn.ahead)} before it."
 
 
-def _must_roll_out_soon(status: Status) -> bool:
-    return not status.generation and not _gave_up(status.rollout_ticket)
+def _describe_ahead(ahead: int) -> str:
+    if ahead <= _EXACT_PLACES:
+        return str(ahead)
+    return f"more than {next(step for step in _COARSE_PLACES if ahead > step)}"
 
 
-def _gave_up(ticket: Ticket | None) -> bool:
-    return ticket is not None and ticket.given_up > 0
-
-
-def is_long(stall: Stall, now: datetime) -> bool:
-    """Whether a turn with ``stall`` may have to be given up."""
-    return clock.seconds_until(stall.since, patience(stall), now) == 0
+def diagnose_ticket(ticket: Ticket | None) -> Trouble | None:
+    """Why a turn was given up, as long as the next one has not come."""
+    if ticket is None or not ticket.since or not ticket.given_up:
+        return None
+    return Trouble(ticket.reason, f"It gave its turn up to others, since it did not get on: {ticket.message}")

@@ -11,7 +11,7 @@ from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan, Trouble
 from lookupdb_operator.plan import plan, reasons, turns
-from lookupdb_operator.plan.turns import Key, TurnQueues
+from lookupdb_operator.plan.turn_queues import Key, TurnQueues
 from operator_support.plan_things import Process, Takes
 from operator_support.plan_world import Planner, World
 
@@ -66,7 +66,7 @@ class Fleet:
             world.step(seconds)
         self._schedule()
         self.most_builds = max(self.most_builds, sum(world.status.build is not None for world in self.worlds))
-        candidates = [turns.candidate(world.status) for world in self.worlds]
+        candidates = [turns.find_candidate(world.status) for world in self.worlds]
         self.most_candidates = max(self.most_candidates, sum(candidate is not None for candidate in candidates))
 
     def cut_off(self, worlds: list[World], trouble: Trouble) -> None:

@@ -11,7 +11,7 @@ from operator_support.plan_given import applied, broken, condition, deleted, say
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan.deadlines import SILENT_AGAIN_AFTER
+from lookupdb_operator.plan import objects
 
 
 def test_the_first_pass_claims_g1_and_makes_all_that_needs_no_generation() -> None:
@@ -398,7 +398,7 @@ def test_without_credentials_of_the_store_no_secret_is_written_and_a_condition_t
 def test_a_build_that_is_begun_is_looked_at_again_though_nothing_happens_to_its_job() -> None:
     planned = World().reconcile()
     assert "Job/airports-g1-build" in applied(planned)
-    assert planned.again == SILENT_AGAIN_AFTER
+    assert planned.again == objects.SILENT_AGAIN_AFTER
 
 
 def test_a_build_that_does_not_get_on_and_does_not_say_why_is_looked_at_again_soon() -> None:

@@ -1,0 +1,367 @@
+"""A build: whether one is begun, the claim of its number, how it ended, when it is tried again; what keeps it from
+getting on, and what Built says of it.
+
+A builder's own word counts, whatever Kubernetes says about its Job: what is published is published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final, Literal, cast
+
+from lookupdb.wording import format_count
+from lookupdb_operator import names
+from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
+from lookupdb_operator.names import BUILDER
+from lookupdb_operator.plan import clock, generations, reasons, rollouts, store, turns
+from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.status import Build, Failure, Generation, Status
+
+FIRST_RETRY_DELAY: Final = 30.0
+"""Seconds. A source that is being uploaded is there the next time."""
+LONGEST_RETRY_DELAY: Final = 1800.0
+"""Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
+MAX_MESSAGE_CHARACTERS: Final = 4000
+"""Characters: a little less than the CRD allows."""
+_NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
+
+
+def decide_build(status: Status, situation: Situation) -> Status:
+    """``status`` with the build that should be under way now: the one that is, another one, or none."""
+    has_ended = status.build is None and situation.dataset.status.build is not None
+    status = _without_unneeded_build(status, situation)
+    if status.build is not None:
+        return _with_build_under_way(status, status.build, situation)
+    is_needed_now = generations.is_build_needed(status, situation.desired) and not waits_for_rollout(status, situation)
+    if not is_needed_now or _must_wait_for_retry(status, situation):
+        return replace(status, build_ticket=None)
+    # A build that has ended has had its turn: others come before the next one.
+    if has_ended or not turns.may_take_turn(situation.observed.turns.build, status.build_ticket, situation.now):
+        waiting = turns.wait_for_turn(status.build_ticket, situation.desired.build_digest, situation.now)
+        return replace(status, build_ticket=waiting)
+    return _with_claimed_build(status, situation)
+
+
+def waits_for_rollout(status: Status, situation: Situation) -> bool:
+    """Whether a generation of the present spec is built already that has not had its turn: a candidate of the same
+    spec is finished before it. A third would only push it out of the store, unserved."""
+    waiting = generations.deployable_generation(status, situation.desired)
+    target = rollouts.target_rollout(status, situation)
+    return waiting is not None and target is not None and target.generation != waiting.generation
+
+
+def _without_unneeded_build(status: Status, situation: Situation) -> Status:
+    """``status`` without a build and a failure of what is not asked for any more.
+
+    A build that answers an older refresh goes on: were it begun anew with each, none might ever end. So does one with
+    an older deadline, gate, node selector or image, as long as it gets on: these hold from the next build on.
+    """
+    build, failure, desired = status.build, status.failure, situation.desired
+    if build is not None and not (
+        build.content == desired.content_hash
+        and generations.is_build_needed(status, desired)
+        and (build.digest == desired.build_digest or is_progressing(build, situation.observed))
+    ):
+        build = None
+    if failure is not None and not (is_of_desired(failure, desired) and generations.is_build_needed(status, desired)):
+        failure = None
+    return replace(status, build=build, failure=failure)
+
+
+def _with_build_under_way(status: Status, build: Build, situation: Situation) -> Status:
+    """``status`` with the build under way; without it when it gives its turn up."""
+    trouble = diagnose_stall(build, situation)
+    is_given_up = situation.observed.turns.build.must_yield or has_stuck_job(build, situation)
+    if trouble is None or not is_given_up:
+        return replace(status, build_ticket=turns.take_turn(status.build_ticket))
+    return replace(
+        status, build=None, build_ticket=turns.give_turn_up(status.build_ticket, trouble, build.digest, situation.now)
+    )
+
+
+def _must_wait_for_retry(status: Status, situation: Situation) -> bool:
+    failure = status.failure
+    if failure is None or store.may_help(failure.reason, status, situation):
+        return False
+    return remaining_backoff(failure.retry_at, situation.now) > 0
+
+
+def _with_claimed_build(status: Status, situation: Situation) -> Status:
+    number, desired = status.last_generation + 1, situation.desired
+    known = generations.newest_matching_generation(status, desired)
+    comparable = known is not None and generations.diagnose_damage(known, status, situation) is None
+    build = Build(
+        generation=names.generation_name(number),
+        content=desired.content_hash,
+        refresh=desired.refresh,
+        digest=desired.build_digest,
+        started_at=clock.written(situation.now),
+        unless_fingerprint=known.fingerprint if known is not None and comparable else "",
+        active=status.generation,
+    )
+    ticket = turns.take_turn(status.build_ticket)
+    return replace(status, build=build, build_ticket=ticket, last_generation=number)
+
+
+def record_outcome(status: Status, situation: Situation) -> Status:
+    """``status`` with the outcome of the build under way, if it has ended and is still of interest."""
+    build, desired = status.build, situation.desired
+    if build is None or build.content != desired.content_hash:
+        return status
+    job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
+    result = next((pod.result for pod in pods if pod.result is not None), None)
+    if result is not None and result.outcome in ("built", "adopted"):
+        return _without_build(generations.add_generation(status, _new_generation(build, result, situation)), build)
+    if result is not None and result.outcome == "unchanged":
+        return _without_build(_with_verified_generation(status, build, desired), build)
+    trouble = _diagnose_failure(job, pods, result)
+    if trouble is None:
+        return status
+    return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
+
+
+def _new_generation(build: Build, result: BuildResult, situation: Situation) -> Generation:
+    desired = situation.desired
+    return Generation(
+        generation=build.generation,
+        content=build.content,
+        fingerprint=result.fingerprint,
+        records=result.records,
+        bytes=result.file_bytes,
+        largest_shard_bytes=result.largest_shard_bytes,
+        shards=desired.shards,
+        normalize=desired.normalize,
+        value_format=cast(Literal["json", "raw"], desired.value_format),
+        built_at=result.built_at,
+        refresh=build.refresh,
+    )
+
+
+def _with_verified_generation(status: Status, build: Build, desired: Desired) -> Status:
+    """``status`` when the source is as it was for the generation that is there already."""
+    known = generations.newest_matching_generation(status, desired)
+    if known is None:
+        return status
+    verified = replace(known, refresh=build.refresh, verified_by=names.number_of(build.generation))
+    return generations.add_generation(status, verified)
+
+
+def _without_build(status: Status, build: Build) -> Status:
+    status = replace(status, build=None, failure=None)
+    if build.refresh in ("", status.refreshed):
+        return status
+    return replace(status, refreshed=build.refresh, refreshed_by=names.number_of(build.generation))
+
+
+def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
+    """Why the build failed; None while it may still come to something.
+
+    A builder that was interrupted does not know by whom: the deadline, an eviction. Kubernetes says, a little later.
+    Of a Job that has ended the pod may be seen to end later: two watches tell of them.
+    """
+    if result is not None and result.reason != reasons.INTERRUPTED:
+        return Trouble(_failure_reason(result), result.message or "The builder gave no message.")
+    if job is None or job.state == "Running" or job.deleting or any(_is_running(pod) for pod in pods):
+        return None
+    if job.state == "Succeeded":
+        return _NO_RESULT if pods else None
+    if job.failure is not None:
+        return job.failure
+    told = next((pod.trouble for pod in pods if pod.trouble is not None), None)
+    if told is not None:
+        return told
+    return _NO_RESULT if result is None else Trouble(reasons.INTERRUPTED, result.message)
+
+
+def _is_running(pod: Pod) -> bool:
+    return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
+
+
+def _failure_reason(result: BuildResult) -> str:
+    return result.reason if result.reason in reasons.OF_BUILDERS else reasons.BUILD_FAILED
+
+
+def next_failure(build: Build, trouble: Trouble, before: Failure | None, now: datetime) -> Failure:
+    """The failure that ``build`` ended with, after the failure ``before`` it."""
+    repeated = before is not None and attempt_key(before) == attempt_key(build)
+    count = before.count + 1 if before is not None and repeated else 1
+    return Failure(
+        reason=trouble.reason,
+        message=reasons.shorten(trouble.message, MAX_MESSAGE_CHARACTERS),
+        generation=build.generation,
+        content=build.content,
+        refresh=build.refresh,
+        count=count,
+        retry_at=clock.written(now + timedelta(seconds=retry_delay(count))),
+        digest=build.digest,
+    )
+
+
+def retry_delay(count: int) -> float:
+    """Seconds between the ``count``-th failure in a row and the next attempt."""
+    return float(min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(count - 1, 16)))
+
+
+def attempt_key(one: Build | Failure) -> tuple[str, str, str]:
+    """What an attempt answers and was made from: while this stays, a retry is a repetition."""
+    return one.content, one.refresh, one.digest
+
+
+def is_of_desired(failure: Failure, desired: Desired) -> bool:
+    """Whether what failed is what is asked for now. A corrected spec owes nothing to the broken one."""
+    return attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
+
+
+def remaining_backoff(retry_at: str, now: datetime) -> float:
+    """Seconds until the next attempt."""
+    return max(0.0, (clock.read(retry_at) - now).total_seconds())
+
+
+def next_attempt_in(status: Status, situation: Situation) -> float | None:
+    """Seconds until a build that failed is tried again; None when none is due."""
+    if status.build is not None or status.failure is None:
+        return None
+    return remaining_backoff(status.failure.retry_at, situation.now)
+
+
+def has_lost_result(build: Build, observed: Observed) -> bool:
+    """Whether its Job says that it succeeded, and nobody is left to say what it built: it runs again under its
+    number, and finds what it has published."""
+    job = find_job(observed, build)
+    return job is not None and job.state == "Succeeded" and not find_pods(observed, build)
+
+
+def is_progressing(build: Build, observed: Observed) -> bool:
+    """Whether its Job is there and nothing keeps it from coming to an end by itself."""
+    job, pods = find_job(observed, build), find_pods(observed, build)
+    if job is None or job.deleting or (job.state != "Running" and not pods):
+        return False
+    return diagnose_obstacle(build, observed) is None
+
+
+def diagnose_obstacle(build: Build, observed: Observed) -> Trouble | None:
+    """What keeps ``build``, which has not ended, from getting on."""
+    job = find_job(observed, build)
+    if job is not None and job.failure is not None:
+        return job.failure
+    if job is None:
+        name = names.build(observed.dataset.name, build.generation)
+        return next(reasons.list_refusals(observed, "Job", name), None)
+    return next((pod.trouble for pod in find_pods(observed, build) if pod.trouble is not None), None)
+
+
+def diagnose_stall(build: Build, situation: Situation) -> Trouble | None:
+    """What keeps ``build`` from getting on, if it is only that nothing runs for it: its Job is suspended, or is being
+    deleted and held by a finalizer."""
+    observed = situation.observed
+    trouble, job = diagnose_obstacle(build, observed), find_job(observed, build)
+    if trouble is not None or job is None or any(_is_running(pod) for pod in find_pods(observed, build)):
+        return trouble
+    if not job.deleting and job.state != "Running":
+        return None
+    if clock.seconds_until(build.started_at, turns.PATIENCE, situation.now) > 0:
+        return None
+    why = " and is being deleted, but something, a finalizer say, keeps it" if job.deleting else ""
+    return Trouble(reasons.INTERRUPTED, f"Job {job.ref.name} has no pod that runs{why}")
+
+
+def has_stuck_job(build: Build, situation: Situation) -> bool:
+    """Whether nothing will ever run for ``build`` again: its Job has been about to go for long, and cannot be made
+    anew meanwhile."""
+    job = find_job(situation.observed, build)
+    return (
+        job is not None and job.deleting and build.stall is not None and turns.is_long_stall(build.stall, situation.now)
+    )
+
+
+def note_stall(status: Status, situation: Situation) -> Status:
+    """``status`` with what keeps the build that has its turn from getting on."""
+    build = status.build
+    if build is None:
+        return status
+    stall = turns.note_stall(build.stall, diagnose_stall(build, situation), situation.now)
+    return replace(status, build=replace(build, stall=stall))
+
+
+def find_job(observed: Observed, build: Build) -> BuildJob | None:
+    """The Job of ``build``."""
+    return next((job for job in observed.jobs if job.generation == build.generation), None)
+
+
+def find_pods(observed: Observed, build: Build) -> tuple[Pod, ...]:
+    """The pods of ``build``: one, unless Kubernetes was in trouble."""
+    return tuple(pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
+
+
+def judge_built(status: Status, situation: Situation) -> Verdict:
+    """Whether the store holds what is asked for."""
+    under_way = status.build
+    trouble = diagnose_build(status, situation)
+    if trouble is not None:
+        text = reasons.write_sentence(trouble.reason, trouble.message)
+        return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
+    if turns.is_waiting(status.build_ticket):
+        message = f"The build{turns.describe_wait(status.build_ticket, situation.observed.turns.build)}"
+        return Verdict("False", reasons.WAITING_FOR_TURN, message)
+    if under_way is not None:
+        message = f"{under_way.generation} is being built since {under_way.started_at}."
+        return Verdict("False", reasons.BUILDING, message)
+    if waits_for_rollout(status, situation):
+        return _judge_waiting_for_rollout(status, situation)
+    generation = generations.deployable_generation(status, situation.desired)
+    if generation is None or generations.is_build_needed(status, situation.desired):
+        return Verdict("False", reasons.BUILDING, "A build is about to begin.")
+    damage = generations.diagnose_damage(generation, status, situation)
+    if damage is not None:
+        message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
+        return Verdict("False", damage.reason, reasons.write_sentence(damage.reason, message))
+    message = f"{generation.generation} holds {_describe_contents(generation)}."
+    return Verdict("True", reasons.GENERATION_BUILT, message)
+
+
+def _judge_waiting_for_rollout(status: Status, situation: Situation) -> Verdict:
+    """Of what is built, the newest waits for the rollout of what was built before it."""
+    generation, target = (
+        generations.deployable_generation(status, situation.desired),
+        rollouts.target_rollout(status, situation),
+    )
+    assert generation is not None
+    assert target is not None
+    message = (
+        f"{generation.generation} holds {_describe_contents(generation)}; it is rolled out"
+        f" when {rollouts.describe_rollout(situation.dataset, target)} is in effect."
+    )
+    if not generations.is_build_needed(status, situation.desired):
+        return Verdict("True", reasons.GENERATION_BUILT, message)
+    return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
+
+
+def _describe_contents(generation: Generation) -> str:
+    return f"{format_count(generation.records, 'record')} in {format_count(generation.shards, 'shard')}"
+
+
+def diagnose_build(status: Status, situation: Situation) -> Trouble | None:
+    """What keeps the build under way from getting on, else how the last one failed."""
+    under_way, failure = status.build, status.failure
+    if under_way is not None:
+        trouble = diagnose_stall(under_way, situation)
+        if trouble is not None:
+            return trouble
+    given_up = turns.diagnose_ticket(status.build_ticket)
+    if given_up is not None:
+        return given_up
+    return None if failure is None else Trouble(failure.reason, failure.message)
+
+
+def describe_next_attempt(status: Status, situation: Situation) -> str:
+    """After a failure, when the next attempt is or was begun; empty without one."""
+    under_way, failure, ticket = status.build, status.failure, status.build_ticket
+    if turns.is_waiting(ticket):
+        return f" The next attempt{turns.describe_wait(ticket, situation.observed.turns.build)}"
+    if failure is None:
+        return ""
+    if under_way is not None:
+        return f" Attempt {failure.count + 1} is {under_way.generation}, since {under_way.started_at}."
+    return f" The next attempt is at {failure.retry_at}, or as soon as the spec changes."

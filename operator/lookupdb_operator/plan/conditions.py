@@ -1,0 +1,126 @@
+"""The four conditions, always there. What each says stands with what it is about (``serving``, ``builds``,
+``cutover``). Here is Degraded, which tells of all that is wrong, and here they are dated and bounded. Nothing is
+decided by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from lookupdb_operator import kinds, names
+from lookupdb_operator.model import Dataset, Observed, Predecessor, Trouble
+from lookupdb_operator.plan import builds, clock, cutover, reasons, rollouts, serving
+from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, Status
+
+_MAX_MESSAGE_CHARACTERS: Final = 4000
+_MAX_TROUBLES: Final = 3
+"""In one message."""
+_MAX_OBJECTS: Final = 3
+
+
+def set_conditions(status: Status, situation: Situation) -> Status:
+    """``status`` with all conditions as they are now."""
+    ready = serving.judge_ready(status, situation.observed)
+    judged = {
+        READY: ready,
+        BUILT: builds.judge_built(status, situation),
+        ROLLED_OUT: cutover.judge_rolled_out(status, situation),
+        DEGRADED: judge_degraded(
+            status,
+            diagnose_dataset(status, situation),
+            serves=ready.status == "True",
+            next_attempt=builds.describe_next_attempt(status, situation),
+        ),
+    }
+    return date_conditions(status, judged, situation.dataset, situation.now)
+
+
+def date_conditions(status: Status, judged: dict[str, Verdict], dataset: Dataset, now: datetime) -> Status:
+    """``status`` with these conditions. The time of a condition changes when its truth does."""
+    conditions = tuple(_condition(kind, verdict, status, dataset, now) for kind, verdict in judged.items())
+    return replace(status, conditions=conditions, observed_generation=dataset.generation)
+
+
+def _condition(kind: str, verdict: Verdict, status: Status, dataset: Dataset, now: datetime) -> Condition:
+    before = status.condition(kind)
+    since = before.last_transition_time if before is not None and before.status == verdict.status else ""
+    return Condition(
+        type=kind,
+        status=verdict.status,
+        reason=verdict.reason,
+        message=reasons.shorten(verdict.message, _MAX_MESSAGE_CHARACTERS),
+        observed_generation=dataset.generation,
+        last_transition_time=since or clock.written(now),
+    )
+
+
+def judge_degraded(status: Status, troubles: tuple[Trouble, ...], *, serves: bool, next_attempt: str = "") -> Verdict:
+    """Whether anything is wrong, though it may serve: ``serves`` says whether it does, and ``next_attempt`` when a
+    build that failed is tried again."""
+    if not troubles:
+        return Verdict("False", reasons.HEALTHY, "Nothing is wrong.")
+    sentences = " ".join(
+        reasons.write_sentence(trouble.reason, trouble.message) for trouble in troubles[:_MAX_TROUBLES]
+    )
+    more = f" And {len(troubles) - _MAX_TROUBLES} more." if len(troubles) > _MAX_TROUBLES else ""
+    keeps = f" {status.generation} keeps serving." if serves else ""
+    return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{next_attempt}")
+
+
+def diagnose_dataset(status: Status, situation: Situation) -> tuple[Trouble, ...]:
+    """Everything that is wrong, each once, the gravest first."""
+    observed = situation.observed
+    troubles = (
+        *serving.diagnose_serving(status, situation),
+        *_diagnose_writes(observed),
+        diagnose_orphans(observed),
+        builds.diagnose_build(status, situation),
+        rollouts.diagnose_candidate(status, situation),
+        cutover.diagnose_table(status, situation),
+    )
+    return tuple(dict.fromkeys(trouble for trouble in troubles if trouble is not None))
+
+
+def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
+    problem = observed.store.problem
+    if problem is not None:
+        yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
+    yield from reasons.list_refusals(observed)
+    for contest in observed.contests:
+        what = f"is changed by the field manager {contest.by!r}" if contest.by else "is changed or deleted by somebody"
+        yield Trouble(
+            reasons.CONTESTED,
+            f"{contest.kind} {contest.name} {what} again and again; it is put right every five minutes at most",
+        )
+
+
+def diagnose_orphans(observed: Observed) -> Trouble | None:
+    """What stays until somebody deletes it, with the command that does."""
+    orphans = [predecessor for predecessor in observed.predecessors if predecessor.orphaned]
+    if not orphans:
+        return None
+    plurals = ",".join(sorted({kinds.named(orphan.kind).plural for orphan in orphans}))
+    labels = [f"{names.DATASET_UID}={uid}" for uid in sorted({orphan.uid for orphan in orphans})]
+    commands = " and ".join(f"kubectl delete -n {observed.dataset.namespace} {plurals} -l {label}" for label in labels)
+    return Trouble(
+        reasons.PREDECESSOR_ORPHANED,
+        f"An earlier dataset of this name has left {_list_names(orphans)}, which nobody collects; delete them:"
+        f" {commands}",
+    )
+
+
+def describe_collection(observed: Observed) -> str:
+    """What Kubernetes is collecting, as a sentence."""
+    left = _list_names(observed.predecessors)
+    return f"Kubernetes still collects {left} of an earlier dataset of this name. This one begins after that."
+
+
+def _list_names(left: Iterable[Predecessor]) -> str:
+    objects = [f"{predecessor.kind} {predecessor.name}" for predecessor in left]
+    more = f" and {len(objects) - _MAX_OBJECTS} more" if len(objects) > _MAX_OBJECTS else ""
+    return ", ".join(objects[:_MAX_OBJECTS]) + more

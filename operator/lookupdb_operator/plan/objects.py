@@ -1,0 +1,248 @@
+"""Objects: which ones should exist, which of them are written now, which are deleted, and when what was refused or says
+nothing is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from lookupdb_operator import manifests
+from lookupdb_operator.model import BuildJob, Existing, Manifest, Observed, Ref, ShardSet
+from lookupdb_operator.plan import builds, cutover, lifecycle, rollouts
+from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
+from lookupdb_operator.plan.situation import (
+    Situation,
+    Stamp,
+    render_permanent_objects,
+    service_and_budget_stamps,
+    shard_stamps,
+)
+from lookupdb_operator.status import Generation, Rollout, Status
+
+Name = tuple[str, str]
+"""Kind and name."""
+REFUSED_AGAIN_AFTER: Final = 30.0
+"""Seconds until a write that the API server refused is tried again, if nothing happens before: a quota that was raised
+is noticed by then."""
+SILENT_AGAIN_AFTER: Final = 10.0
+"""Seconds until pods that do not get on, and do not say why, are looked at again: why stands in Events, which are not
+watched, only read at such a look."""
+
+
+def desired_objects(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+    """Every object that ``status`` asks for, in the order in which they are written; but rollouts of which everything
+    is as it should be."""
+    return (
+        *_list_build_objects(status, situation),
+        *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients)),
+        *_list_rollout_objects(status, situation),
+        *_list_table_objects(status, situation),
+    )
+
+
+def _list_build_objects(status: Status, situation: Situation) -> Iterator[Manifest]:
+    build = status.build
+    if build is None or build.digest != situation.desired.build_digest:
+        return  # what an older spec's build was made from is not known any more, and its pod may yet read it
+    if not builds.has_lost_result(build, situation.observed):
+        yield from manifests.render_builder(situation.dataset, build, situation.config)
+
+
+def _list_rollout_objects(status: Status, situation: Situation) -> Iterator[Manifest]:
+    for one in status.rollouts:
+        generation = status.generation_called(one.generation)
+        if generation is None:
+            continue
+        if not rollouts.is_current(one, status, situation):
+            yield from _service_and_budgets(one, generation, situation)
+            continue
+        replicas = rollouts.desired_replicas(one, status, situation)
+        if _is_whole(one, generation, replicas, situation):
+            continue
+        yield from manifests.render_shards(situation.dataset, one, generation, replicas, situation.config)
+
+
+def _service_and_budgets(one: Rollout, generation: Generation, situation: Situation) -> tuple[Manifest, ...]:
+    """Of a rollout whose servers are not made any more as they were, what still can be: it may serve."""
+    stamps = service_and_budget_stamps(situation.ingredients, one, generation)
+    if stamps <= _observed_stamps(situation.observed):
+        return ()
+    return manifests.render_service_and_budgets(situation.dataset, one, generation)
+
+
+def _is_whole(one: Rollout, generation: Generation, replicas: int, situation: Situation) -> bool:
+    observed = situation.observed
+    stamps = shard_stamps(situation.ingredients, one, generation, replicas)
+    return stamps <= _observed_stamps(observed) and all(
+        stateful.replicas == replicas for stateful in observed.sets if stateful.rollout == one.rollout
+    )
+
+
+def _list_table_objects(status: Status, situation: Situation) -> Iterator[Manifest]:
+    table = status.table
+    generation = None if table is None else status.generation_called(table.generation)
+    if table is not None and generation is not None:
+        yield manifests.render_routing_table(situation.dataset, table, generation)
+
+
+def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:
+    """``manifest``; of the routers, with as many as there should be of those that there are."""
+    if manifest["kind"] != "Deployment":
+        return manifest
+    present = _observed_replicas(situation.observed).get(object_name(manifest), 0)
+    return manifests.with_replicas(manifest, manifests.router_replicas(situation.dataset, present))
+
+
+def find_differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted, or is another
+    dataset's, comes when that is gone; a Job that exists is left alone: it cannot be changed."""
+    digests, taken = _digests(_list_observed(observed)), _find_taken_names(observed)
+    replicas = _observed_replicas(observed)
+
+    def differs(one: Manifest) -> bool:
+        name = object_name(one)
+        if name in taken or (one["kind"] == "Job" and name in digests):
+            return False
+        # Scaled by another manager or by hand, it keeps its digest.
+        scaled = name in replicas and replicas[name] != one["spec"]["replicas"]
+        return scaled or digests.get(name) != manifests.read_digest(one)
+
+    return tuple(filter(differs, wanted))
+
+
+def _find_taken_names(observed: Observed) -> set[Name]:
+    predecessors = {(one.kind, one.name) for one in observed.predecessors}
+    return predecessors | {(one.ref.kind, one.ref.name) for one in _list_observed(observed) if one.deleting}
+
+
+def find_unscaled(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+    """Of each StatefulSet that is not made any more as it was, and has the wrong number of servers, that number."""
+    return tuple(
+        manifests.render_scale(situation.dataset, one, held.shard, replicas)
+        for one in status.rollouts
+        if not rollouts.is_current(one, status, situation)
+        for replicas in (rollouts.desired_replicas(one, status, situation),)
+        for held in situation.observed.sets
+        if held.rollout == one.rollout and held.replicas != replicas and not held.deleting
+    )
+
+
+def without_contested(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    """``wanted`` but for what somebody changes back each time, for now."""
+    held = {((contest.kind, contest.name), contest.mark) for contest in observed.contests if contest.is_held}
+    return tuple(manifest for manifest in wanted if (object_name(manifest), manifests.mark_of(manifest)) not in held)
+
+
+def find_unsynced(status: Status, observed: Observed) -> tuple[Manifest, ...]:
+    """Of each router pod whose kubelet was not told of the routing table yet, the annotation that tells it."""
+    table = status.table
+    if table is None:
+        return ()
+    return tuple(
+        manifests.render_nudge(observed.dataset, pod, table.version)
+        for pod in cutover.living_routers(observed)
+        if pod.table_version != str(table.version)
+    )
+
+
+def with_refusals_of(apply: Iterable[Manifest], observed: Observed) -> Observed:
+    """``observed`` with the refusals of what is still wanted. Whether the Secret is there, nobody can see."""
+    wanted = {object_name(manifest) for manifest in apply}
+    refusals = {name: why for name, why in observed.refusals.items() if name in wanted or name[0] == "Secret"}
+    return replace(observed, refusals=refusals)
+
+
+def object_name(manifest: Manifest) -> Name:
+    """Kind and name of ``manifest``."""
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def find_garbage(status: Status, observed: Observed, desired_objects: Iterable[Manifest]) -> tuple[Ref, ...]:
+    """What is to be deleted: builds that are not under way, rollouts that are gone, a Job that is to run again, and
+    other objects of ours that nothing asks for any more. Never what has a number that ``status`` has not come to."""
+    names = {object_name(manifest) for manifest in desired_objects}
+    return (
+        *(job.ref for job in observed.jobs if not job.deleting and _is_past_build(job.generation, status)),
+        *_find_lost_jobs(status, observed),
+        *(stateful.ref for stateful in observed.sets if not stateful.deleting and _is_gone(stateful.rollout, status)),
+        *(other.ref for other in observed.others if not other.deleting and _is_garbage(other, status, names)),
+    )
+
+
+def _find_lost_jobs(status: Status, observed: Observed) -> Iterator[Ref]:
+    if status.build is not None and builds.has_lost_result(status.build, observed):
+        job = builds.find_job(observed, status.build)
+        if job is not None and not job.deleting:
+            yield job.ref
+
+
+def _is_garbage(existing: Existing, status: Status, desired_names: set[tuple[str, str]]) -> bool:
+    if existing.rollout:
+        return _is_gone(existing.rollout, status)
+    if existing.generation:
+        return _is_past_build(existing.generation, status)
+    # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
+    # What has no digest was not written by us.
+    is_ours = bool(existing.digest) and not existing.table_version
+    return is_ours and (existing.ref.kind, existing.ref.name) not in desired_names
+
+
+def _is_past_build(generation: str, status: Status) -> bool:
+    """A Job builds one generation, and nothing else: it is of no use once that is built. One that failed stays until
+    the next attempt, for whoever reads its log."""
+    failure = status.failure
+    if failure is not None and failure.generation == generation and status.build is None:
+        return False
+    phase = lifecycle.generation_phase(generation, status)
+    return phase not in (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING)
+
+
+def _is_gone(rollout: str, status: Status) -> bool:
+    return lifecycle.rollout_phase(rollout, status) is RolloutPhase.GONE
+
+
+def next_retry_in(situation: Situation) -> float | None:
+    """Seconds until a write that was refused is tried again; None for none."""
+    return REFUSED_AGAIN_AFTER if situation.observed.refusals else None
+
+
+def next_look_at_silent_in(observed: Observed, apply: Iterable[Manifest]) -> float | None:
+    """Seconds until pods that do not get on, and do not say why, are looked at again, when ``apply`` is written now."""
+    pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
+    building = {pod.generation for pod in observed.pods if not pod.deleting}
+    stuck = (
+        any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may not be let in
+        or any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
+        or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
+        or any(servers.replicas and (servers.rollout, servers.shard) not in pods for servers in observed.sets)
+    )
+    return SILENT_AGAIN_AFTER if stuck else None
+
+
+def _observed_stamps(observed: Observed) -> set[Stamp]:
+    """Of what is there, as it was written."""
+    digests = _digests(existing for existing in _list_observed(observed) if not existing.deleting)
+    return {(*name, digest) for name, digest in digests.items()}
+
+
+def _digests(objects: Iterable[BuildJob | ShardSet | Existing]) -> dict[Name, str]:
+    """Of each as it was written; of what somebody else has changed since, an empty one."""
+    return {
+        (one.ref.kind, one.ref.name): one.digest if isinstance(one, BuildJob) or not one.changed else ""
+        for one in objects
+    }
+
+
+def _observed_replicas(observed: Observed) -> dict[Name, int]:
+    """Of what is scaled: how many pods its spec asks for."""
+    routers = (other for other in observed.others if other.ref.kind == "Deployment")
+    scaled: tuple[ShardSet | Existing, ...] = (*observed.sets, *routers)
+    return {(workload.ref.kind, workload.ref.name): workload.replicas for workload in scaled}
+
+
+def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | Existing]:
+    yield from observed.jobs
+    yield from observed.sets
+    yield from observed.others

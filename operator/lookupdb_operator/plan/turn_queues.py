@@ -1,0 +1,210 @@
+"""Whose turn it is to build, and to roll out. A change of all datasets at once, as an upgrade of the chart is, would
+otherwise begin everywhere, and leave each candidate half placed in a cluster that has room for some of them.
+
+All of this is read from statuses (``turns``), after a restart too, and nothing here is the only memory of anything.
+Datasets that serve nothing yet come first, then whoever has waited longest.
+
+A turn that does not get on (``Stall``) is given up when others wait for it, by one dataset at a time, the one that got
+its turn last: what it leaves room for may be the others that stand half placed. While somebody lacks room no further
+turn is granted. Its own next turn comes behind those that wait, later each time. Who gave a turn up, or whose build
+failed, has no precedence any more: many that are broken, and serve nothing yet, would take every turn.
+
+Looking at one dataset costs a search among those that wait, never a pass over all.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from lookupdb_operator.model import Turn, Turns
+from lookupdb_operator.plan import clock, reasons, turns
+from lookupdb_operator.status import Build, Rollout, Stall, Status, Ticket
+
+Key = tuple[str, str]
+"""Namespace and name of a dataset."""
+DEFAULT_LIMIT: Final = 4
+"""Builds, and rollouts, at a time."""
+POSTPONED: Final = 60.0
+"""Seconds in which a dataset whose turn came, and which could not be written, does not keep it from others."""
+
+
+class TurnQueues:
+    """The turns of all datasets: told of each status as it is seen or about to be written."""
+
+    def __init__(self, *, builds: int, rollouts: int) -> None:
+        self._builds = _Queue(builds)
+        self._rollouts = _Queue(rollouts)
+
+    def note(self, key: Key, status: Status, now: datetime) -> None:
+        """Note what the status of ``key`` holds and waits for."""
+        self._builds.put(key, status.build, status.build_ticket, _must_build_soon(status), now)
+        self._rollouts.put(key, turns.find_candidate(status), status.rollout_ticket, _must_roll_out_soon(status), now)
+
+    def forget(self, key: Key) -> None:
+        """``key`` is gone, or not ours to act on."""
+        self._builds.remove(key)
+        self._rollouts.remove(key)
+
+    def postpone(self, key: Key, now: datetime) -> None:
+        """Let others come before ``key`` for a while: nothing could be written of it."""
+        until = clock.later(now, POSTPONED)
+        self._builds.postpone(key, until)
+        self._rollouts.postpone(key, until)
+
+    def turns_of(self, key: Key, status: Status, now: datetime) -> Turns:
+        """What ``key``, whose status is noted, may do now."""
+        return Turns(
+            build=self._builds.turn_of(key, _must_build_soon(status), now),
+            rollout=self._rollouts.turn_of(key, _must_roll_out_soon(status), now),
+        )
+
+    def granted(self, now: datetime) -> frozenset[Key]:
+        """Those that wait for a turn that is theirs by now: to be looked at."""
+        return frozenset((*self._builds.granted(now), *self._rollouts.granted(now)))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Waiting:
+    """Who waits, in the order in which their turn comes."""
+
+    since: str
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Who has a turn."""
+
+    since: str
+    stall: Stall | None
+
+
+class _Queue:
+    """Turns of one kind."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._turns: dict[Key, _Turn] = {}
+        self._waiting: dict[bool, list[_Waiting]] = {True: [], False: []}
+        """Sorted: those of datasets that serve nothing, and the others."""
+        self._places: dict[Key, tuple[bool, _Waiting]] = {}
+        self._postponed: dict[Key, str] = {}
+        self._yielded_at = ""
+
+    def put(
+        self, key: Key, held: Build | Rollout | None, ticket: Ticket | None, is_urgent: bool, now: datetime
+    ) -> None:
+        """Note what the status of ``key`` says."""
+        had = self._turns.pop(key, None)
+        self._leave(key)
+        self._clamp_moments(key, now)
+        if held is not None:
+            self._turns[key] = _Turn(held.started_at, held.stall)
+            self._postponed.pop(key, None)
+        elif ticket is not None and ticket.since:
+            self._enter(key, ticket.since, is_urgent)
+            if had is not None and ticket.given_up:
+                self._yielded_at = clock.written(now)
+
+    def remove(self, key: Key) -> None:
+        """Forget ``key``."""
+        self._turns.pop(key, None)
+        self._postponed.pop(key, None)
+        self._leave(key)
+
+    def postpone(self, key: Key, until: str) -> None:
+        """Let others come before ``key`` until then; should it have a turn, that counts for nothing meanwhile."""
+        place = self._places.get(key)
+        if key in self._turns:
+            self._postponed[key] = until
+        elif place is not None:
+            self._postponed[key] = until
+            self._leave(key)
+            self._enter(key, place[1].since, place[0])
+
+    def turn_of(self, key: Key, is_urgent: bool, now: datetime) -> Turn:
+        """Whether it is the turn of ``key``; one that is not known yet comes last."""
+        turn = self._turns.get(key)
+        if turn is not None:
+            return Turn(must_yield=self._must_yield(key, turn, now))
+        ahead, moment = self._ahead(key, is_urgent, now), clock.written(now)
+        place = self._places.get(key)
+        is_backing_off = place is not None and place[1].since > moment
+        return Turn(not is_backing_off and ahead < self._free(now), ahead)
+
+    def granted(self, now: datetime) -> Iterator[Key]:
+        """Those that wait and whose turn it is."""
+        free = self._free(now)
+        for is_urgent in (True, False):
+            ready = min(free, self._eligible(is_urgent, now))
+            yield from (waiting.key for waiting in self._waiting[is_urgent][:ready])
+            free -= ready
+
+    def _free(self, now: datetime) -> int:
+        usable = self._usable_turns(now)
+        lacks_room = any(
+            turn.stall is not None and turn.stall.reason in reasons.OF_ROOM and turns.is_long_stall(turn.stall, now)
+            for turn in usable.values()
+        )
+        return 0 if lacks_room else max(0, self._limit - len(usable))
+
+    def _usable_turns(self, now: datetime) -> dict[Key, _Turn]:
+        """Without those of datasets that could not be written lately: they can neither end their turn nor give it
+        up."""
+        moment = clock.written(now)
+        return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
+
+    def _ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
+        place = self._places.get(key)
+        eligible = self._eligible(is_urgent, now)
+        before = eligible if place is None else min(eligible, bisect.bisect_left(self._waiting[place[0]], place[1]))
+        return before if is_urgent else before + self._eligible(True, now)
+
+    def _eligible(self, is_urgent: bool, now: datetime) -> int:
+        """How many of them do not back off."""
+        return bisect.bisect_right(self._waiting[is_urgent], clock.written(now), key=lambda waiting: waiting.since)
+
+    def _must_yield(self, key: Key, turn: _Turn, now: datetime) -> bool:
+        if turn.stall is None or not turns.is_long_stall(turn.stall, now):
+            return False
+        if self._yielded_at and clock.seconds_until(self._yielded_at, turns.YIELD_EVERY, now) > 0:
+            return False
+        usable = self._usable_turns(now) | {key: turn}
+        stalled = [
+            (other.since, at) for at, other in usable.items() if other.stall and turns.is_long_stall(other.stall, now)
+        ]
+        is_wanted = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
+        return (turn.since, key) == max(stalled) and (is_wanted or len(stalled) > 1)
+
+    def _clamp_moments(self, key: Key, now: datetime) -> None:
+        """The clock was set back, perhaps: nothing waits until it is where it was."""
+        self._yielded_at = clock.at_most_now(self._yielded_at, now)
+        if key in self._postponed:
+            self._postponed[key] = clock.at_most(self._postponed[key], now + timedelta(seconds=POSTPONED))
+
+    def _enter(self, key: Key, since: str, is_urgent: bool) -> None:
+        waiting = _Waiting(max(since, self._postponed.get(key, "")), key)
+        bisect.insort(self._waiting[is_urgent], waiting)
+        self._places[key] = is_urgent, waiting
+
+    def _leave(self, key: Key) -> None:
+        place = self._places.pop(key, None)
+        if place is not None:
+            waiting = self._waiting[place[0]]
+            del waiting[bisect.bisect_left(waiting, place[1])]
+
+
+def _must_build_soon(status: Status) -> bool:
+    return not status.generation and status.failure is None and not _gave_up(status.build_ticket)
+
+
+def _must_roll_out_soon(status: Status) -> bool:
+    return not status.generation and not _gave_up(status.rollout_ticket)
+
+
+def _gave_up(ticket: Ticket | None) -> bool:
+    return ticket is not None and ticket.given_up > 0

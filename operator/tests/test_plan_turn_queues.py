@@ -1,0 +1,206 @@
+"""Whose turn it is, of all datasets: so many at a time, oldest wish first, and nobody holds a turn without using it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from operator_support.plan_world import BEGIN
+
+from lookupdb_operator.model import Turn
+from lookupdb_operator.plan import clock, turn_queues, turns
+from lookupdb_operator.plan.turn_queues import Key, TurnQueues
+from lookupdb_operator.status import Build, Failure, Rollout, Stall, Status, Ticket
+
+A, B, C, D, E = (("shop", name) for name in "abcde")
+
+
+def moment(seconds: float) -> str:
+    return clock.later(BEGIN, seconds)
+
+
+def building(since: float = 0, stalled: float | None = None, reason: str = "Unschedulable") -> Status:
+    stall = None if stalled is None else Stall(reason, moment(stalled))
+    return Status(generation="g1", build=Build("g2", "c", "", "d", moment(since), stall=stall))
+
+
+def waiting(since: float, given_up: int = 0, serves: bool = True) -> Status:
+    return Status(generation="g1" if serves else "", build_ticket=Ticket(moment(since), given_up))
+
+
+SETTLED = Status(generation="g1")
+
+
+def queues(limit: int = 2, **statuses: Status) -> TurnQueues:
+    """Noted from ``statuses``, as after a restart."""
+    made = TurnQueues(builds=limit, rollouts=1)
+    for name, status in statuses.items():
+        made.note(("shop", name), status, BEGIN)
+    return made
+
+
+def turn(made: TurnQueues, key: Key, status: Status, at: float = 0) -> Turn:
+    return made.turns_of(key, status, BEGIN + timedelta(seconds=at)).build
+
+
+def granted(made: TurnQueues, at: float = 0) -> frozenset[Key]:
+    return made.granted(BEGIN + timedelta(seconds=at))
+
+
+class TestATurn:
+    def test_is_everybodys_as_long_as_there_are_enough(self) -> None:
+        assert turn(queues(a=building()), B, SETTLED) == Turn(True, 0)
+
+    def test_is_kept_by_who_has_it(self) -> None:
+        made = queues(limit=1, a=building(), b=building())
+        assert turn(made, A, building()).is_granted
+        assert turn(made, B, building()).is_granted, "the limit was lowered: nothing that runs is ended"
+
+    def test_is_not_there_when_as_many_as_may_have_one(self) -> None:
+        assert turn(queues(a=building(), b=building()), C, SETTLED) == Turn(False, 0)
+
+    def test_comes_to_the_oldest_wish_first(self) -> None:
+        made = queues(a=building(), b=building(), e=waiting(1), d=waiting(3), c=waiting(2))
+        assert [turn(made, key, waiting(0), 9).ahead for key in (E, C, D)] == [0, 1, 2]
+        made.note(A, SETTLED, BEGIN)
+        assert granted(made, 9) == {E}
+        assert [turn(made, key, waiting(0), 9).is_granted for key in (E, C, D)] == [True, False, False]
+
+    def test_comes_to_newcomers_behind_all_who_wait(self) -> None:
+        made = queues(a=building(), c=waiting(-2), d=waiting(-1))
+        assert turn(made, B, SETTLED) == Turn(False, 2)
+
+    def test_comes_to_those_that_serve_nothing_before_all_that_do(self) -> None:
+        made = queues(limit=1, c=waiting(-2), d=waiting(-1, serves=False))
+        assert granted(made) == {D}
+        assert turn(made, C, waiting(-2)) == Turn(False, 1)
+        assert turn(made, B, Status()) == Turn(False, 1), "a newcomer that serves nothing"
+
+    def test_is_freed_when_its_holder_is_gone(self) -> None:
+        made = queues(limit=1, a=building(), b=waiting(-1))
+        assert granted(made) == frozenset()
+        made.forget(A)
+        assert granted(made) == {B}
+
+    def test_of_builds_and_of_rollouts_are_apart(self) -> None:
+        rollout = Status(
+            generation="g1", rollouts=(Rollout("r1", "g1", "t", moment(0), 2), Rollout("r2", "g2", "t", ""))
+        )
+        made = queues(limit=1, a=rollout)
+        both = made.turns_of(B, SETTLED, BEGIN)
+        assert (both.build.is_granted, both.rollout.is_granted) == (True, False)
+
+    def test_is_not_held_by_a_rollout_that_a_routing_table_references(self) -> None:
+        rollout = Status(generation="g1", rollouts=(Rollout("r1", "g1", "t", moment(0), 2),))
+        assert queues(a=rollout).turns_of(B, SETTLED, BEGIN).rollout.is_granted
+
+    def test_that_could_not_be_taken_passes_to_the_next(self) -> None:
+        made = queues(limit=1, b=waiting(-2), c=waiting(-1))
+        assert granted(made) == {B}
+        made.postpone(B, BEGIN)
+        assert granted(made) == {C}
+        made.note(B, waiting(-2), BEGIN)
+        assert granted(made) == {C}, "what is noted again meanwhile is no better"
+        made.note(B, waiting(-9000), BEGIN - timedelta(seconds=7200))
+        assert B in granted(made, turn_queues.POSTPONED - 7200 + 1), "the clock was set back"
+
+    def test_of_a_dataset_that_cannot_be_written_keeps_nobody_from_theirs(self) -> None:
+        """Its status is refused: it can neither end its turn nor give it up."""
+        made = queues(limit=2, a=building(since=5, stalled=0), b=building(since=1, stalled=0), c=waiting(-1))
+        at = turns.PATIENCE + 1
+        assert (granted(made, at), turn(made, B, building(), at).must_yield) == (frozenset(), False)
+        made.postpone(A, BEGIN + timedelta(seconds=at))
+        assert turn(made, B, building(), at).must_yield
+        made.note(B, SETTLED, BEGIN + timedelta(seconds=at))
+        assert granted(made, at) == {C}
+
+
+class TestATurnThatDoesNotGetOn:
+    LONG = turns.PATIENCE + 1
+
+    def test_is_kept_as_long_as_nobody_else_wants_one(self) -> None:
+        made = queues(limit=1, a=building(stalled=0))
+        assert not turn(made, A, building(), self.LONG).must_yield
+
+    def test_is_kept_for_a_while(self) -> None:
+        made = queues(limit=1, a=building(stalled=0), b=waiting(0))
+        assert not turn(made, A, building(), self.LONG - 2).must_yield
+
+    def test_is_given_up_when_others_wait(self) -> None:
+        made = queues(limit=1, a=building(stalled=0), b=waiting(0))
+        assert turn(made, A, building(), self.LONG).must_yield
+
+    def test_is_given_up_by_the_youngest_of_them_and_by_one_at_a_time(self) -> None:
+        statuses = {"a": building(1, 0), "b": building(3, 0), "c": building(2, 0)}
+        made = queues(limit=3, **statuses)
+        assert [turn(made, key, building(), self.LONG).must_yield for key in (A, B, C)] == [False, True, False]
+        made.note(B, waiting(self.LONG + 600, given_up=1), BEGIN + timedelta(seconds=self.LONG))
+        assert not turn(made, C, building(), self.LONG + 1).must_yield, "it may be placed where the other was"
+        assert turn(made, C, building(), self.LONG + turns.YIELD_EVERY + 1).must_yield
+        made.note(C, waiting(self.LONG + 600, given_up=1), BEGIN + timedelta(seconds=self.LONG + 31))
+        assert not turn(made, A, building(), self.LONG + 63).must_yield, "it is alone, and nobody waits"
+
+    def test_is_given_up_though_the_clock_was_set_back_since_the_last_one_was(self) -> None:
+        made = queues(limit=2, a=building(1, 0), b=building(0, 0), c=waiting(0))
+        made.note(A, waiting(self.LONG + 60, given_up=1), BEGIN + timedelta(seconds=self.LONG))
+        for key, status in ((B, building(0, -9000)), (C, waiting(-9000))):
+            made.note(key, status, BEGIN - timedelta(seconds=7200))
+        assert turn(made, B, building(), -7200 + turns.YIELD_EVERY + 2).must_yield
+
+    def test_keeps_new_ones_from_beginning_when_it_lacks_room(self) -> None:
+        made = queues(limit=2, a=building(stalled=0))
+        assert turn(made, B, SETTLED, self.LONG - 2).is_granted
+        assert not turn(made, B, SETTLED, self.LONG).is_granted
+
+    def test_does_not_keep_new_ones_from_beginning_for_another_reason(self) -> None:
+        made = queues(limit=2, a=building(stalled=0, reason="ImagePullFailed"))
+        assert turn(made, B, SETTLED, self.LONG).is_granted
+
+    def test_comes_again_after_its_backoff_behind_those_that_wait(self) -> None:
+        made = queues(limit=1, a=waiting(60, given_up=1), b=waiting(30), c=waiting(61))
+        assert granted(made, 40) == {B}
+        made.note(B, SETTLED, BEGIN)
+        assert granted(made, 59) == frozenset()
+        assert not turn(made, A, waiting(60), 59).is_granted
+        assert granted(made, 62) == {A}
+
+    def test_is_kept_longer_while_the_store_does_not_answer(self) -> None:
+        made = queues(limit=1, a=building(stalled=0, reason="StoreUnavailable"), b=waiting(0))
+        assert not turn(made, A, building(), turns.STORE_PATIENCE - 1).must_yield
+        assert turn(made, A, building(), turns.STORE_PATIENCE + 1).must_yield
+
+    def test_that_was_given_up_comes_again_before_nobody_who_has_waited_longer(self) -> None:
+        """Though it serves nothing yet: many of these would take every turn."""
+        broken = waiting(2, given_up=3, serves=False)
+        made = queues(limit=1, a=broken, b=waiting(1))
+        assert granted(made, 3) == {B}
+        assert turn(made, A, broken, 3) == Turn(False, 1)
+
+    def test_to_build_again_comes_before_nobody_who_has_waited_longer(self) -> None:
+        failed = replace(waiting(2, serves=False), failure=Failure("BadSource", "", "g1", "c", "", 9, moment(1)))
+        assert granted(queues(limit=1, a=failed, b=waiting(1)), 3) == {B}
+
+    @pytest.mark.parametrize(("given_up", "seconds"), [(1, 60), (2, 120), (6, 1800), (1_000_000, 1800)])
+    def test_comes_later_each_time(self, given_up: int, seconds: float) -> None:
+        assert turns.backoff(given_up) == seconds
+
+
+def test_what_a_look_costs_does_not_grow_with_the_datasets_that_wait() -> None:
+    def seconds(count: int) -> float:
+        made = queues(limit=4, **{f"x{index}": building() for index in range(4)})
+        for index in range(count):
+            made.note(("shop", f"d{index}"), waiting(-index), BEGIN)
+        status = replace(waiting(-7), observed_generation=1)
+        best = 1e9
+        for _ in range(5):
+            began = time.perf_counter()
+            for _ in range(200):
+                made.note(("shop", "d7"), status, BEGIN)
+                made.turns_of(("shop", "d7"), status, BEGIN)
+                made.granted(BEGIN)
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    assert seconds(5000) < 10 * seconds(50)
