@@ -88,6 +88,7 @@ async def test_the_connection_is_closed_behind_the_answer(request_: bytes, statu
     ("request_", "status"),
     [
         (GET.replace(b"healthz", b"healthz?verbose"), b"200 OK"),
+        (GET.replace(b"Host: x", b"Connection: Upgrade\r\nUpgrade: h2c"), b"200 OK"),
         (GET.replace(b"healthz", b"elsewhere"), b"404 Not Found"),
         (GET.replace(b"GET", b"DELETE"), b"405 Method Not Allowed"),
         (GET.replace(b"healthz", b"broken"), b"500 Internal Server Error"),
