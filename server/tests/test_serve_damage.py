@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,46 @@ VALUES = {f"key {number}": b"value %d of the sample " % number * 4 for number in
 KEYS = list(VALUES)
 
 
-def overwrite(generation: Path, old: bytes, new: bytes) -> None:
-    """Put ``new`` where the shard file holds ``old``, in place: whoever has mapped the file sees it."""
+Served = tuple[Path, Running]
+"""A generation, and the server of its only shard."""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """VALUES as they are, served to all tests that damage them one after the other, and mend them."""
+    generation = write_generation(tmp_path_factory.mktemp("plain"), VALUES)
+    with serving(generation) as server:
+        yield generation, server
+
+
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same of VALUES compressed."""
+    generation, _ = compressed_sample(tmp_path_factory.mktemp("compressed"))
+    with serving(generation) as server:
+        yield generation, server
+
+
+def overwrite(generation: Path, old: bytes, new: bytes) -> int:
+    """Put ``new`` where the shard file holds ``old``, in place: whoever has mapped the file sees it. The offset."""
     path = generation / shardfile.file_name(0, 1)
     content = path.read_bytes()
     assert content.count(old) == 1
     write(path, content.index(old), new)
+    return content.index(old)
+
+
+@contextmanager
+def damaged(served: Served, old: bytes, new: bytes) -> Iterator[Running]:
+    """``old`` is ``new`` in the file that is served; afterwards it is as before, and so are the answers."""
+    generation, server = served
+    offset = overwrite(generation, old, new)
+    try:
+        yield server
+    finally:
+        write(generation / shardfile.file_name(0, 1), offset, old)
+    with connected(server) as client:
+        assert client.get(BAD) == VALUES[BAD]
 
 
 def write(path: Path, offset: int, data: bytes) -> None:
@@ -74,8 +109,12 @@ def check_all_ways_to_ask(server: Running) -> None:
         expect(client, request(b"PING"), b"+PONG\r\n")
 
 
-def check_nothing_ended(server: Running, damaged: int) -> None:
-    counted = metrics(server)
+@contextmanager
+def nothing_ends(server: Running, damaged: int) -> Iterator[None]:
+    """Within, ``damaged`` lookups are of a damaged value, one is of a missing key, and all that serves goes on."""
+    before = metrics(server)
+    yield
+    counted = {name: value - before[name] for name, value in metrics(server).items()}
     assert counted["lookupdb_shard_damaged_lookups_total"] == damaged
     assert counted["lookupdb_shard_worker_restarts_total"] == 0
     assert counted["lookupdb_shard_connections_cut_total"] == 0
@@ -98,12 +137,12 @@ DAMAGES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_value_without_its_frame_is_an_error_for_its_key_alone(tmp_path: Path, damage: bytes) -> None:
-    generation = write_generation(tmp_path, VALUES)
-    with serving(generation) as server:
-        overwrite(generation, STORED[:20], (damage + STORED[len(damage) :])[:20])
+def test_a_value_without_its_frame_is_an_error_for_its_key_alone(plain: Served, damage: bytes) -> None:
+    with (
+        damaged(plain, STORED[:20], (damage + STORED[len(damage) :])[:20]) as server,
+        nothing_ends(server, damaged=4 + 1 + 1 + 5),
+    ):
         check_all_ways_to_ask(server)
-        check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
 
 
 def test_a_value_without_its_end_is_an_error_for_who_asks_for_it_alone(tmp_path: Path) -> None:
@@ -117,27 +156,27 @@ def test_a_value_without_its_end_is_an_error_for_who_asks_for_it_alone(tmp_path:
 
 
 @pytest.mark.parametrize("byte", [b"_", b"\xff", b"$", b"\0"])
-def test_a_value_cut_to_a_single_byte_is_damaged_and_never_missing(tmp_path: Path, byte: bytes) -> None:
-    generation = write_generation(tmp_path, VALUES)
-    with serving(generation) as server:
-        node = struct.Struct("<HHHH")  # the value's size in two halves, flags, the key's size
-        overwrite(
-            generation,
-            node.pack(len(STORED), 0, 0, len(BAD)) + BAD.encode() + STORED[:1],
-            node.pack(1, 0, 0, len(BAD)) + BAD.encode() + byte,
-        )
+def test_a_value_cut_to_a_single_byte_is_damaged_and_never_missing(plain: Served, byte: bytes) -> None:
+    node = struct.Struct("<HHHH")  # the value's size in two halves, flags, the key's size
+    whole = node.pack(len(STORED), 0, 0, len(BAD)) + BAD.encode() + STORED[:1]
+    cut = node.pack(1, 0, 0, len(BAD)) + BAD.encode() + byte
+    with damaged(plain, whole, cut) as server, nothing_ends(server, damaged=4 + 1 + 1 + 5):
         check_all_ways_to_ask(server)
-        check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
 
 
 def compressed_sample(directory: Path) -> tuple[Path, bytes]:
     """VALUES compressed, and the stored value of BAD."""
     generation = write_generation(directory, VALUES, compression="zstd")
+    return generation, stored_value(generation)
+
+
+def stored_value(generation: Path) -> bytes:
+    """That of BAD, which is compressed."""
     with shardfile.ShardReader(generation / shardfile.file_name(0, 1)) as shard:
         stored = shard.txn.get(BAD.encode())
     assert stored is not None
     assert stored[0] != shardfile.FRAMED
-    return generation, stored
+    return bytes(stored)
 
 
 COMPRESSED_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -152,13 +191,11 @@ COMPRESSED_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", COMPRESSED_DAMAGES.values(), ids=COMPRESSED_DAMAGES.keys())
 def test_a_value_that_does_not_decompress_is_an_error_for_its_key_alone(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
+    compressed: Served, damage: Callable[[bytes], bytes]
 ) -> None:
-    generation, stored = compressed_sample(tmp_path)
-    with serving(generation) as server:
-        overwrite(generation, stored, damage(stored))
+    stored = stored_value(compressed[0])
+    with damaged(compressed, stored, damage(stored)) as server, nothing_ends(server, damaged=4 + 1 + 1 + 5):
         check_all_ways_to_ask(server)
-        check_nothing_ended(server, damaged=4 + 1 + 1 + 5)
 
 
 @pytest.mark.parametrize("size", [1 << 30, MAX_VALUE_BYTES + 100])
