@@ -76,14 +76,24 @@ PATTERNS: Final[dict[str, Callable[[int], str]]] = {
 }
 
 
+THREADS: Final = 4
+NO_SAMPLE: Final[dict[str, Any]] = {"value": {"compression": "none"}}
+"""A sample is written and read."""
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The bytes that so many processes read to start with."""
+    folder = tmp_path_factory.mktemp("starting")
+    (folder / "small.csv").write_text(rows(lambda n: f"{n},x\n", 2000))
+    return bytes_read(dataset(folder, "small.csv", **NO_SAMPLE), folder, THREADS, 500)
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_no_byte_is_read_more_than_twice(tmp_path: Path, pattern: str) -> None:
-    threads, size = 4, 6 * MIB
+def test_no_byte_is_read_more_than_twice(tmp_path: Path, starting: int, pattern: str) -> None:
+    size = 6 * MIB
     (tmp_path / "f.csv").write_text(PATTERNS[pattern](size))
-    (tmp_path / "small.csv").write_text(rows(lambda n: f"{n},x\n", 2000))
-    options: dict[str, Any] = {"value": {"compression": "none"}}  # no sample, which is written and read
-    starting = bytes_read(dataset(tmp_path, "small.csv", **options), tmp_path, threads, 500)
-    source = bytes_read(dataset(tmp_path, "f.csv", **options), tmp_path, threads, size)
+    source = bytes_read(dataset(tmp_path, "f.csv", **NO_SAMPLE), tmp_path, THREADS, size)
     assert source - starting <= MOST_READ * size
 
 
