@@ -102,5 +102,5 @@ class SliceJob:
 
 
 def _parse_local_file(members: dict[str, Any]) -> LocalFile:
-    description, path = SourceFile(**members.pop("described")), Path(members.pop("path"))
+    description, path = SourceFile(**members.pop("description")), Path(members.pop("path"))
     return LocalFile(description=description, path=path, **members)
