@@ -253,7 +253,7 @@ def alerts(values: Values) -> dict[str, Any]:
 
 def test_every_alert_is_documented_and_names_a_metric_that_exists() -> None:
     documented = (CHART.parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    known = Metrics().text().decode() + documented
+    known = Metrics().render().decode() + documented
     for name, alert in alerts({}).items():
         metrics = re.findall(r"lookupdb_\w+", alert["expr"])
         assert metrics, name
@@ -270,7 +270,7 @@ def test_an_operator_that_is_gone_is_told_of() -> None:
     """Its datasets' alerts end with it. The metric is one that it has from its start, without any dataset."""
     gone = alerts({})["LookupdbOperatorGone"]["expr"]
     assert gone == "absent(lookupdb_operator_last_success_age_seconds)"
-    assert "\nlookupdb_operator_last_success_age_seconds " in Metrics().text().decode()
+    assert "\nlookupdb_operator_last_success_age_seconds " in Metrics().render().decode()
     of_this_release = alerts({"podMonitor": {"enabled": True}})["LookupdbOperatorGone"]["expr"]
     assert of_this_release == f'absent(lookupdb_operator_last_success_age_seconds{{job="{NAMESPACE}/lookupdb"}})'
 

@@ -1,4 +1,4 @@
-"""What the operator writes to, and asks of, its cluster. The only module that does either, but for the informers.
+"""Every write to the cluster, and every read of single objects: the only I/O beside the informers.
 
 Methods raise what ``api`` raises: NotFound, Conflict, Refused, Unreachable.
 """
@@ -25,13 +25,13 @@ _ROUTER_ANSWER_AT_MOST: Final = 1 << 20
 _EVENT_MESSAGE_AT_MOST: Final = 1024
 _EVENTS_A_PAGE: Final = 500
 _PAGES_OF_EVENTS: Final = 4
-_MERGED_UNASKED: Final = (kinds.CONFIG_MAP, kinds.SERVICE, kinds.AUTOSCALER)
+_MERGED_SILENTLY: Final = (kinds.CONFIG_MAP, kinds.SERVICE, kinds.AUTOSCALER)
 """Kinds of which two managers' fields can stand side by side in one object, so that an apply without force would take
 somebody else's for ours. Of all other kinds, selector or template belongs to one manager as a whole, and conflicts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class WarningEvent:
     """The latest Warning event about an object."""
 
     reason: str
@@ -47,11 +47,11 @@ class Cluster:
         api: Api,
         *,
         admin_port: int = names.ADMIN_PORT,
-        wrote: Callable[[str, str], None] = lambda verb, kind: None,
+        on_write: Callable[[str, str], None] = lambda verb, kind: None,
     ) -> None:
-        """``wrote`` is told verb and kind of every request that writes, before it is sent."""
+        """``on_write`` is called with verb and kind of every request that writes, before it is sent."""
         self._api = api
-        self._wrote = wrote
+        self._on_write = on_write
         self._admin_port = admin_port
         self._routers: aiohttp.ClientSession | None = None
 
@@ -59,13 +59,13 @@ class Cluster:
         """Server-side apply ``manifest``; what the API server holds then. Without ``force``, Conflict when another
         manager owns a field, or when the object is there and is not of the same owner."""
         kind, meta = kinds.named(manifest["kind"]), manifest["metadata"]
-        if not force and kind in _MERGED_UNASKED:
+        if not force and kind in _MERGED_SILENTLY:
             await self._check_absent(kind, manifest)
-        self._wrote("apply", kind.name)
+        self._on_write("apply", kind.name)
         answer = await self._api.request(
             "PATCH",
             kind.path(meta.get("namespace", ""), meta["name"]),
-            what=_what(kind, meta["name"]),
+            what=_describe(kind, meta["name"]),
             query={"fieldManager": manifests.field_manager(manifest), "force": "true" if force else "false"},
             body=manifest,
             content_type=APPLY_PATCH,
@@ -79,14 +79,14 @@ class Cluster:
         page = await self._api.request(
             "GET",
             kind.path(meta["namespace"]),
-            what=_what(kind, meta["name"]),
+            what=_describe(kind, meta["name"]),
             query={"fieldSelector": f"metadata.name={meta['name']}", "limit": "1"},
             accept=METADATA_ONLY,
         )
         for found in page.get("items") or ():
             if not _owner_uids(found) & _owner_uids(manifest):
                 raise Conflict(
-                    _what(kind, meta["name"]),
+                    _describe(kind, meta["name"]),
                     f"{kind.name} {meta['name']} is there and is not this dataset's: it stays as it is. Rename or"
                     " delete it, or give the dataset another name",
                 )
@@ -102,9 +102,11 @@ class Cluster:
         }
         if ref.by_force:
             options["gracePeriodSeconds"] = 0
-        self._wrote("delete", kind.name)
+        self._on_write("delete", kind.name)
         with contextlib.suppress(NotFound, Conflict):
-            await self._api.request("DELETE", kind.path(namespace, ref.name), what=_what(kind, ref.name), body=options)
+            await self._api.request(
+                "DELETE", kind.path(namespace, ref.name), what=_describe(kind, ref.name), body=options
+            )
 
     async def write_status(self, dataset: Dataset, status: Status) -> Manifest:
         """Replace ``dataset``'s status, if nothing was written since it was observed; what the API server holds then.
@@ -122,19 +124,19 @@ class Cluster:
             "spec": dict(dataset.spec),
             "status": status.to_json(),
         }
-        self._wrote("status", kinds.DATASET.name)
+        self._on_write("status", kinds.DATASET.name)
         answer = await self._api.request(
             "PUT",
             kinds.DATASET.path(dataset.namespace, dataset.name, "status"),
-            what=_what(kinds.DATASET, dataset.name),
+            what=_describe(kinds.DATASET, dataset.name),
             query={"fieldManager": names.FIELD_MANAGER},
             body=body,
         )
         return dict(answer)
 
     async def post_event(self, dataset: Dataset, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
-        """Tell people who look at ``dataset``: a core/v1 Event."""
-        now = _timestamp(datetime.now(UTC))
+        """Write a core/v1 Event about ``dataset``, which people see when they describe it."""
+        now = _format_time(datetime.now(UTC))
         body = {
             "apiVersion": kinds.EVENT.api_version,
             "kind": kinds.EVENT.name,
@@ -149,21 +151,21 @@ class Cluster:
             },
             "type": kind,
             "reason": reason,
-            "message": _shortened(message, _EVENT_MESSAGE_AT_MOST),
+            "message": _truncate(message, _EVENT_MESSAGE_AT_MOST),
             "source": {"component": names.FIELD_MANAGER},
             "reportingComponent": names.FIELD_MANAGER,
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
         }
-        self._wrote("create", kinds.EVENT.name)
+        self._on_write("create", kinds.EVENT.name)
         await self._api.request(
-            "POST", kinds.EVENT.path(dataset.namespace), what=_what(kinds.EVENT, f"about {dataset.name}"), body=body
+            "POST", kinds.EVENT.path(dataset.namespace), what=_describe(kinds.EVENT, f"about {dataset.name}"), body=body
         )
 
-    async def warnings(self, namespace: str) -> Mapping[str, Warned]:
-        """By uid the latest Warning event about each object of the namespace, of as many events as are read."""
-        latest: dict[str, tuple[str, Warned]] = {}
+    async def list_warnings(self, namespace: str) -> Mapping[str, WarningEvent]:
+        """The latest Warning event about each object of the namespace, by its uid, among as many events as are read."""
+        latest: dict[str, tuple[str, WarningEvent]] = {}
         query = {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
         for _ in range(_PAGES_OF_EVENTS):
             page = await self._api.request(
@@ -173,8 +175,8 @@ class Cluster:
                 uid = (event.get("involvedObject") or {}).get("uid")
                 when = _last_seen(event)
                 if uid and (uid not in latest or when >= latest[uid][0]):
-                    message = _shortened(event.get("message") or "", _EVENT_MESSAGE_AT_MOST)
-                    latest[uid] = (when, Warned(event.get("reason") or "", message))
+                    message = _truncate(event.get("message") or "", _EVENT_MESSAGE_AT_MOST)
+                    latest[uid] = (when, WarningEvent(event.get("reason") or "", message))
             more = (page.get("metadata") or {}).get("continue")
             if not more:
                 break
@@ -192,14 +194,14 @@ class Cluster:
             async with self._routers.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     return RouterReport(None, f"{url} answers {response.status}")
-                return _report(url, await _bounded(response), dataset_uid)
+                return _parse_report(url, await _read_bounded(response), dataset_uid)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """One object as it is now; None when there is none."""
         try:
-            return dict(await self._api.request("GET", kind.path(namespace, name), what=_what(kind, name)))
+            return dict(await self._api.request("GET", kind.path(namespace, name), what=_describe(kind, name)))
         except NotFound:
             return None
 
@@ -210,12 +212,12 @@ class Cluster:
     async def create_secret(self, manifest: Manifest) -> bool:
         """Create a Secret. False when there is one of that name: it stays as it is."""
         meta = manifest["metadata"]
-        self._wrote("create", kinds.SECRET.name)
+        self._on_write("create", kinds.SECRET.name)
         try:
             await self._api.request(
                 "POST",
                 kinds.SECRET.path(meta["namespace"]),
-                what=_what(kinds.SECRET, meta["name"]),
+                what=_describe(kinds.SECRET, meta["name"]),
                 query={"fieldManager": names.FIELD_MANAGER},
                 body=manifest,
             )
@@ -225,7 +227,7 @@ class Cluster:
 
     async def namespace_uid(self, name: str) -> str:
         """The uid of a namespace."""
-        answer = await self._api.request("GET", kinds.NAMESPACE.path(name=name), what=_what(kinds.NAMESPACE, name))
+        answer = await self._api.request("GET", kinds.NAMESPACE.path(name=name), what=_describe(kinds.NAMESPACE, name))
         return str(answer["metadata"]["uid"])
 
     async def close(self) -> None:
@@ -239,26 +241,26 @@ def _owner_uids(manifest: Manifest) -> set[str]:
     return {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or ()}
 
 
-def _report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
-    """A router's worth is its slowest worker's: requests meet any of them."""
+def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
+    """The report of a router is that of its slowest worker: requests reach any of them."""
     try:
         workers = orjson.loads(text)["workers"]
         reports = [worker["report"] or {} for worker in workers]
         versions = [report.get("tableVersion") for report in reports]
-        strange = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
+        foreign = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
         problem = next((str(report["error"]) for report in reports if report.get("error")), "")
     except (ValueError, KeyError, TypeError, AttributeError):
         return RouterReport(None, f"{url} does not answer as a router does")
-    if strange:
-        return RouterReport(None, f"it answers from the routing table of another dataset, {strange[0]['datasetUid']}")
-    told = [version for version in versions if isinstance(version, int)]
-    newest = max(told, default=0)
-    if not told or len(told) < len(versions):
-        return RouterReport(None, problem or "a worker has no routing table yet", newest, is_empty=not told)
-    return RouterReport(min(told), problem, newest)
+    if foreign:
+        return RouterReport(None, f"it answers from the routing table of another dataset, {foreign[0]['datasetUid']}")
+    known = [version for version in versions if isinstance(version, int)]
+    newest = max(known, default=0)
+    if not known or len(known) < len(versions):
+        return RouterReport(None, problem or "a worker has no routing table yet", newest, is_empty=not known)
+    return RouterReport(min(known), problem, newest)
 
 
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
     text = await response.content.read(_ROUTER_ANSWER_AT_MOST)
     while not response.content.at_eof() and len(text) < _ROUTER_ANSWER_AT_MOST:
         text += await response.content.read(_ROUTER_ANSWER_AT_MOST - len(text))
@@ -266,19 +268,19 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _last_seen(event: Mapping[str, Any]) -> str:
-    """ISO 8601 in UTC: later is greater."""
+    """When ``event`` was last seen, as ISO 8601 in UTC: a later time is greater."""
     series = (event.get("series") or {}).get("lastObservedTime")
     created = (event.get("metadata") or {}).get("creationTimestamp")
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
 
 
-def _what(kind: Kind, name: str) -> str:
+def _describe(kind: Kind, name: str) -> str:
     return f"{kind.name} {name}"
 
 
-def _timestamp(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _shortened(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     return text if len(text.encode()) <= limit else text.encode()[: limit - 3].decode(errors="ignore") + "…"

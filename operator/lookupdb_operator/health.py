@@ -1,4 +1,4 @@
-"""Whether the operator does its work, and the port that tells: ``/healthz`` and ``/metrics``."""
+"""Whether the operator does its work, and the port that answers ``/healthz`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Health:
     """What ``/healthz`` answers."""
 
     def __init__(
-        self, metrics: Metrics, *, resync: float, alive: Callable[[], bool], longest_look: Callable[[], float]
+        self, metrics: Metrics, *, resync: float, is_alive: Callable[[], bool], longest_look: Callable[[], float]
     ) -> None:
-        """``longest_look``: seconds for which some dataset has been looked at."""
+        """``longest_look`` returns for how many seconds some dataset has been looked at by now."""
         self._metrics = metrics
         self._longest_look = longest_look
         self._patience = max(_RESYNCS * resync, _PATIENCE)
-        self._alive = alive
+        self._is_alive = is_alive
         self._failure: str | None = None
 
-    def fail(self, why: str) -> None:
-        """There is something that only a new process can mend."""
+    def report_failure(self, why: str) -> None:
+        """Fail from now on: only a new process can mend what ``why`` says."""
         self._failure = why
 
-    def problem(self) -> str | None:
-        """Why the operator ought to be started anew; None while it need not."""
+    def find_problem(self) -> str | None:
+        """Why the operator should be restarted, as a sentence; None while it should not."""
         if self._failure:
             return self._failure
-        if not self._alive():
+        if not self._is_alive():
             return "a worker of the queue has ended"
         if (age := self._metrics.progress_age()) > self._patience:
             return f"no look at a dataset has succeeded for {age:.0f} s, nor has a resync where there are none"
@@ -45,7 +45,7 @@ class Health:
         return None
 
 
-class Port:
+class HealthServer:
     """Serves health and metrics until it is closed."""
 
     def __init__(self, health: Health, metrics: Metrics, *, host: str, port: int) -> None:
@@ -56,7 +56,7 @@ class Port:
         self._runner: web.AppRunner | None = None
 
     @property
-    def number(self) -> int:
+    def bound_port(self) -> int:
         """The port that it listens on: the one asked for, or the one found free when that was 0."""
         return int(self._runner.addresses[0][1]) if self._runner else self._port
 
@@ -77,8 +77,8 @@ class Port:
             self._runner = None
 
     async def _healthz(self, _request: web.Request) -> web.Response:
-        problem = self._health.problem()
+        problem = self._health.find_problem()
         return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
 
     async def _scrape(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -49,12 +49,12 @@ class Informers:
         queue: Queue[Key],
         api: Api,
         namespaces: tuple[str, ...] = (),
-        progressed: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """``progressed`` is called whenever something was listed."""
+        """``on_progress`` is called whenever something was listed."""
         self._cache = cache
         self._queue = queue
-        self._progressed = progressed
+        self._on_progress = on_progress
         self._is_open = False
         turns = asyncio.Semaphore(_LISTS_AT_ONCE)
         self._reflectors = tuple(
@@ -69,7 +69,7 @@ class Informers:
             for reflector in self._reflectors:
                 group.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")
 
-    async def synced(self) -> None:
+    async def wait_synced(self) -> None:
         """Return when everything that belongs to datasets was listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
@@ -86,24 +86,24 @@ class Informers:
 
     # What reflectors and kopf tell.
 
-    def changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
+    def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
         """An object is as ``body`` says."""
         if not self._is_open:
-            self._progressed()
+            self._on_progress()
         self._wake(self._cache.put(kind.name, body))
 
-    def deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
+    def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
         """An object is gone."""
         meta = body["metadata"]
         version = meta.get("resourceVersion") or ""
         self._wake(self._cache.drop(kind.name, meta.get("namespace", ""), meta["name"], meta["uid"], version))
 
-    def known(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
+    def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
         """By uid, what the cache has of ``kind`` in ``namespace`` (empty: anywhere)."""
         headers = self._cache.headers(kind.name)
         return {header.uid: header for header in headers if namespace in ("", header.namespace)}
 
-    def gone(self, kind: Kind, headers: Collection[Header]) -> None:
+    def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
         """These were known, and a list does not have them any more."""
         for header in headers:
             log.info("%s %s/%s is gone, unnoticed", kind.name, header.namespace, header.name)
@@ -116,12 +116,12 @@ class Informers:
 
     async def compare(self, kind: Kind, listing: Listing) -> int:
         """Drop what is gone of ``kind`` though no watch told of it; how many exist that no informer told of."""
-        before = self.known(kind, "")
-        listed = await listing.uids(kind)
-        self.gone(kind, [header for uid, header in before.items() if uid not in listed])
-        return len(listed - before.keys() - self.known(kind, "").keys())
+        before = self.known_headers(kind, "")
+        listed = await listing.list_uids(kind)
+        self.on_unlisted(kind, [header for uid, header in before.items() if uid not in listed])
+        return len(listed - before.keys() - self.known_headers(kind, "").keys())
 
-    def registry(self, *, start: Hook, stop: Hook) -> kopf.OperatorRegistry:
+    def make_registry(self, *, start: Hook, stop: Hook) -> kopf.OperatorRegistry:
         """kopf's handlers, all of them; ``start`` and ``stop`` are called before and after all others."""
         registry = kopf.OperatorRegistry()
         # By default kopf repeats what failed every minute, and would idle in silence.
@@ -135,9 +135,9 @@ class Informers:
 
         async def event(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
             if event["type"] == "DELETED":
-                self.deleted(kinds.DATASET, body)
+                self.on_deleted(kinds.DATASET, body)
             else:
-                self.changed(kinds.DATASET, body)
+                self.on_changed(kinds.DATASET, body)
 
         kopf.on.startup(id="start", errors=once, registry=registry)(begin)
         kopf.on.cleanup(id="stop", errors=once, registry=registry)(end)
@@ -148,7 +148,7 @@ class Informers:
         return registry
 
 
-def settings() -> kopf.OperatorSettings:
+def make_settings() -> kopf.OperatorSettings:
     """How kopf is to work."""
     chosen = kopf.OperatorSettings()
     chosen.peering.standalone = True  # never pause for a peering object that somebody else made

@@ -21,8 +21,8 @@ class Listing:
         self._api = api
         self._namespaces = namespaces or ("",)
 
-    async def uids(self, kind: Kind) -> frozenset[str]:
-        """Of every object of ``kind`` that is watched. Raises what ``api`` raises; NotFound for an unknown kind."""
+    async def list_uids(self, kind: Kind) -> frozenset[str]:
+        """The uid of every watched object of ``kind``. Raises what ``api`` raises; NotFound for an unknown kind."""
         found: set[str] = set()
         for namespace in self._namespaces:
             query = {"limit": str(_PAGE)}

@@ -19,10 +19,10 @@ from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config
 from lookupdb_operator.embedded import ensure_credentials
-from lookupdb_operator.health import Health, Port
-from lookupdb_operator.informers import Informers, settings
+from lookupdb_operator.health import Health, HealthServer
+from lookupdb_operator.informers import Informers, make_settings
 from lookupdb_operator.listing import Listing
-from lookupdb_operator.living import Living
+from lookupdb_operator.live_datasets import LiveDatasetsWriter
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import plan, turn_queues
@@ -31,7 +31,7 @@ from lookupdb_operator.queue import Queue, Workers
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.resync import Resync, wait_for_api
 from lookupdb_operator.router_polls import RouterPolls
-from lookupdb_operator.store_access import Store
+from lookupdb_operator.store_access import StoreAccessReader
 from lookupdb_operator.turn_taking import Decide, TurnTaking
 
 log = logging.getLogger(__name__)
@@ -71,9 +71,9 @@ async def run(options: Options, *, stop: threading.Event | None = None, decide: 
     """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is told of."""
     operator = _Operator(options, await Api.connect(os.environ.get("KUBECONFIG")), decide)
     try:
-        registry = operator.informers.registry(start=operator.start, stop=operator.stop)
+        registry = operator.informers.make_registry(start=operator.start, stop=operator.stop)
         where: dict[str, Any] = {"namespaces": options.namespaces} if options.namespaces else {"clusterwide": True}
-        await kopf.operator(registry=registry, settings=settings(), stop_flag=stop, **where)
+        await kopf.operator(registry=registry, settings=make_settings(), stop_flag=stop, **where)
     finally:
         await operator.close()
 
@@ -85,12 +85,12 @@ class _Operator:
         self._options = options
         self._decide = decide
         self._metrics = Metrics()
-        self._cluster = Cluster(api, admin_port=options.admin_port, wrote=self._metrics.wrote)
+        self._cluster = Cluster(api, admin_port=options.admin_port, on_write=self._metrics.count_write)
         self._listing = Listing(api, options.namespaces)
         self._cache = ObjectCache()
         self._queue: Queue[Key] = Queue()
-        self._metrics.watch_depth(lambda: self._queue.depth)
-        self._store = Store(
+        self._metrics.set_depth_source(lambda: self._queue.depth)
+        self._store = StoreAccessReader(
             self._cluster,
             namespace=options.namespace,
             secret=options.store_secret,
@@ -98,11 +98,11 @@ class _Operator:
         )
         self._workers: Workers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None
-        self._port: Port | None = None
+        self._health_server: HealthServer | None = None
         self._polls = RouterPolls(self._cluster, self._queue.add)
         self._reflecting: asyncio.Task[None] | None = None
         self.informers = Informers(
-            self._cache, self._queue, api, options.namespaces, progressed=self._metrics.progressed
+            self._cache, self._queue, api, options.namespaces, on_progress=self._metrics.note_progress
         )
 
     async def start(self) -> None:
@@ -111,17 +111,17 @@ class _Operator:
         health = Health(
             self._metrics,
             resync=options.resync_seconds,
-            alive=self._alive,
+            is_alive=self._is_alive,
             longest_look=lambda: self._queue.longest_look,
         )
-        self._port = Port(health, self._metrics, host=options.host, port=options.port)
-        await self._port.open()
+        self._health_server = HealthServer(health, self._metrics, host=options.host, port=options.port)
+        await self._health_server.open()
         config = replace(options.config, cluster=await _persistently(self._cluster_id))
         if options.create_store_secret:
             await _persistently(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
         await _persistently(self._store.refresh)
         await wait_for_api(self._listing)
-        self._metrics.identify(config.identity)
+        self._metrics.set_identity(config.identity)
         reconciler = Reconciler(
             cache=self._cache,
             observer=Observer(self._cache, self._cluster, self._polls),
@@ -143,7 +143,7 @@ class _Operator:
             informers=self.informers,
             listing=self._listing,
             store=self._store,
-            living=self._living(config),
+            live_datasets=self._live_datasets_writer(config),
             metrics=self._metrics,
             health=health,
             seconds=options.resync_seconds,
@@ -154,17 +154,19 @@ class _Operator:
         self._resync = asyncio.create_task(resync.run(), name="resync")
         for task in (self._reflecting, self._resync):
             task.add_done_callback(_log_defect)
-        log.info("operating cluster %s as %s, on port %d", config.cluster, config.identity, self._port.number)
+        log.info(
+            "operating cluster %s as %s, on port %d", config.cluster, config.identity, self._health_server.bound_port
+        )
 
-    def _alive(self) -> bool:
+    def _is_alive(self) -> bool:
         if self._workers is None or self._resync is None or self._reflecting is None:
             return True  # starting; that it takes too long shows in the age of the last success
         return self._workers.alive and not self._resync.done() and not self._reflecting.done()
 
-    def _living(self, config: Config) -> Living | None:
+    def _live_datasets_writer(self, config: Config) -> LiveDatasetsWriter | None:
         if not self._options.living_list:
             return None
-        return Living(
+        return LiveDatasetsWriter(
             self._cache,
             self._cluster,
             namespace=self._options.namespace,
@@ -185,8 +187,8 @@ class _Operator:
         if self._workers:
             await self._workers.stop()
         await self._polls.close()
-        if self._port:
-            await self._port.close()
+        if self._health_server:
+            await self._health_server.close()
 
     async def close(self) -> None:
         """The last thing: also when kopf was cut off before it could say that it ends."""

@@ -21,13 +21,13 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """All of them, in a registry of their own: a process may hold several operators, as tests do."""
+    """All metrics, in a registry of their own: a process may hold several operators, as tests do."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
         self._last_success = self._last_progress = clock()
-        self._datasets = _Datasets()
+        self._datasets = _DatasetCollector()
         self._registry.register(self._datasets)
         ProcessCollector(registry=self._registry)
         self._identity = Gauge(
@@ -68,58 +68,58 @@ class Metrics:
             registry=self._registry,
         ).set_function(self.success_age)
 
-    def wrote(self, verb: str, kind: str) -> None:
-        """One request that writes was sent."""
+    def count_write(self, verb: str, kind: str) -> None:
+        """Count a request that writes."""
         self._writes.labels(verb, kind).inc()
 
-    def watch_depth(self, depth: Callable[[], int]) -> None:
-        """Where the queue's depth is read when somebody asks."""
+    def set_depth_source(self, depth: Callable[[], int]) -> None:
+        """Read the queue's depth from ``depth`` at each scrape."""
         self._depth.set_function(depth)
 
-    def succeeded(self) -> None:
-        """A look ended well; where there is nothing to look at, a resync."""
+    def note_success(self) -> None:
+        """Note that a look has succeeded; where there is nothing to look at, that a resync has."""
         self._last_success = self._clock()
 
-    def progressed(self) -> None:
-        """A start came a step nearer to its first look: something was listed."""
+    def note_progress(self) -> None:
+        """Note that a start is a step nearer to its first look: something was listed."""
         self._last_progress = self._clock()
 
     def progress_age(self) -> float:
-        """Seconds since ``succeeded`` or ``progressed``, or since the start."""
+        """Seconds since ``note_success`` or ``note_progress``, or since the start."""
         return self._clock() - max(self._last_success, self._last_progress)
 
     def success_age(self) -> float:
-        """Seconds since ``succeeded``, or since the start."""
+        """Seconds since ``note_success``, or since the start."""
         return self._clock() - self._last_success
 
-    def dataset(self, namespace: str, name: str, status: Status) -> None:
-        """The state of a dataset, as last written or seen."""
+    def set_status(self, namespace: str, name: str, status: Status) -> None:
+        """Show ``status`` as the state of a dataset that is acted on."""
         self._datasets.unattended.pop((namespace, name), None)
-        self._datasets.held[namespace, name] = status
+        self._datasets.statuses[namespace, name] = status
 
-    def unattended(self, namespace: str, name: str, why: Unattended) -> None:
-        """Nothing is done about a dataset."""
+    def set_unattended(self, namespace: str, name: str, why: Unattended) -> None:
+        """Show that nothing is done about a dataset, and why."""
         self._datasets.unattended[namespace, name] = why
 
-    def identify(self, identity: str) -> None:
-        """Which operator this is."""
+    def set_identity(self, identity: str) -> None:
+        """Show which operator this is."""
         self._identity.labels(identity).set(1)
 
     def forget(self, namespace: str, name: str) -> None:
-        """The dataset is gone, or not acted on."""
-        self._datasets.held.pop((namespace, name), None)
+        """Show nothing of a dataset that is gone, or is not acted on."""
+        self._datasets.statuses.pop((namespace, name), None)
         self._datasets.unattended.pop((namespace, name), None)
 
-    def text(self) -> bytes:
-        """The Prometheus text format."""
+    def render(self) -> bytes:
+        """All metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
-class _Datasets(Collector):
-    """Gauges that are made from the statuses held, when they are asked for."""
+class _DatasetCollector(Collector):
+    """Gauges of datasets, made from their statuses when somebody scrapes."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[str, str], Status] = {}
+        self.statuses: dict[tuple[str, str], Status] = {}
         self.unattended: dict[tuple[str, str], Unattended] = {}
 
     def describe(self) -> Iterable[Metric]:
@@ -141,7 +141,7 @@ class _Datasets(Collector):
             "1 for the status that a condition has, 0 for those it has not.",
             labels=["namespace", "dataset", "condition", "status"],
         )
-        for key, status in sorted(self.held.items()):
+        for key, status in sorted(self.statuses.items()):
             info.add_metric([*key, status.generation, status.table.rollout if status.table else ""], 1)
             records.add_metric(key, status.records)
             for condition in status.conditions:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lookupdb_operator.api import ApiError
 from lookupdb_operator.cache import CachedObject, Key, ObjectCache
-from lookupdb_operator.cluster import Cluster, Warned
+from lookupdb_operator.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.model import BuildJob, Observed, Pod, ShardSet
 from lookupdb_operator.parse import diagnose_warning
@@ -56,10 +56,10 @@ class Observer:
         if observed is None:
             self._polls.forget(key)
             return None
-        routers = self._polls.reports(observed) if ask_routers else {}
-        stuck = _stuck(self._cache.owned_objects(key), self._clock())
+        routers = self._polls.take_reports(observed) if ask_routers else {}
+        stuck = _find_stuck(self._cache.owned_objects(key), self._clock())
         if stuck:
-            observed = _explained(observed, await self._warnings.latest(key[0]))
+            observed = _with_warnings(observed, await self._warnings.read_latest(key[0]))
         return replace(
             observed,
             routers=routers,
@@ -75,17 +75,17 @@ class NamespaceWarnings:
     def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._read: dict[str, tuple[datetime, asyncio.Task[Mapping[str, Warned]]]] = {}
+        self._read: dict[str, tuple[datetime, asyncio.Task[Mapping[str, WarningEvent]]]] = {}
         """Namespace → when its events were asked for, and the answer."""
 
-    async def latest(self, namespace: str) -> Mapping[str, Warned]:
+    async def read_latest(self, namespace: str) -> Mapping[str, WarningEvent]:
         """By uid of what they are about; at most some seconds old."""
         now = self._clock()
         for name, (asked, _) in list(self._read.items()):
             if (now - asked).total_seconds() >= _WARNINGS_KEPT_SECONDS:
                 del self._read[name]
         if namespace not in self._read:
-            self._read[namespace] = now, asyncio.create_task(self._cluster.warnings(namespace))
+            self._read[namespace] = now, asyncio.create_task(self._cluster.list_warnings(namespace))
         try:
             return await asyncio.shield(self._read[namespace][1])
         except ApiError as error:
@@ -93,7 +93,7 @@ class NamespaceWarnings:
             return {}
 
 
-def _stuck(objects: Iterable[CachedObject], now: datetime) -> frozenset[str]:
+def _find_stuck(objects: Iterable[CachedObject], now: datetime) -> frozenset[str]:
     """The uids of what does not get on for a reason that is in no object: a Job or StatefulSet without its pods, a
     pod whose containers the kubelet does not even begin with."""
     objects = tuple(objects)
@@ -118,7 +118,7 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
     return False
 
 
-def _explained(observed: Observed, warnings: Mapping[str, Warned]) -> Observed:
+def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> Observed:
     def why(kind: str, name: str, uid: str) -> Any:
         warned = warnings.get(uid)
         return diagnose_warning(kind, name, warned.reason, warned.message) if warned else None

@@ -93,7 +93,7 @@ class Reconciler:
             raise
         except RequeueRequested:
             outcome = "refused"
-            self._metrics.succeeded()  # all was done that the API server lets be done
+            self._metrics.note_success()  # all was done that the API server lets be done
             raise
         except Conflict as error:
             outcome = "conflict"
@@ -104,7 +104,7 @@ class Reconciler:
             retry_after = error.retry_after if isinstance(error, Unreachable) else None
             raise RequeueRequested(str(error), at_least=retry_after or 0.0) from error
         else:
-            self._metrics.succeeded()
+            self._metrics.note_success()
             return again
         finally:
             self._metrics.reconciles.labels(outcome).inc()
@@ -120,7 +120,7 @@ class Reconciler:
             return None
         if asks:
             self._asked[key] = self._clock()
-        observed = replace(observed, contests=self._repairs.contests(key))
+        observed = replace(observed, contests=self._repairs.list_contests(key))
         plan = self._turns.plan(observed, self._decide, self._now())
         plan = replace(plan, again=_earlier(plan.again, self._repairs.next_in(key)))
         if plan.idle:
@@ -170,7 +170,7 @@ class Reconciler:
         else:
             self._asks.discard(dataset.key)
         if plan.status.operator == self._config.identity:
-            self._metrics.dataset(dataset.namespace, dataset.name, plan.status)
+            self._metrics.set_status(dataset.namespace, dataset.name, plan.status)
         else:
             self._metrics.forget(dataset.namespace, dataset.name)
 
@@ -205,7 +205,7 @@ class Reconciler:
         if unattended is None:
             self._unattended.pop(dataset.key, None)
             return
-        self._metrics.unattended(dataset.namespace, dataset.name, unattended)
+        self._metrics.set_unattended(dataset.namespace, dataset.name, unattended)
         sighting = dataset.uid, unattended
         if sighting != before:
             self._unattended[dataset.key] = sighting
@@ -238,7 +238,7 @@ class Reconciler:
                     raise
                 refused[kind, name] = error.message
             else:
-                self._repairs.note(observed, manifest)
+                self._repairs.note_write(observed, manifest)
                 if kind != kinds.SECRET.name:
                     self._cache.put(kind, answer, written=True)
                 continue

@@ -38,19 +38,19 @@ _EVENTS_AT_ONCE: Final = 100
 """So many events are taken before others get a turn."""
 
 
-class Sink(Protocol):
+class EventSink(Protocol):
     """Where objects are put."""
 
-    def changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
+    def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
         """An object is as ``body`` says. The body is not kept."""
 
-    def deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
+    def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
         """An object is gone; ``body`` is its last version."""
 
-    def known(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
+    def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
         """By uid, what is known of ``kind`` in ``namespace`` (empty: anywhere)."""
 
-    def gone(self, kind: Kind, headers: Collection[Header]) -> None:
+    def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
         """These were known, and a list does not have them any more."""
 
 
@@ -58,7 +58,7 @@ class Reflector:
     """Lists and watches the objects of ``kind`` in ``namespace`` (empty: all) that ``selector`` selects."""
 
     def __init__(
-        self, api: Api, kind: Kind, namespace: str, selector: str, sink: Sink, turns: asyncio.Semaphore
+        self, api: Api, kind: Kind, namespace: str, selector: str, sink: EventSink, turns: asyncio.Semaphore
     ) -> None:
         """``turns``: so many reflectors list at once; each holds a page in memory."""
         self._api = api
@@ -108,7 +108,7 @@ class Reflector:
         await asyncio.sleep(delay)
 
     async def _list(self) -> None:
-        known, uids = self._sink.known(self._kind, self._namespace), set[str]()
+        known, uids = self._sink.known_headers(self._kind, self._namespace), set[str]()
         query, version = self._query() | {"limit": str(PAGE)}, ""
         async with self._turns:
             more = ""
@@ -123,7 +123,7 @@ class Reflector:
                 del answer  # before the next one is there
                 if not more:
                     break
-        self._sink.gone(self._kind, [header for uid, header in known.items() if uid not in uids])
+        self._sink.on_unlisted(self._kind, [header for uid, header in known.items() if uid not in uids])
         self._version, self._failures = version, 0
         self.synced.set()
 
@@ -131,7 +131,7 @@ class Reflector:
         """The version of the list, and where it goes on."""
         for body in page.get("items") or ():
             uids.add(body["metadata"]["uid"])
-            self._sink.changed(self._kind, body)
+            self._sink.on_changed(self._kind, body)
         meta = page.get("metadata") or {}
         return str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
 
@@ -180,9 +180,9 @@ class Reflector:
         except (ValueError, KeyError, TypeError) as error:
             raise Unreachable(f"the watch of {self._kind.plural}", f"an event cannot be read: {error}") from error
         if kind == "DELETED":
-            self._sink.deleted(self._kind, body)
+            self._sink.on_deleted(self._kind, body)
         elif kind != "BOOKMARK":
-            self._sink.changed(self._kind, body)
+            self._sink.on_changed(self._kind, body)
         self._version = version
 
     def _query(self) -> dict[str, str]:

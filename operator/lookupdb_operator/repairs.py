@@ -43,7 +43,7 @@ class Repairs:
         self._clock = clock
         self._writes: dict[Key, dict[Name, _Write]] = {}
 
-    def contests(self, key: Key) -> tuple[Contest, ...]:
+    def list_contests(self, key: Key) -> tuple[Contest, ...]:
         """The objects of ``key`` that somebody keeps changing back."""
         writes = self._remembered(key)
         return tuple(
@@ -52,7 +52,7 @@ class Repairs:
             if write.count > AT_ONCE
         )
 
-    def note(self, observed: Observed, manifest: Manifest) -> None:
+    def note_write(self, observed: Observed, manifest: Manifest) -> None:
         """``manifest`` was written of the dataset as ``observed``."""
         name = manifest["kind"], manifest["metadata"]["name"]
         if name[0] in _PACED_ELSEWHERE:
@@ -60,9 +60,9 @@ class Repairs:
         mark = manifests.mark_of(manifest)
         writes = self._remembered(observed.dataset.key)
         before = writes.get(name)
-        is_same = before is not None and before.mark == mark
+        is_repeated = before is not None and before.mark == mark
         by = _find_changer(observed, name)
-        count, known = (before.count, before.by) if before is not None and is_same else (0, "")
+        count, known = (before.count, before.by) if before is not None and is_repeated else (0, "")
         writes[name] = _Write(mark, count + 1, self._clock(), by or known)
         self._writes[observed.dataset.key] = writes
 
@@ -96,5 +96,5 @@ class Repairs:
 
 def _find_changer(observed: Observed, name: Name) -> str:
     """Who has changed the object last; empty when nobody knows, and when it is not there."""
-    things: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
-    return next((thing.changed_by for thing in things if (thing.ref.kind, thing.ref.name) == name), "")
+    objects: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
+    return next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")

@@ -18,10 +18,10 @@ from lookupdb_operator.health import Health
 from lookupdb_operator.informers import Informers
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.listing import Listing
-from lookupdb_operator.living import Living
+from lookupdb_operator.live_datasets import LiveDatasetsWriter
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.queue import Queue
-from lookupdb_operator.store_access import Store
+from lookupdb_operator.store_access import StoreAccessReader
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _PATIENCE: Final = 120.0
 """Seconds in which an informer must tell of what is listed; a watch reconnects in less."""
 _WATCH_LAG: Final = 5.0
 """Seconds in which a watch tells of what is listed."""
-_LIVING_EVERY: Final = 10.0
+_LIVE_DATASETS_EVERY: Final = 10.0
 _AGAIN: Final = 1.0
 """Seconds until what the API server did not do is tried again, at the start."""
 
@@ -47,8 +47,8 @@ class Resync:
         queue: Queue[Key],
         informers: Informers,
         listing: Listing,
-        store: Store,
-        living: Living | None,
+        store: StoreAccessReader,
+        live_datasets: LiveDatasetsWriter | None,
         metrics: Metrics,
         health: Health,
         seconds: float,
@@ -58,7 +58,7 @@ class Resync:
         self._informers = informers
         self._listing = listing
         self._store = store
-        self._living = living
+        self._live_datasets = live_datasets
         self._metrics = metrics
         self._health = health
         self._seconds = seconds
@@ -66,14 +66,14 @@ class Resync:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        await self._informers.synced()
+        await self._informers.wait_synced()
         await self._repeatedly(self._compare_datasets, _AGAIN, until_done=True)
         log.info("watching %d datasets", len(self._cache.dataset_keys()))
         self._informers.open()
         self._queue_all()
         async with asyncio.TaskGroup() as group:
-            if self._living:
-                group.create_task(self._repeatedly(self._living.write, _LIVING_EVERY))
+            if self._live_datasets:
+                group.create_task(self._repeatedly(self._live_datasets.write, _LIVE_DATASETS_EVERY))
             group.create_task(self._resync())
 
     async def _resync(self) -> None:
@@ -97,14 +97,14 @@ class Resync:
     def _is_idle(self) -> None:
         """Where there is a dataset, only a look at one is a success: a resync merely asks for it."""
         if not self._cache.dataset_keys():
-            self._metrics.succeeded()
+            self._metrics.note_success()
 
     async def _compare_datasets(self) -> None:
         """Return when the cache has every LookupDataset. Fails the health check when kopf never tells of one."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         while unseen := await self._informers.compare(kinds.DATASET, self._listing):
             if asyncio.get_running_loop().time() > deadline:
-                self._health.fail(f"no watch has told of {unseen} of kind {kinds.DATASET.name}")
+                self._health.report_failure(f"no watch has told of {unseen} of kind {kinds.DATASET.name}")
             await asyncio.sleep(_SETTLE)
 
     async def _compare_children(self, kind: Kind) -> None:
@@ -131,7 +131,7 @@ async def wait_for_api(listing: Listing, seconds: float = _AGAIN) -> None:
     """Return when the API server knows LookupDatasets and lets them be listed."""
     while True:
         try:
-            await listing.uids(kinds.DATASET)
+            await listing.list_uids(kinds.DATASET)
         except NotFound:
             log.warning("the API server does not know LookupDatasets; is their CustomResourceDefinition installed?")
         except ApiError as error:

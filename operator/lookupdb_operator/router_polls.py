@@ -28,8 +28,8 @@ class ReportsPending(LookDeferred):
     """Raised instead of what is observed: routers are being asked, and the dataset is looked at again afterwards."""
 
 
-class Asks(Protocol):
-    """Who asks a router."""
+class RouterClient(Protocol):
+    """What asks a router."""
 
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
         """What the router at ``ip`` answers from; a report with a problem when it does not answer."""
@@ -38,19 +38,19 @@ class Asks(Protocol):
 class RouterPolls:
     """Polls under way, and reports that no look has had yet; of each dataset at most one of either."""
 
-    def __init__(self, cluster: Asks, wake: Callable[[Key], None]) -> None:
+    def __init__(self, client: RouterClient, wake: Callable[[Key], None]) -> None:
         """``wake`` is called with the dataset whose reports are there."""
-        self._cluster = cluster
+        self._client = client
         self._wake = wake
         self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
         self._polls: dict[Key, asyncio.Task[None]] = {}
         self._reports: dict[Key, Mapping[str, RouterReport]] = {}
 
-    def reports(self, observed: Observed) -> Mapping[str, RouterReport]:
+    def take_reports(self, observed: Observed) -> Mapping[str, RouterReport]:
         """By the pod's uid what each router of ``observed`` has answered since this was last asked for. Raises
         ReportsPending when they have yet to be asked."""
         key = observed.dataset.key
-        routers = _running(observed)
+        routers = _running_routers(observed)
         if key in self._reports:
             return self._reports.pop(key)
         if not routers:
@@ -77,7 +77,7 @@ class RouterPolls:
 
         async def ask(pod: Pod) -> tuple[str, RouterReport]:
             async with turns, self._turns:
-                return pod.uid, await self._cluster.ask_router(pod.ip, dataset_uid)
+                return pod.uid, await self._client.ask_router(pod.ip, dataset_uid)
 
         reports: Mapping[str, RouterReport] = {}
         try:
@@ -89,7 +89,7 @@ class RouterPolls:
         self._wake(key)
 
 
-def _running(observed: Observed) -> tuple[Pod, ...]:
+def _running_routers(observed: Observed) -> tuple[Pod, ...]:
     return tuple(
         pod
         for pod in observed.pods

@@ -17,7 +17,7 @@ from lookupdb_operator.config import StoreAccess
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Store:
+class StoreAccessReader:
     """The store's environment as it was when last read."""
 
     def __init__(self, cluster: Cluster, *, namespace: str, secret: str, environment: Mapping[str, str]) -> None:
@@ -31,29 +31,29 @@ class Store:
         """Read the Secret. Whether anything has changed. Raises Unreachable, and then keeps what is known."""
         before = self.access
         if not self._secret:
-            self.access = access(self._environment)
+            self.access = make_access(self._environment)
             return self.access != before
         where = f"Secret {self._secret} in namespace {self._namespace}"
         try:
-            held = await self._cluster.get_secret(self._namespace, self._secret)
+            found = await self._cluster.get_secret(self._namespace, self._secret)
         except Refused as error:
             self.access = StoreAccess(problem=f"the operator may not read {where}: {error.message}")
             return self.access != before
-        if held is None:
+        if found is None:
             problem = f"{where} does not exist; create it with the store's credentials, as environment variables"
             self.access = StoreAccess(problem=problem)
         else:
-            self.access = from_secret(self._environment, held.get("data") or {}, where)
+            self.access = merge_secret(self._environment, found.get("data") or {}, where)
         return self.access != before
 
 
-def access(environment: Mapping[str, str]) -> StoreAccess:
+def make_access(environment: Mapping[str, str]) -> StoreAccess:
     """``environment`` with its digest."""
     text = json.dumps(dict(environment), sort_keys=True)
     return StoreAccess(environment=dict(environment), digest=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-def from_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: str) -> StoreAccess:
+def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: str) -> StoreAccess:
     """``environment`` and a Secret's ``data``, which wins. A key that names no environment variable is a problem."""
     merged = dict(environment)
     for key, value in data.items():
@@ -66,4 +66,4 @@ def from_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: 
             merged[key] = base64.b64decode(value or "", validate=True).decode()
         except (binascii.Error, UnicodeDecodeError, TypeError):
             return StoreAccess(problem=f"{where} has a value for {key} that is no text")
-    return access(merged)
+    return make_access(merged)

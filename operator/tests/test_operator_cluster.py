@@ -18,7 +18,7 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api import Api, ApiError, Conflict, NotFound, Refused, Unreachable
-from lookupdb_operator.cluster import Cluster, Warned
+from lookupdb_operator.cluster import Cluster, WarningEvent
 from lookupdb_operator.model import Ref, RouterReport
 from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.status import Status
@@ -191,8 +191,8 @@ async def test_the_latest_warning_of_each() -> None:
         second = [event("b", "series", eventTime="2026-03-01T12:00:00.000000Z", series={"lastObservedTime": "2027"})]
         server.then({"items": first, "metadata": {"continue": "more"}})
         server.then({"items": second, "metadata": {}})
-        warnings = await cluster.warnings("maps")
-    assert warnings == {"a": Warned("FailedCreate", "new"), "b": Warned("FailedCreate", "series")}
+        warnings = await cluster.list_warnings("maps")
+    assert warnings == {"a": WarningEvent("FailedCreate", "new"), "b": WarningEvent("FailedCreate", "series")}
     assert [request.query.get("continue") for request in server.asked] == [None, "more"]
     assert {request.query["fieldSelector"] for request in server.asked} == {"type=Warning"}
 
@@ -201,7 +201,7 @@ async def test_events_are_read_to_a_bound() -> None:
     async with connected() as (server, cluster):
         for _ in range(10):
             server.then({"items": None, "metadata": {"continue": "more"}})
-        assert await cluster.warnings("maps") == {}
+        assert await cluster.list_warnings("maps") == {}
     assert len(server.asked) < 10
 
 

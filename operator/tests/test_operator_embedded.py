@@ -11,7 +11,7 @@ from lookupdb_operator.api import Refused, Unreachable
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.embedded import ensure_credentials
 from lookupdb_operator.model import Manifest
-from lookupdb_operator.store_access import Store, access, from_secret
+from lookupdb_operator.store_access import StoreAccessReader, make_access, merge_secret
 
 
 class Secrets:
@@ -56,7 +56,9 @@ async def test_credentials_are_made_once() -> None:
 
 async def test_the_secret_is_read_again_and_a_change_is_told() -> None:
     secrets = Secrets()
-    store = Store(cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={"AWS_REGION": "eu"})
+    store = StoreAccessReader(
+        cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={"AWS_REGION": "eu"}
+    )
     assert store.access.problem
     assert await store.refresh()
     assert "Secret store in namespace lookupdb does not exist" in (store.access.problem or "")
@@ -75,7 +77,7 @@ async def test_the_secret_is_read_again_and_a_change_is_told() -> None:
 async def test_what_cannot_be_read_now_stays_as_it_is() -> None:
     secrets = Secrets()
     secrets.held = {"data": coded(AWS_ACCESS_KEY_ID="a")}
-    store = Store(cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={})
+    store = StoreAccessReader(cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={})
     await store.refresh()
     known = store.access
     secrets.failure = Unreachable("Secret store", "the API server does not answer")
@@ -89,7 +91,7 @@ async def test_what_cannot_be_read_now_stays_as_it_is() -> None:
 
 
 async def test_a_store_without_secret_is_reached_as_the_pods_are_known() -> None:
-    store = Store(cast(Cluster, Secrets()), namespace="lookupdb", secret="", environment={})
+    store = StoreAccessReader(cast(Cluster, Secrets()), namespace="lookupdb", secret="", environment={})
     assert await store.refresh()
     assert (store.access.problem, store.access.environment) == (None, {})
     assert store.access.digest, "an environment that is empty is one"
@@ -104,10 +106,10 @@ async def test_a_store_without_secret_is_reached_as_the_pods_are_known() -> None
     ],
 )
 def test_a_secret_that_cannot_be_an_environment_says_why(data: dict[str, str], problem: str) -> None:
-    found = from_secret({}, data, "Secret store")
+    found = merge_secret({}, data, "Secret store")
     assert problem in (found.problem or "")
     assert not found.environment
 
 
 def test_the_digest_does_not_hang_on_order() -> None:
-    assert access({"A": "1", "B": "2"}) == access({"B": "2", "A": "1"})
+    assert make_access({"A": "1", "B": "2"}) == make_access({"B": "2", "A": "1"})

@@ -13,13 +13,13 @@ from lookupdb_operator import kinds, names
 from lookupdb_operator.api import Api
 from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.health import Health
-from lookupdb_operator.informers import Informers, settings
+from lookupdb_operator.informers import Informers, make_settings
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.queue import Queue
 from lookupdb_operator.resync import Resync
-from lookupdb_operator.store_access import Store
+from lookupdb_operator.store_access import StoreAccessReader
 
 Json = dict[str, Any]
 KEY = ("shop", "airports")
@@ -53,7 +53,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.cache, self.queue, self.lists, self.progress = ObjectCache(), Queue[Key](), Lists(), 0
-        self.informers = Informers(self.cache, self.queue, cast(Api, None), progressed=self._progressed)
+        self.informers = Informers(self.cache, self.queue, cast(Api, None), on_progress=self._progressed)
 
     def _progressed(self) -> None:
         self.progress += 1
@@ -69,16 +69,16 @@ def bench() -> Bench:
 
 def test_a_watch_ends_after_whole_seconds() -> None:
     # It goes into the URL as it stands, and Go's ParseInt refuses 290.0: emulators of the API server do not.
-    assert str(settings().watching.server_timeout).isdigit()
+    assert str(make_settings().watching.server_timeout).isdigit()
 
 
 async def test_nothing_is_queued_before_everything_was_listed(bench: Bench) -> None:
-    bench.informers.changed(kinds.DATASET, dataset())
-    bench.informers.changed(kinds.POD, pod("a"))
+    bench.informers.on_changed(kinds.DATASET, dataset())
+    bench.informers.on_changed(kinds.POD, pod("a"))
     assert bench.queue.depth == 0
     assert bench.progress == 2, "the start gets on"
     bench.informers.open()
-    bench.informers.changed(kinds.POD, pod("a", 2, "Running"))
+    bench.informers.on_changed(kinds.POD, pod("a", 2, "Running"))
     assert bench.queue.depth == 1
     assert bench.progress == 2, "from then on only looks are progress"
 
@@ -86,27 +86,27 @@ async def test_nothing_is_queued_before_everything_was_listed(bench: Bench) -> N
 async def test_what_changes_nothing_that_is_decided_by_wakes_nobody(bench: Bench) -> None:
     bench.informers.open()
     for body in (dataset(), pod("a")):
-        bench.informers.changed(kinds.DATASET if "spec" in body else kinds.POD, body)
+        bench.informers.on_changed(kinds.DATASET if "spec" in body else kinds.POD, body)
     bench.queue.done(await bench.queue.take())
-    bench.informers.changed(kinds.POD, pod("a", 1))
-    bench.informers.changed(kinds.POD, pod("a", 2))
+    bench.informers.on_changed(kinds.POD, pod("a", 1))
+    bench.informers.on_changed(kinds.POD, pod("a", 2))
     assert bench.queue.depth == 0
-    bench.informers.deleted(kinds.POD, pod("a", 3))
+    bench.informers.on_deleted(kinds.POD, pod("a", 3))
     assert bench.queue.depth == 1
 
 
 async def test_what_a_list_has_no_more_is_dropped_and_what_nobody_told_of_is_counted(bench: Bench) -> None:
     for name in ("a", "b"):
-        bench.informers.changed(kinds.POD, pod(name))
-    bench.informers.changed(kinds.DATASET, dataset())
+        bench.informers.on_changed(kinds.POD, pod(name))
+    bench.informers.on_changed(kinds.DATASET, dataset())
     bench.informers.open()
     bench.lists.there = {"Pod": {"uid-b", "uid-c"}}
     assert await bench.compare(kinds.POD) == 1
     assert bench.queue.depth == 1
-    assert set(bench.informers.known(kinds.POD, "")) == {"uid-b"}
-    assert set(bench.informers.known(kinds.POD, "elsewhere")) == set()
-    bench.informers.changed(kinds.POD, pod("a", 1))
-    assert set(bench.informers.known(kinds.POD, "")) == {"uid-b"}, "an event that came late"
+    assert set(bench.informers.known_headers(kinds.POD, "")) == {"uid-b"}
+    assert set(bench.informers.known_headers(kinds.POD, "elsewhere")) == set()
+    bench.informers.on_changed(kinds.POD, pod("a", 1))
+    assert set(bench.informers.known_headers(kinds.POD, "")) == {"uid-b"}, "an event that came late"
 
 
 def resync(bench: Bench, relisted: list[str]) -> tuple[Resync, Metrics]:
@@ -116,7 +116,7 @@ def resync(bench: Bench, relisted: list[str]) -> tuple[Resync, Metrics]:
         async def refresh(self) -> bool:
             return False
 
-    bench.informers.synced = synced  # type: ignore[method-assign]
+    bench.informers.wait_synced = synced  # type: ignore[method-assign]
     bench.informers.relist = lambda kind: relisted.append(kind.name)  # type: ignore[method-assign]
     metrics = Metrics()
     made = Resync(
@@ -124,10 +124,10 @@ def resync(bench: Bench, relisted: list[str]) -> tuple[Resync, Metrics]:
         queue=bench.queue,
         informers=bench.informers,
         listing=cast(Listing, bench.lists),
-        store=cast(Store, Unchanged()),
-        living=None,
+        store=cast(StoreAccessReader, Unchanged()),
+        live_datasets=None,
         metrics=metrics,
-        health=Health(metrics, resync=600, alive=lambda: True, longest_look=lambda: 0.0),
+        health=Health(metrics, resync=600, is_alive=lambda: True, longest_look=lambda: 0.0),
         seconds=0.01,
     )
     return made, metrics
@@ -149,7 +149,7 @@ async def test_every_dataset_is_looked_at_once_kopf_has_told_of_all(bench: Bench
     task = asyncio.create_task(made.run())
     await until(lambda: len(bench.lists.asked) >= 2, "two comparisons")
     assert bench.queue.depth == 0
-    bench.informers.changed(kinds.DATASET, dataset())
+    bench.informers.on_changed(kinds.DATASET, dataset())
     await until(lambda: bench.queue.depth, "the look")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -159,7 +159,7 @@ async def test_each_resync_compares_datasets_and_one_further_kind_in_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lookupdb_operator.resync._WATCH_LAG", 0.0)
-    bench.informers.changed(kinds.DATASET, dataset())
+    bench.informers.on_changed(kinds.DATASET, dataset())
     bench.lists.there = {names.KIND: {"ds-1"}, "Service": {"uid-of-what-no-watch-told"}}
     relisted: list[str] = []
     made, _ = resync(bench, relisted)

@@ -12,7 +12,7 @@ import pytest
 from lookupdb_operator import names
 from lookupdb_operator.api import Unreachable
 from lookupdb_operator.cache import ObjectCache
-from lookupdb_operator.cluster import Cluster, Warned
+from lookupdb_operator.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.model import Observed, Predecessor, RouterReport
 from lookupdb_operator.observe import NamespaceWarnings, Observer
@@ -224,12 +224,12 @@ def test_an_object_whose_label_is_changed_moves() -> None:
 class Asked:
     """A cluster that answers what it is told to."""
 
-    def __init__(self, warnings: Mapping[str, Warned] | None = None) -> None:
+    def __init__(self, warnings: Mapping[str, WarningEvent] | None = None) -> None:
         self.warned = warnings
         self.asked = 0
         self.ips: list[str] = []
 
-    async def warnings(self, namespace: str) -> Mapping[str, Warned]:
+    async def list_warnings(self, namespace: str) -> Mapping[str, WarningEvent]:
         assert namespace == "maps"
         self.asked += 1
         if self.warned is None:
@@ -262,8 +262,8 @@ async def observe(cache: ObjectCache, asked: Asked, *, seconds: float = 60, ask_
     return observed
 
 
-QUOTA = Warned("FailedCreate", 'Error creating: pods "x" is forbidden: exceeded quota: q')
-MOUNT = Warned("FailedMount", 'MountVolume.SetUp failed for volume "source" : configmap "mine" not found')
+QUOTA = WarningEvent("FailedCreate", 'Error creating: pods "x" is forbidden: exceeded quota: q')
+MOUNT = WarningEvent("FailedMount", 'MountVolume.SetUp failed for volume "source" : configmap "mine" not found')
 
 
 async def test_a_job_without_a_pod_is_explained_by_events() -> None:
@@ -348,8 +348,8 @@ async def test_the_events_of_a_namespace_are_read_once_for_all_that_wait() -> No
     now = [BORN]
     asked = Asked({"job-1": QUOTA})
     warnings = NamespaceWarnings(cast(Cluster, asked), lambda: now[0])
-    assert await asyncio.gather(*(warnings.latest("maps") for _ in range(50))) == [{"job-1": QUOTA}] * 50
+    assert await asyncio.gather(*(warnings.read_latest("maps") for _ in range(50))) == [{"job-1": QUOTA}] * 50
     assert asked.asked == 1
     now[0] += timedelta(seconds=5)
-    await warnings.latest("maps")
+    await warnings.read_latest("maps")
     assert asked.asked == 2

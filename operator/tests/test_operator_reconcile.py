@@ -319,16 +319,16 @@ async def test_an_event_that_cannot_be_told_stops_nothing(bench: Bench) -> None:
 async def test_a_dataset_that_is_gone_leaves_no_metrics(bench: Bench) -> None:
     bench.plan = Plan(status=STATUS)
     await bench.look()
-    assert b'dataset_condition{condition="Degraded",dataset="airports"' in bench.metrics.text()
+    assert b'dataset_condition{condition="Degraded",dataset="airports"' in bench.metrics.render()
     bench.observer.observed = None
     assert await bench.look() is None
-    assert b"airports" not in bench.metrics.text()
+    assert b"airports" not in bench.metrics.render()
 
 
 async def test_a_dataset_of_another_operator_has_no_metrics_here(bench: Bench) -> None:
     bench.plan = Plan(status=replace(STATUS, operator="other/release"))
     await bench.look()
-    assert b"airports" not in bench.metrics.text()
+    assert b"airports" not in bench.metrics.render()
 
 
 async def test_a_defect_is_counted_and_passed_on(bench: Bench) -> None:
@@ -344,26 +344,26 @@ async def test_a_defect_is_counted_and_passed_on(bench: Bench) -> None:
 def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
     now, alive, waited = [0.0], [True], [0.0]
     metrics = Metrics(clock=lambda: now[0])
-    health = Health(metrics, resync=600.0, alive=lambda: alive[0], longest_look=lambda: waited[0])
+    health = Health(metrics, resync=600.0, is_alive=lambda: alive[0], longest_look=lambda: waited[0])
     now[0] = 1800.0
-    assert health.problem() is None
+    assert health.find_problem() is None
     now[0] = 1801.0
-    assert "succeeded for 1801 s" in (health.problem() or "")
-    metrics.progressed()
-    assert health.problem() is None, "a start that lists page after page gets on"
-    metrics.succeeded()
-    assert health.problem() is None
+    assert "succeeded for 1801 s" in (health.find_problem() or "")
+    metrics.note_progress()
+    assert health.find_problem() is None, "a start that lists page after page gets on"
+    metrics.note_success()
+    assert health.find_problem() is None
     now[0] = 2000.0
-    short = Health(metrics, resync=10.0, alive=lambda: True, longest_look=lambda: waited[0])
-    assert short.problem() is None, "900 s at least"
+    short = Health(metrics, resync=10.0, is_alive=lambda: True, longest_look=lambda: waited[0])
+    assert short.find_problem() is None, "900 s at least"
     waited[0] = 901.0
-    assert "a look at a dataset has not ended for 901 s" in (short.problem() or "")
-    assert health.problem() is None
+    assert "a look at a dataset has not ended for 901 s" in (short.find_problem() or "")
+    assert health.find_problem() is None
     alive[0] = False
-    assert "worker" in (health.problem() or "")
+    assert "worker" in (health.find_problem() or "")
     alive[0] = True
-    health.fail("no watch has told of 1 of kind Pod")
-    assert health.problem() == "no watch has told of 1 of kind Pod"
+    health.report_failure("no watch has told of 1 of kind Pod")
+    assert health.find_problem() == "no watch has told of 1 of kind Pod"
 
 
 def _see(bench: Bench, operator: str = "old/release", **members: Any) -> None:

@@ -83,16 +83,16 @@ class Recorder:
         self.told: list[str] = []
         self.before: dict[str, Header] = {}
 
-    def changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
+    def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
         self.told.append(f"changed {body['metadata']['name']} {body['metadata']['resourceVersion']}")
 
-    def deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
+    def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
         self.told.append(f"deleted {body['metadata']['name']}")
 
-    def known(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
+    def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
         return dict(self.before)
 
-    def gone(self, kind: Kind, headers: Collection[Header]) -> None:
+    def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
         self.told += [f"gone {header.name}" for header in headers]
 
 

@@ -36,8 +36,8 @@ class Bench:
 
     def write(self, times: int = 1, **members: Any) -> tuple[Contest, ...]:
         for _ in range(times):
-            self.repairs.note(SEEN, manifest(**members))
-        return self.repairs.contests(KEY)
+            self.repairs.note_write(SEEN, manifest(**members))
+        return self.repairs.list_contests(KEY)
 
 
 @pytest.fixture
@@ -60,17 +60,17 @@ def test_then_it_is_left_alone_for_longer_each_time(bench: Bench) -> None:
         assert wait is not None
         waits.append(wait)
         bench.now += wait
-        assert [contest.is_held for contest in bench.repairs.contests(KEY)] == [False]
+        assert [contest.is_held for contest in bench.repairs.list_contests(KEY)] == [False]
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
 
 
 def test_peace_is_forgotten_about_what_was_before(bench: Bench) -> None:
     bench.write(9)
     bench.now += repairs.FORGOTTEN_AFTER
-    assert bench.repairs.contests(KEY) == ()
+    assert bench.repairs.list_contests(KEY) == ()
     assert bench.write() == ()
     bench.repairs.forget(KEY)
-    assert bench.repairs.contests(KEY) == ()
+    assert bench.repairs.list_contests(KEY) == ()
 
 
 def test_something_else_is_written_at_once(bench: Bench) -> None:

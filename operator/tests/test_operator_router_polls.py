@@ -48,16 +48,16 @@ async def test_a_look_has_the_reports_that_came_after_it_was_first_asked_and_eac
     airports = observed("airports", "a", "b")
     for round_ in (1, 2):
         with pytest.raises(ReportsPending):
-            polls.reports(airports)
+            polls.take_reports(airports)
         with pytest.raises(ReportsPending):
-            polls.reports(airports)
+            polls.take_reports(airports)
         assert await asyncio.wait_for(woken.get(), 20) == airports.dataset.key
-        assert polls.reports(airports) == {pod.uid: RouterReport(7) for pod in airports.pods}
+        assert polls.take_reports(airports) == {pod.uid: RouterReport(7) for pod in airports.pods}
         assert len(routers.asked) == 2 * round_, "one poll at a time"
 
 
 async def test_where_there_is_no_router_nobody_is_asked() -> None:
-    assert RouterPolls(Routers(), lambda key: None).reports(observed("airports")) == {}
+    assert RouterPolls(Routers(), lambda key: None).take_reports(observed("airports")) == {}
 
 
 async def test_one_dataset_whose_routers_do_not_answer_delays_no_other() -> None:
@@ -70,7 +70,7 @@ async def test_one_dataset_whose_routers_do_not_answer_delays_no_other() -> None
 
     async def look(key: Key) -> None:
         try:
-            polls.reports(by_key[key])
+            polls.take_reports(by_key[key])
         except ReportsPending:
             return
         done.add(key)
@@ -97,9 +97,9 @@ async def test_after_a_poll_that_breaks_the_dataset_is_looked_at_again_without_r
     polls = RouterPolls(Routers(), woken.put_nowait)
     airports = observed("airports", "a", "defect")
     with pytest.raises(ReportsPending):
-        polls.reports(airports)
+        polls.take_reports(airports)
     assert await asyncio.wait_for(woken.get(), 20) == airports.dataset.key
-    assert polls.reports(airports) == {}, "unknown, and not that there is none"
+    assert polls.take_reports(airports) == {}, "unknown, and not that there is none"
     assert "shop/airports: routers cannot be asked" in caplog.text
 
 
@@ -107,7 +107,7 @@ async def test_what_is_gone_is_not_asked_any_more() -> None:
     routers = Routers()
     polls = RouterPolls(routers, lambda key: pytest.fail("woken"))
     with pytest.raises(ReportsPending):
-        polls.reports(observed("airports", "dead"))
+        polls.take_reports(observed("airports", "dead"))
     await asyncio.sleep(0)
     polls.forget(("shop", "airports"))
     routers.alive.set()

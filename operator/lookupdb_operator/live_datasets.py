@@ -1,4 +1,4 @@
-"""The list of living datasets, from which the store's sweeper knows what it may remove."""
+"""The list of live datasets: the store's sweep removes nothing that it names."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from lookupdb_operator.status import Status
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
-KEY: Final = "living.json"
+DATA_KEY: Final = "living.json"
 WRITTEN_AT: Final = "writtenAt"
-_KEEP: Final = 3
+_DEFAULT_KEEP: Final = 3
 """keepGenerations of a dataset whose spec cannot be read."""
 REFRESH_SECONDS: Final = 600.0
-"""So old a list is written anew though nothing has changed: the sweep refuses one that is older than an hour."""
+"""Age at which a list is written anew though nothing has changed: the sweep refuses one that is older than an hour."""
 
 
-class Living:
-    """Writes the list when it changes, and now and then, because it carries its age.
+class LiveDatasetsWriter:
+    """Writes the list when it changes, and every ten minutes, because it carries its age.
 
-    Must not be asked to before everything that lives is held.
+    ``write`` must not be called before the cache holds every dataset.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Living:
         self._written: Mapping[str, Any] | None = None
 
     async def write(self) -> None:
-        """Write the list if it is not what the cluster has, or that is old. Raises what ``api`` raises."""
+        """Write the list if the cluster has another one, or an old one. Raises what ``api`` raises."""
         desired = self._document()
         if self._written is None:
-            there = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name) or {}
-            if there and _labels(there).get(names.MANAGED_BY) != names.FIELD_MANAGER:
+            found = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name) or {}
+            if found and _labels(found).get(names.MANAGED_BY) != names.FIELD_MANAGER:
                 raise Refused(
                     f"ConfigMap {self._name}",
                     f"it is not the operator's, which would keep the list of datasets in it: rename or delete it in"
                     f" namespace {self._namespace}; until then the sweep removes nothing",
                 )
-            self._written = _parsed((there.get("data") or {}).get(KEY))
+            self._written = _parse((found.get("data") or {}).get(DATA_KEY))
         if not _needs_writing(desired, self._written):
             return
         text = orjson.dumps(desired).decode()  # not indented: a ConfigMap takes 1 MiB, 6,000 datasets instead of 4,000
@@ -78,18 +78,18 @@ class Living:
                     "name": self._name,
                     "labels": {names.APP: "lookupdb", names.MANAGED_BY: names.FIELD_MANAGER},
                 },
-                "data": {KEY: text},
+                "data": {DATA_KEY: text},
             }
         )
         self._written = desired
 
     def _document(self) -> Mapping[str, Any]:
         datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
-        return document(self._cluster_id, self._namespaces, datasets, self._now())
+        return render_live_datasets(self._cluster_id, self._namespaces, datasets, self._now())
 
 
-def _parsed(text: str | None) -> Mapping[str, Any] | None:
-    """The list that the cluster has; None for what is none."""
+def _parse(text: str | None) -> Mapping[str, Any] | None:
+    """The list that the cluster has; None when ``text`` is no list."""
     try:
         members = orjson.loads(text or "")
     except ValueError:
@@ -111,8 +111,10 @@ def _labels(manifest: Manifest) -> Mapping[str, str]:
     return manifest["metadata"].get("labels") or {}
 
 
-def document(cluster_id: str, namespaces: tuple[str, ...], datasets: list[Dataset], now: float) -> Mapping[str, Any]:
-    """The list, written ``now``. ``namespaces`` are those that it is complete for; none means all."""
+def render_live_datasets(
+    cluster_id: str, namespaces: tuple[str, ...], datasets: list[Dataset], now: float
+) -> Mapping[str, Any]:
+    """The list as of ``now``. It is complete for ``namespaces``; empty means all."""
     return {
         "formatVersion": FORMAT_VERSION,
         "cluster": cluster_id,
@@ -124,28 +126,28 @@ def document(cluster_id: str, namespaces: tuple[str, ...], datasets: list[Datase
                 "name": dataset.name,
                 "uid": dataset.uid,
                 "keep": _keep(dataset),
-                "protect": sorted(protected(dataset.status), key=_number),
+                "protect": sorted(protected_generations(dataset.status), key=_number),
             }
             for dataset in datasets
         ],
     }
 
 
-def protected(status: Status) -> frozenset[str]:
-    """Generations that something serves, fetches or writes, and those that the status counts on."""
-    called = {generation.generation for generation in status.generations}
-    called.update(rollout.generation for rollout in status.rollouts)
-    called.add(status.generation)
+def protected_generations(status: Status) -> frozenset[str]:
+    """The generations that something serves, fetches or writes, and those that the status refers to."""
+    generations = {generation.generation for generation in status.generations}
+    generations.update(rollout.generation for rollout in status.rollouts)
+    generations.add(status.generation)
     if status.table:
-        called.add(status.table.generation)
+        generations.add(status.table.generation)
     if status.build:
-        called.update((status.build.generation, status.build.active))
-    return frozenset(called - {""})
+        generations.update((status.build.generation, status.build.active))
+    return frozenset(generations - {""})
 
 
 def _keep(dataset: Dataset) -> int:
-    keep = dataset.spec.get("keepGenerations", _KEEP)
-    return keep if isinstance(keep, int) and keep > 0 else _KEEP
+    keep = dataset.spec.get("keepGenerations", _DEFAULT_KEEP)
+    return keep if isinstance(keep, int) and keep > 0 else _DEFAULT_KEEP
 
 
 def _number(generation: str) -> tuple[int, str]:

@@ -11,12 +11,17 @@ import orjson
 import pytest
 
 from lookupdb.errors import UsageError
-from lookupdb.store import live_datasets as living_list
+from lookupdb.store import live_datasets as live_datasets
 from lookupdb_operator.api import Refused
 from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.living import REFRESH_SECONDS, Living, document, protected
+from lookupdb_operator.live_datasets import (
+    REFRESH_SECONDS,
+    LiveDatasetsWriter,
+    protected_generations,
+    render_live_datasets,
+)
 from lookupdb_operator.model import Dataset, Manifest
 from lookupdb_operator.status import Build, Generation, Rollout, Status, Table
 
@@ -59,15 +64,15 @@ class FakeCluster:
 
 
 def test_everything_that_serves_or_is_being_built_is_protected() -> None:
-    assert protected(STATUS) == {"g4", "g9", "g10", "g11", "g12"}
-    assert protected(Status()) == frozenset()
+    assert protected_generations(STATUS) == {"g4", "g9", "g10", "g11", "g12"}
+    assert protected_generations(Status()) == frozenset()
 
 
 async def test_the_list_of_five_thousand_datasets_fits_into_a_config_map() -> None:
     cluster = FakeCluster()
     names = (f"customer-recommendations-{number:05d}" for number in range(5000))
     cache = cast("ObjectCache", FakeCache(*(dataset(name) for name in names)))
-    living = Living(
+    writer = LiveDatasetsWriter(
         cache,
         cast("Cluster", cluster),
         namespace="lookupdb",
@@ -76,12 +81,12 @@ async def test_the_list_of_five_thousand_datasets_fits_into_a_config_map() -> No
         namespaces=(),
         now=lambda: NOON,
     )
-    await living.write()
+    await writer.write()
     assert len((cluster.held or {})["data"]["living.json"]) < 1_000_000, "a ConfigMap takes 1 MiB"
 
 
 def test_the_document() -> None:
-    told = document("cluster-uid", (), [dataset("airports", keepGenerations=5), dataset("rivers")], NOON)
+    told = render_live_datasets("cluster-uid", (), [dataset("airports", keepGenerations=5), dataset("rivers")], NOON)
     assert told == {
         "formatVersion": 1,
         "cluster": "cluster-uid",
@@ -97,29 +102,33 @@ def test_the_document() -> None:
             for name, keep in (("airports", 5), ("rivers", 3))
         ],
     }
-    assert document("c", ("b", "a"), [], NOON)["namespaces"] == ["a", "b"], "the rest must not be taken for dead"
+    assert render_live_datasets("c", ("b", "a"), [], NOON)["namespaces"] == ["a", "b"], (
+        "the rest must not be taken for dead"
+    )
 
 
 def test_the_sweep_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "living.json"
-    file.write_bytes(orjson.dumps(document("cluster-uid", (), [dataset("airports", keepGenerations=5)], NOON)))
-    (found,) = living_list.read_live_datasets(file, "cluster-uid").values()
+    file.write_bytes(
+        orjson.dumps(render_live_datasets("cluster-uid", (), [dataset("airports", keepGenerations=5)], NOON))
+    )
+    (found,) = live_datasets.read_live_datasets(file, "cluster-uid").values()
     assert (found.address.namespace, found.address.name, found.keep) == ("shop", "airports", 5)
-    assert found.protect == protected(STATUS)
-    assert living_list.read_namespaces(file) is None
-    living_list.check_age(file, NOON + REFRESH_SECONDS, 3600)
+    assert found.protect == protected_generations(STATUS)
+    assert live_datasets.read_namespaces(file) is None
+    live_datasets.check_age(file, NOON + REFRESH_SECONDS, 3600)
     with pytest.raises(UsageError, match=r"2\.0 hours ago"):
-        living_list.check_age(file, NOON + 7200, 3600)
-    file.write_bytes(orjson.dumps(document("cluster-uid", ("shop",), [], NOON)))
-    assert living_list.read_namespaces(file) == frozenset({"shop"})
+        live_datasets.check_age(file, NOON + 7200, 3600)
+    file.write_bytes(orjson.dumps(render_live_datasets("cluster-uid", ("shop",), [], NOON)))
+    assert live_datasets.read_namespaces(file) == frozenset({"shop"})
 
 
 async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operator_that_starts() -> None:
     cluster, cache = FakeCluster(), FakeCache(dataset("airports"))
     now = NOON
 
-    def living() -> Living:
-        return Living(
+    def new_writer() -> LiveDatasetsWriter:
+        return LiveDatasetsWriter(
             cast(ObjectCache, cache),
             cast(Cluster, cluster),
             namespace="lookupdb",
@@ -129,10 +138,10 @@ async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operat
             now=lambda: now,
         )
 
-    first = living()
+    first = new_writer()
     await first.write()
     await first.write()
-    await living().write()
+    await new_writer().write()
     assert cluster.writes == 1
     cache.by_key.clear()
     await first.write()
@@ -142,7 +151,7 @@ async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operat
     await first.write()
     assert cluster.writes == 2
     now += 1
-    await living().write()
+    await new_writer().write()
     await first.write()
     assert cluster.writes == 4, "each knows what it has written itself"
     assert orjson.loads((cluster.held or {})["data"]["living.json"])["writtenAt"] == "2030-01-01T12:10:00Z"
@@ -151,7 +160,7 @@ async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operat
 async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -> None:
     cluster, cache = FakeCluster(), FakeCache(dataset("airports"))
     cluster.held = {"metadata": {"name": "living", "labels": {"app": "mine"}}, "data": {"notes": "mine"}}
-    living = Living(
+    writer = LiveDatasetsWriter(
         cast(ObjectCache, cache),
         cast(Cluster, cluster),
         namespace="lookupdb",
@@ -161,5 +170,5 @@ async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -
     )
     for _ in range(2):
         with pytest.raises(Refused, match="rename or delete it"):
-            await living.write()
+            await writer.write()
     assert cluster.writes == 0
