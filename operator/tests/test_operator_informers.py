@@ -43,7 +43,7 @@ class Lists:
         self.there: dict[str, set[str]] = {}
         self.asked: list[str] = []
 
-    async def uids(self, kind: Kind) -> frozenset[str]:
+    async def list_uids(self, kind: Kind) -> frozenset[str]:
         self.asked.append(kind.name)
         return frozenset(self.there.get(kind.name, ()))
 

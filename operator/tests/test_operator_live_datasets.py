@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from lookupdb.errors import UsageError
-from lookupdb.store import live_datasets as live_datasets
+from lookupdb.store import live_datasets
 from lookupdb_operator.api import Refused
 from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
