@@ -1,9 +1,21 @@
-"""One client's connection off the hot path: bytes in, replies out, within limits.
+"""One client's connection off the hot path: bytes in, replies out, within limits; and all that ends it.
 
 A lone GET is answered by ``loop``; what else a client sends comes here. Pipelined GETs and one MGET are recognised by
 one look at the bytes. Anything else, and what a client does not read, becomes an iterator of replies, which
 ``_pump`` sends and stops at: memory is bounded by ``output_high`` and one value, whatever is asked, and no client keeps
 the others waiting for longer than its turn.
+
+``RespState`` says what a connection may do next, ``TRANSITIONS`` where it goes from there, and why. These end it:
+
+| what | where | how |
+| --- | --- | --- |
+| the client closes, or only ends its own stream | ``_read`` → ``_end_of_stream`` | its requests are answered first |
+| it is gone in both directions, or a read or write fails | ``ready``, ``_read``, ``_send``, ``_write`` | at once |
+| QUIT, or bytes that are not RESP | ``_serve`` sets ``session.closing`` | after the replies |
+| the worker ends | ``drain``, then ``end`` | after the next reply, or when none is due |
+| no password, no request, or no replies taken for too long | ``sweep`` → ``cut`` | at once |
+| all clients together hold too much, or another needs the place of one without password | ``cut`` | at once |
+| an error in the server | ``close``, by the loop | at once |
 """
 
 from __future__ import annotations
@@ -36,38 +48,97 @@ TURN_SECONDS: Final = 0.01
 """After so long a client's further replies are left to its next turn, behind those of all others."""
 
 
-class Phase(enum.IntEnum):
-    """Of a connection's life. It only goes forward."""
+class RespState(enum.IntEnum):
+    """What a connection does. The first three are its life while the worker serves, the next three while it ends."""
 
-    OPEN = 0
-    """Requests are read and answered."""
-    FINISHING = 1
-    """The worker ends: the next reply is the last. Then ENDED."""
-    CLOSING = 2
-    """Nothing more is read: the client has ended, or said QUIT, or what is not RESP. What it asked for before is
-    answered and sent. Then CLOSED."""
-    ENDED = 3
+    READING = 0
+    """Requests are awaited; no reply is due."""
+    SENDING = 1
+    """All replies are made, and the client has not taken all of them. It may go on asking."""
+    ANSWERING = 2
+    """Replies are still to be made, or too much of them has not been taken: nothing more is read."""
+    DRAIN_READING = 3
+    """As READING, and the next reply is the last."""
+    DRAIN_SENDING = 4
+    """As SENDING, and the client's stream ends with what is still to be sent."""
+    DRAIN_ANSWERING = 5
+    """As ANSWERING, and the client's stream ends with these replies."""
+    CLOSING = 6
+    """Nothing more is read; what the client asked for before is answered and sent."""
+    HALF_CLOSED = 7
     """The end of the stream is sent, and what still arrives is dropped until the client closes: closing with unread
     input would reset the connection and could take replies from the client that it has not read yet."""
-    CLOSED = 4
+    CLOSED = 8
+    """The socket is closed, and nothing refers to the connection."""
 
 
-class Connection:
-    """See the module. ``states[fd]`` of the watch says whether the loop may answer it by itself."""
+(
+    READING,
+    SENDING,
+    ANSWERING,
+    DRAIN_READING,
+    DRAIN_SENDING,
+    DRAIN_ANSWERING,
+    CLOSING,
+    HALF_CLOSED,
+    CLOSED,
+) = RespState
+
+_UNSENT: Final = "the client does not take all of a reply at once"
+_MORE: Final = "its turn is over before all replies are made, or it leaves too many of them unread"
+_TAKEN: Final = "the client has taken all of its replies"
+_MADE: Final = "all replies are made, and the client has taken enough of them"
+_TERM: Final = "the worker ends"
+_LAST: Final = "QUIT, or bytes that are not RESP, and the client has not taken the reply to it"
+_EOF: Final = "the client ends its stream, or " + _LAST
+_END: Final = "an event of the last column of the table above"
+
+TRANSITIONS: Final[dict[RespState, dict[RespState, str]]] = {
+    READING: {SENDING: _UNSENT, ANSWERING: _MORE, DRAIN_READING: _TERM, CLOSING: _LAST, CLOSED: _END},
+    SENDING: {READING: _TAKEN, ANSWERING: _MORE, DRAIN_SENDING: _TERM, CLOSING: _EOF, CLOSED: _END},
+    ANSWERING: {READING: _TAKEN, SENDING: _MADE, DRAIN_ANSWERING: _TERM, CLOSING: _LAST, CLOSED: _END},
+    DRAIN_READING: {
+        DRAIN_SENDING: _UNSENT,
+        DRAIN_ANSWERING: _MORE,
+        CLOSING: _LAST,
+        HALF_CLOSED: "the next request is answered, or none has come in time",
+        CLOSED: _END,
+    },
+    DRAIN_SENDING: {DRAIN_ANSWERING: _MORE, CLOSING: _EOF, HALF_CLOSED: _TAKEN, CLOSED: _END},
+    DRAIN_ANSWERING: {DRAIN_SENDING: _MADE, CLOSING: _LAST, HALF_CLOSED: _TAKEN, CLOSED: _END},
+    CLOSING: {CLOSED: _END},
+    HALF_CLOSED: {CLOSED: _END},
+    CLOSED: {},
+}
+"""From each state to which others, and when."""
+
+EVENTS: Final = (READ, READ | WRITE, WRITE, READ, READ | WRITE, WRITE, WRITE, READ, 0)
+"""What is waited for in each state."""
+NOTHING_DUE: Final = (READING, DRAIN_READING, HALF_CLOSED)
+"""The states in which no reply is made or to be sent."""
+
+_OPEN: Final = (READING, SENDING, ANSWERING)
+_DRAIN: Final = (HALF_CLOSED, DRAIN_SENDING, DRAIN_ANSWERING)
+_CLOSE: Final = (CLOSED, CLOSING, CLOSING)
+_OUTCOMES: Final = (*[_OPEN] * 3, *[_DRAIN] * 3, _CLOSE)
+"""By state: which follows when no reply is due, when some are to be sent, when some are to be made."""
+
+
+class RespConnection:
+    """See the module. ``fast_path[fd]`` of the poller says whether the loop may answer it by itself."""
 
     __slots__ = (
         "_active",
-        "_events",
         "_host",
         "_lookups",
         "_output",
-        "_phase",
         "_replies",
         "_requests",
         "_seen",
         "_session",
         "_slot",
         "_socket",
+        "_state",
         "_watch",
         "fd",
         "held",
@@ -85,12 +156,11 @@ class Connection:
         self._replies: Iterator[bytes] | None = None
         """Those that are still to be made. Nothing is read meanwhile."""
         self._output = Output(self.fd, host.slot)
-        self._phase = Phase.OPEN
+        self._state = READING
         self._active = True
         """Whether it did what it is waited for since the last sweep: took replies if it is to, else asked."""
         self._seen = time.monotonic()
         """When the sweep last saw it active."""
-        self._events = READ
         watch.add(self.fd)
         if not self._session.authorised:
             host.strangers[self.fd] = self
@@ -121,9 +191,9 @@ class Connection:
         if events & WRITE:
             self._active = True
             self._write()
-        elif self._is_quiet():
+        elif self._state in NOTHING_DUE:
             self._active = True
-        if events & READ and self._phase is not Phase.CLOSED:
+        if events & READ and self._state is not CLOSED:
             self._read()
 
     def owe(self, data: bytes, sent: int) -> None:
@@ -146,20 +216,18 @@ class Connection:
 
     def _take(self, data: bytes) -> None:
         if not data:
-            self._hung_up()
-        elif self._phase <= Phase.FINISHING:
+            self._end_of_stream()
+        elif self._state is not HALF_CLOSED:
             self._requests.feed(data)
-            if self._replies is None:
-                self._replies = self._serve()
-                self._pump()
+            self._replies = self._serve()
+            self._pump()
 
-    def _hung_up(self) -> None:
+    def _end_of_stream(self) -> None:
         """The client sends no more; what it asked for is still answered."""
-        if self._is_quiet():
+        if self._state in NOTHING_DUE:
             self.close()
         else:
-            self._phase = max(self._phase, Phase.CLOSING)
-            self._settle()
+            self._enter(CLOSING)
 
     def _answer(self, head: bytes, keys: list[bytes], commands: int) -> None:
         """Send ``head`` and what is stored under ``keys``."""
@@ -169,7 +237,7 @@ class Connection:
         if count < len(keys):
             self._replies = self._lookups.rest(keys, self._session.nil, count)
             self._pump()
-        elif self._phase is not Phase.OPEN or self._output.owed:
+        elif self._state is not READING or self._output.owed:
             self._settle()
 
     def _serve(self) -> Iterator[bytes]:
@@ -211,7 +279,7 @@ class Connection:
         self._settle()
 
     def _is_stopped(self) -> bool:
-        return self._output.paused or self._phase is Phase.CLOSED
+        return self._output.paused or self._state is CLOSED
 
     def _send(self, data: bytes) -> None:
         """Write ``data``, now or when the client takes it."""
@@ -230,41 +298,41 @@ class Connection:
                 return
         self._pump()
 
-    def _is_quiet(self) -> bool:
-        """Whether nothing is under way to the client."""
-        return self._replies is None and not self._output.owed
-
     def _may_ask(self) -> bool:
         """Whether the next bytes begin a request, by a client that may ask, with nothing else under way."""
-        may_ask = self._phase <= Phase.FINISHING and self._session.authorised
-        return may_ask and self._is_quiet() and self._requests.empty
+        is_awaiting = self._state is READING or self._state is DRAIN_READING
+        return is_awaiting and self._session.authorised and self._requests.empty
 
     def _settle(self) -> None:
-        """Wait for what is to be waited for now, and end the connection if that is due."""
-        if self._phase is Phase.CLOSED:
+        """Enter the state that follows from what is under way now, and end the connection if that is due."""
+        if self._state >= HALF_CLOSED:
             return
-        if self._session.closing and self._phase < Phase.CLOSING:
-            self._phase = Phase.CLOSING
-        if self._is_quiet():
-            if self._phase is Phase.CLOSING:
-                self.close()
-                return
-            if self._phase is Phase.FINISHING:
-                self.end()
-        self._host.budget.hold(self, self._held_bytes())
-        if self._phase is not Phase.CLOSED:
-            self._wait()
+        state = self._following_state()
+        if state is CLOSED:
+            self.close()
+            return
+        self._enter(state)
+        if state is HALF_CLOSED:
+            self._shut_down()
+        if self._state is not CLOSED:
+            self._host.budget.hold(self, self._held_bytes())
 
-    def _wait(self) -> None:
-        output = self._output
-        reading = self._replies is None and not output.paused and self._phase is not Phase.CLOSING
-        writing = bool(output.owed) or self._replies is not None
-        events = READ * reading | WRITE * writing
-        if events != self._events:
-            self._events = events
-            self._active = True  # it has all its time for what it is waited for from now on
-            self._watch.change(self.fd, events)
-        self._watch.states[self.fd] = ACTIVE if self._phase is Phase.OPEN and self._may_ask() else BUSY
+    def _following_state(self) -> RespState:
+        none_due, to_send, to_make = _CLOSE if self._session.closing else _OUTCOMES[self._state]
+        if self._replies is not None or self._output.paused:
+            return to_make
+        return to_send if self._output.owed else none_due
+
+    def _enter(self, state: RespState) -> None:
+        """Be in ``state``, and wait for its events. Raises RuntimeError when it cannot follow the present one."""
+        if state is not self._state:
+            if state not in TRANSITIONS[self._state]:
+                raise RuntimeError(f"a connection cannot go from {self._state.name} to {state.name}")
+            if EVENTS[state] != EVENTS[self._state]:
+                self._active = True  # it has all its time for what it is waited for from now on
+                self._watch.change(self.fd, EVENTS[state])
+            self._state = state
+        self._watch.states[self.fd] = ACTIVE if state is READING and self._may_ask() else BUSY
 
     def _held_bytes(self) -> int:
         return len(self._output.owed) + (0 if self._replies is None and self._requests.empty else self._requests.held)
@@ -278,7 +346,7 @@ class Connection:
             self._active, self._seen, overdue = False, now, False
             states[self.fd] = min(states[self.fd], IDLE)
         else:
-            patience = limits.idle_seconds if self._is_quiet() else limits.slow_seconds
+            patience = limits.idle_seconds if self._state in NOTHING_DUE else limits.slow_seconds
             overdue = 0 < patience < now - self._seen
         if overdue:
             self.cut()
@@ -288,26 +356,50 @@ class Connection:
         self._slot[counted.CONNECTIONS_CUT] += 1
         self.close()
 
-    def finish(self) -> None:
+    def check(self) -> None:
+        """Raise AssertionError unless what is always true between two events is true now. Tests call it."""
+        state, replies, output = self._state, self._replies, self._output
+        if state in NOTHING_DUE:
+            assert replies is None, f"{state.name}: replies are still to be made"
+            assert not output.owed, f"{state.name}: replies are still to be sent"
+        elif state in (SENDING, DRAIN_SENDING):
+            assert replies is None, f"{state.name}: replies are still to be made"
+            assert output.owed, f"{state.name}: everything is sent"
+            assert not output.paused, f"{state.name}: more is read from a client that leaves too much unread"
+        elif state in (ANSWERING, DRAIN_ANSWERING):
+            assert replies is not None or output.paused, f"{state.name}: nothing keeps the client from asking"
+        elif state is CLOSING:
+            assert replies is not None or output.owed, "CLOSING: there is nothing to wait for"
+        assert output.owed or not output.paused, "nothing unsent, and yet too much of it"
+        assert state in (CLOSING, CLOSED) or not self._session.closing, f"{state.name}: its last reply is made"
+        assert state is CLOSED or self.held == self._held_bytes(), "the budget counts something else"
+        assert (self.fd in self._host.connections) is (state is not CLOSED), "the worker's list is wrong"
+        if state is not CLOSED:
+            is_fast = state is READING and self._session.authorised and self._requests.empty
+            assert (self._watch.states[self.fd] != BUSY) is is_fast, f"{state.name}: fast path {not is_fast}"
+
+    def drain(self) -> None:
         """The worker ends: answer what has arrived or is on its way, then close. The next reply is the last."""
-        self._phase = max(self._phase, Phase.FINISHING)
-        self._watch.states[self.fd] = BUSY
+        if self._state <= ANSWERING:
+            self._enter((DRAIN_READING, DRAIN_SENDING, DRAIN_ANSWERING)[self._state])
 
     def end(self) -> None:
         """Send the end of the stream, unless replies are still to be sent."""
-        if self._phase < Phase.ENDED and self._is_quiet():
-            self._phase = Phase.ENDED
-            self._watch.states[self.fd] = BUSY
-            try:
-                self._socket.shutdown(socket.SHUT_WR)
-            except OSError:
-                self.close()
+        if self._state is DRAIN_READING:
+            self._enter(HALF_CLOSED)
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
 
     def close(self) -> None:
         """Close at once, and forget it."""
-        if self._phase is Phase.CLOSED:
+        if self._state is CLOSED:
             return
-        self._phase, self._replies = Phase.CLOSED, None
+        self._state, self._replies = CLOSED, None
         self._host.budget.hold(self, 0)
         self._host.strangers.pop(self.fd, None)
         self._watch.remove(self.fd)

@@ -15,7 +15,7 @@ import time
 from typing import Final
 
 from lookupdb.serve import counted
-from lookupdb.serve.connection import READ_BYTES, Connection
+from lookupdb.serve.connection import READ_BYTES, RespConnection
 from lookupdb.serve.lookups import MISSING, SUSPECT
 from lookupdb.serve.resp import CRLF, GET_ENDS, GET_HEADS, GET_KEYS, error
 from lookupdb.serve.session import Host
@@ -151,7 +151,7 @@ class Loop:
             if not self._has_room():
                 self._turn_away(client)
                 continue
-            connection = Connection(host, self._watch, client)
+            connection = RespConnection(host, self._watch, client)
             host.connections[connection.fd] = connection
             host.slot[counted.CONNECTIONS] += 1
             host.slot[counted.OPEN_CONNECTIONS] = len(host.connections)

@@ -131,7 +131,7 @@ def _drain(loop: Loop, host: Host, seconds: float) -> None:
         _sweep(host)
     loop.refuse()
     for connection in list(host.connections.values()):
-        connection.finish()
+        connection.drain()
     loop.run(QUIET_SECONDS)
     for connection in list(host.connections.values()):
         connection.end()

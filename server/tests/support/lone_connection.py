@@ -1,0 +1,124 @@
+"""One client and the worker's end of its connection, in this process: the test is the worker's loop.
+
+connection = LoneConnection(shard)
+connection.client.sendall(b"PING\r\n")
+connection.turn()
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+
+from lookupdb.serve import counted
+from lookupdb.serve.connection import READ_BYTES, RespConnection, RespState
+from lookupdb.serve.limits import Limits
+from lookupdb.serve.session import Host, Identity
+from lookupdb.serve.watch import ACTIVE, WRITE, Watch
+from lookupdb.shardfile import ShardReader
+
+
+class RecordedConnection(RespConnection):
+    """Keeps which states it went through."""
+
+    __slots__ = ("moves",)
+
+    def __init__(self, host: Host, watch: Watch, server: socket.socket) -> None:
+        self.moves: list[tuple[RespState, RespState]] = []
+        super().__init__(host, watch, server)
+
+    def _enter(self, state: RespState) -> None:
+        before = self._state
+        super()._enter(state)
+        self._note(before)
+
+    def close(self) -> None:
+        """And keep that as well."""
+        before = self._state
+        super().close()
+        self._note(before)
+
+    def _note(self, before: RespState) -> None:
+        if self._state is not before:
+            self.moves.append((before, self._state))
+
+    @property
+    def state(self) -> RespState:
+        """What it does now."""
+        return self._state
+
+
+class LoneConnection:
+    """``turn`` is one round of the loop, after which the connection's invariants hold."""
+
+    def __init__(self, shard: ShardReader, limits: Limits, password: bytes | None = None) -> None:
+        self.slot = memoryview(bytearray(8 * len(counted.NAMES) + 8)).cast("q")
+        identity = Identity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
+        self.host = Host(shard=shard, identity=identity, limits=limits, slot=self.slot, password=password)
+        server, self.client = socket.socketpair()
+        server.setblocking(False)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        self.watch = Watch()
+        self.connection = RecordedConnection(self.host, self.watch, server)
+        self.host.connections[self.connection.fd] = self.connection
+        self.connection.check()
+
+    def turn(self) -> int:
+        """Handle what is ready as the loop does; which events that were."""
+        ready = 0
+        for fd, events in self.watch.epoll.poll(0):
+            ready |= events
+            if self.watch.states[fd]:
+                self.watch.states[fd] = ACTIVE
+                self.connection.received(os.read(fd, READ_BYTES))
+            else:
+                self.connection.ready(events)
+            self.connection.check()
+        return ready
+
+    def turn_until_full(self) -> None:
+        """Take turns until the client's end holds all that it can."""
+        while self.turn() & WRITE:
+            pass
+
+    def send(self, data: bytes) -> None:
+        """Let the client send ``data``, and the connection read it."""
+        self.client.sendall(data)
+        self.turn()
+
+    def take(self, size: int) -> bytes:
+        """So many bytes of what the client is sent."""
+        taken = bytearray()
+        while len(taken) < size and select.select([self.client], [], [], 10)[0]:
+            taken += self.client.recv(size - len(taken))
+            self.turn()
+        return bytes(taken)
+
+    def take_rest(self) -> bytes:
+        """All that the client is sent, until there is no more for now or the stream ends."""
+        taken = bytearray()
+        while True:
+            while self.turn() & WRITE:
+                pass
+            if not select.select([self.client], [], [], 0)[0] or not (data := self.client.recv(1 << 16)):
+                return bytes(taken)
+            taken += data
+
+    def is_cut(self, now: float) -> bool:
+        """Whether the sweep at ``now`` cuts it, or an earlier one has."""
+        if self.host.connections:
+            self.connection.sweep(now)
+        return self.slot[counted.CONNECTIONS_CUT] == 1
+
+    def close(self) -> None:
+        """Both ends."""
+        self.client.close()
+        self.connection.close()
+        self.watch.epoll.close()
+
+
+def moment() -> float:
+    """A time after the connection was made."""
+    return time.monotonic() + 1
