@@ -69,5 +69,5 @@ def test_every_closed_gate_is_named_with_what_was_expected_and_found() -> None:
 
 def test_every_gate_of_the_spec_is_checked() -> None:
     checks = {check.__name__ for check in BEFORE_WRITING + AFTER_WRITING}
-    assert checks == set(Gates.__slots__)
+    assert checks == {f"check_{field}" for field in Gates.__slots__}
     assert all(getattr(gates, name).__doc__ for name in checks)

@@ -38,7 +38,7 @@ def check_min_records(gates: Gates, facts: GateFacts) -> str | None:
     return f"minRecords: expected at least {format_count(gates.min_records, 'record')}, found {facts.records:,}"
 
 
-def check_max_shrink(gates: Gates, facts: GateFacts) -> str | None:
+def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> str | None:
     """Refuses a generation that has lost more than this percentage of the active one's records."""
     if gates.max_shrink_percent is None or facts.active is None:
         return None
@@ -49,7 +49,7 @@ def check_max_shrink(gates: Gates, facts: GateFacts) -> str | None:
     return f"maxShrinkPercent: at most {gates.max_shrink_percent} % fewer records allowed, {change}"
 
 
-def check_max_growth(gates: Gates, facts: GateFacts) -> str | None:
+def check_max_growth_percent(gates: Gates, facts: GateFacts) -> str | None:
     """Refuses a generation that has grown by more than this percentage of the active one's records."""
     if gates.max_growth_percent is None or facts.active is None:
         return None
@@ -93,7 +93,12 @@ def check_required_keys(gates: Gates, facts: GateFacts) -> str | None:
 
 BEFORE_WRITING: tuple[Check, ...] = (check_max_rejected_rows,)
 """Checked as soon as the source is sorted."""
-AFTER_WRITING: tuple[Check, ...] = (check_min_records, check_max_shrink, check_max_growth, check_required_keys)
+AFTER_WRITING: tuple[Check, ...] = (
+    check_min_records,
+    check_max_shrink_percent,
+    check_max_growth_percent,
+    check_required_keys,
+)
 
 
 def comparing_gates(gates: Gates) -> list[str]:
