@@ -17,7 +17,7 @@ from operator_support.running import free_port, operating, until
 
 from chart_support import Rendered, Values, render, taken
 from lookupdb_operator import command, kinds, names
-from lookupdb_operator.main import Options
+from lookupdb_operator.main import OperatorOptions
 
 UNUSED = [
     # Of who makes an object with blockOwnerDeletion, where the admission plugin OwnerReferencesPermissionEnforcement
@@ -55,7 +55,7 @@ def test_what_a_rule_covers() -> None:
     assert not Grant("create", "/configmaps", names=(need.name,)).covers(need), "no name is known yet"
 
 
-def chosen_by(rendered: Rendered, kubelet: Kubelet) -> Options:
+def chosen_by(rendered: Rendered, kubelet: Kubelet) -> OperatorOptions:
     """What the operator is started with by the chart, but for its addresses."""
     chosen = command.options(**taken(command.command, rendered.args()[1:]))
     return replace(chosen, host="127.0.0.1", port=free_port(), admin_port=kubelet.admin_port)
@@ -71,7 +71,7 @@ def granted(rendered: Rendered) -> set[Grant]:
     )
 
 
-async def lived(kube: Kube, kubelet: Kubelet, chosen: Options) -> None:
+async def lived(kube: Kube, kubelet: Kubelet, chosen: OperatorOptions) -> None:
     """A dataset from its first build to its second rollout, with troubles and remnants."""
     kube.put(dataset(**SPEC))
     async with operating(chosen):

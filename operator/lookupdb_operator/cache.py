@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.model import BuildJob, Dataset, Existing, Observed, Pod, Predecessor, ShardSet
+from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ObservedDataset, Pod, Predecessor, ShardSet
 from lookupdb_operator.parse import (
     Drift,
     Header,
@@ -39,7 +39,7 @@ class CachedObject:
     """One object of the cluster, as far as decisions depend on it."""
 
     header: Header
-    item: Dataset | BuildJob | ShardSet | Pod | Existing
+    item: ObservedDataset | BuildJob | ShardSet | Pod | ExistingObject
     awaits_images: bool = False
     """Of a pod: whether not even its image is pulled yet, which only events can explain."""
     accepted: str = ""
@@ -128,17 +128,17 @@ class ObjectCache:
         """Every dataset that there is. The cache must not be changed while this is iterated over."""
         return self._keys[kinds.DATASET.name].keys()
 
-    def datasets(self) -> Iterator[Dataset]:
+    def datasets(self) -> Iterator[ObservedDataset]:
         """Every dataset that there is, without what belongs to it. The cache must not be changed meanwhile."""
         for key in self.dataset_keys():
             if dataset := self.dataset(key):
                 yield dataset
 
-    def dataset(self, key: Key) -> Dataset | None:
+    def dataset(self, key: Key) -> ObservedDataset | None:
         """The dataset ``key``, without what belongs to it; None when there is no such dataset."""
         objects = self._objects.get(key)
         cached = None if objects is None else objects.dataset
-        return cached.item if cached is not None and isinstance(cached.item, Dataset) else None
+        return cached.item if cached is not None and isinstance(cached.item, ObservedDataset) else None
 
     def observed(self, key: Key) -> Observed | None:
         """The dataset ``key`` with all that belongs to it; None when there is no such dataset."""
@@ -151,7 +151,7 @@ class ObjectCache:
             jobs=tuple(item for item in items if isinstance(item, BuildJob)),
             sets=tuple(item for item in items if isinstance(item, ShardSet)),
             pods=tuple(item for item in items if isinstance(item, Pod)),
-            others=tuple(item for item in items if isinstance(item, Existing)),
+            others=tuple(item for item in items if isinstance(item, ExistingObject)),
             predecessors=tuple(_predecessors(self._objects[key].children, dataset)),
         )
 
@@ -186,7 +186,7 @@ class ObjectCache:
 def _parsed(kind: str, header: Header, body: Body, before: CachedObject | None) -> CachedObject:
     match kind:
         case kinds.DATASET.name:
-            known = before.item if before is not None and isinstance(before.item, Dataset) else None
+            known = before.item if before is not None and isinstance(before.item, ObservedDataset) else None
             return CachedObject(header, parse_dataset(body, known))
         case kinds.JOB.name:
             return CachedObject(header, parse_job(body))
@@ -206,14 +206,14 @@ def _is_later(version: str, deleted: str) -> bool:
 def _accept(cached: CachedObject, accepted: str) -> CachedObject:
     """``cached``, in which fields of ours that hash to ``accepted`` are as good as unchanged."""
     item = cached.item
-    if not isinstance(item, ShardSet | Existing):
+    if not isinstance(item, ShardSet | ExistingObject):
         return cached
     changed = "" if item.changed == accepted else item.changed
     return replace(cached, item=replace(item, changed=changed), accepted=accepted)
 
 
 def _changed(cached: CachedObject) -> str:
-    return cached.item.changed if isinstance(cached.item, ShardSet | Existing) else ""
+    return cached.item.changed if isinstance(cached.item, ShardSet | ExistingObject) else ""
 
 
 def _is_newer(header: Header, cached: Header) -> bool:
@@ -227,13 +227,13 @@ def _is_newer(header: Header, cached: Header) -> bool:
 
 def _is_alike(before: CachedObject, after: CachedObject) -> bool:
     """Whether nothing that a decision depends on has changed between two versions of an object."""
-    if isinstance(after.item, Dataset) or before.header.uid != after.header.uid:
+    if isinstance(after.item, ObservedDataset) or before.header.uid != after.header.uid:
         return False
     owners = before.header.owner_uid == after.header.owner_uid
     return owners and before.item == after.item and before.awaits_images == after.awaits_images
 
 
-def _is_pod_of(header: Header, dataset: Dataset, owned: Collection[str]) -> bool:
+def _is_pod_of(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
     """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched."""
     if header.dataset_uid != dataset.uid:
         return False
@@ -242,7 +242,7 @@ def _is_pod_of(header: Header, dataset: Dataset, owned: Collection[str]) -> bool
     return header.owner_uid in owned
 
 
-def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: Dataset) -> Iterable[Predecessor]:
+def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: ObservedDataset) -> Iterable[Predecessor]:
     """What was made for a dataset that had the name of ``dataset`` before it. Of what has no uid label, nothing was
     made by us."""
     for kind, name in sorted(place for place, child in children.items() if _is_foreign(child.header, dataset)):
@@ -251,5 +251,5 @@ def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: Dat
             yield Predecessor(kind, name, header.dataset_uid, orphaned=header.owner_kind != names.KIND)
 
 
-def _is_foreign(header: Header, dataset: Dataset) -> bool:
+def _is_foreign(header: Header, dataset: ObservedDataset) -> bool:
     return header.dataset_uid not in ("", dataset.uid) and header.owner_uid != dataset.uid

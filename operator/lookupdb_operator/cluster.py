@@ -17,8 +17,8 @@ import orjson
 from lookupdb_operator import kinds, manifests, names
 from lookupdb_operator.api import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, Conflict, NotFound
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.model import Dataset, Manifest, Ref, RouterReport
-from lookupdb_operator.status import Status
+from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport
+from lookupdb_operator.status import DatasetStatus
 
 _ROUTER_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
 _ROUTER_ANSWER_AT_MOST: Final = 1 << 20
@@ -58,7 +58,7 @@ class Cluster:
     async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
         """Server-side apply ``manifest``; what the API server holds then. Without ``force``, Conflict when another
         manager owns a field, or when the object is there and is not of the same owner."""
-        kind, meta = kinds.named(manifest["kind"]), manifest["metadata"]
+        kind, meta = kinds.find_kind(manifest["kind"]), manifest["metadata"]
         if not force and kind in _MERGED_SILENTLY:
             await self._check_absent(kind, manifest)
         self._on_write("apply", kind.name)
@@ -91,9 +91,9 @@ class Cluster:
                     " delete it, or give the dataset another name",
                 )
 
-    async def delete(self, ref: Ref, namespace: str) -> None:
+    async def delete(self, ref: ObjectRef, namespace: str) -> None:
         """Delete the very object ``ref`` names, its dependents afterwards. Fine when it is gone already."""
-        kind = kinds.named(ref.kind)
+        kind = kinds.find_kind(ref.kind)
         options: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -108,7 +108,7 @@ class Cluster:
                 "DELETE", kind.path(namespace, ref.name), what=_describe(kind, ref.name), body=options
             )
 
-    async def write_status(self, dataset: Dataset, status: Status) -> Manifest:
+    async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
         """Replace ``dataset``'s status, if nothing was written since it was observed; what the API server holds then.
         Conflict when something was, or when it is another dataset of that name."""
         body = {
@@ -134,7 +134,9 @@ class Cluster:
         )
         return dict(answer)
 
-    async def post_event(self, dataset: Dataset, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+    async def post_event(
+        self, dataset: ObservedDataset, kind: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
         """Write a core/v1 Event about ``dataset``, which people see when they describe it."""
         now = _format_time(datetime.now(UTC))
         body = {

@@ -15,7 +15,7 @@ from lookupdb_operator import names
 from lookupdb_operator.plan import turn_queues
 
 if TYPE_CHECKING:
-    from lookupdb_operator.main import Options
+    from lookupdb_operator.main import OperatorOptions
 
 log = logging.getLogger(__name__)
 
@@ -177,9 +177,9 @@ def command(**given: Any) -> None:
         raise UsageError(str(error)) from error
 
 
-def options(**given: Any) -> Options:
+def options(**given: Any) -> OperatorOptions:
     """What ``command`` was given, checked. Raises UsageError."""
-    from lookupdb_operator.main import Options
+    from lookupdb_operator.main import OperatorOptions
 
     if not given["store"].startswith(_STORES):
         raise UsageError(
@@ -187,7 +187,7 @@ def options(**given: Any) -> Options:
         )
     if given["create_store_secret"] and not given["store_secret"]:
         raise UsageError("--create-store-secret creates the Secret named by --store-secret, which is missing")
-    return Options(
+    return OperatorOptions(
         config=configuration.Config(
             image=given["image"],
             store=given["store"],

@@ -21,7 +21,7 @@ from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.parse import Header
-from lookupdb_operator.queue import Queue
+from lookupdb_operator.queue import LookQueue
 from lookupdb_operator.reflector import Reflector
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Informers:
     def __init__(
         self,
         cache: ObjectCache,
-        queue: Queue[Key],
+        queue: LookQueue[Key],
         api: Api,
         namespaces: tuple[str, ...] = (),
         on_progress: Callable[[], None] = lambda: None,

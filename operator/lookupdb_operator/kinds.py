@@ -72,11 +72,11 @@ ALL: Final = (
 WATCHED: Final = tuple(kind for kind in ALL if kind.watched)
 """By label, in addition to DATASET, all of which are watched."""
 OTHERS: Final = tuple(kind for kind in WATCHED if kind not in (JOB, STATEFUL_SET, POD))
-"""Those of which only existence and digest are observed (``model.Existing``)."""
+"""Those of which only existence and digest are observed (``model.ExistingObject``)."""
 
 _BY_NAME: Final = {kind.name: kind for kind in ALL}
 
 
-def named(name: str) -> Kind:
+def find_kind(name: str) -> Kind:
     """The kind ``name``. Raises KeyError for one that the operator has nothing to do with."""
     return _BY_NAME[name]

@@ -14,8 +14,8 @@ from lookupdb_operator import kinds, names
 from lookupdb_operator.api import Refused
 from lookupdb_operator.cache import ObjectCache
 from lookupdb_operator.cluster import Cluster
-from lookupdb_operator.model import Dataset, Manifest
-from lookupdb_operator.status import Status
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import DatasetStatus
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def _labels(manifest: Manifest) -> Mapping[str, str]:
 
 
 def render_live_datasets(
-    cluster_id: str, namespaces: tuple[str, ...], datasets: list[Dataset], now: float
+    cluster_id: str, namespaces: tuple[str, ...], datasets: list[ObservedDataset], now: float
 ) -> Mapping[str, Any]:
     """The list as of ``now``. It is complete for ``namespaces``; empty means all."""
     return {
@@ -133,7 +133,7 @@ def render_live_datasets(
     }
 
 
-def protected_generations(status: Status) -> frozenset[str]:
+def protected_generations(status: DatasetStatus) -> frozenset[str]:
     """The generations that something serves, fetches or writes, and those that the status refers to."""
     generations = {generation.generation for generation in status.generations}
     generations.update(rollout.generation for rollout in status.rollouts)
@@ -145,7 +145,7 @@ def protected_generations(status: Status) -> frozenset[str]:
     return frozenset(generations - {""})
 
 
-def _keep(dataset: Dataset) -> int:
+def _keep(dataset: ObservedDataset) -> int:
     keep = dataset.spec.get("keepGenerations", _DEFAULT_KEEP)
     return keep if isinstance(keep, int) and keep > 0 else _DEFAULT_KEEP
 

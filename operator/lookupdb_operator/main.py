@@ -27,7 +27,7 @@ from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import plan, turn_queues
 from lookupdb_operator.plan.turn_queues import TurnQueues
-from lookupdb_operator.queue import Queue, Workers
+from lookupdb_operator.queue import LookQueue, LookWorkers
 from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.resync import Resync, wait_for_api
 from lookupdb_operator.router_polls import RouterPolls
@@ -44,7 +44,7 @@ _START_AGAIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OperatorOptions:
     """What the command line tells, beside what is the same for all datasets."""
 
     config: Config
@@ -67,7 +67,7 @@ class Options:
     """Where routers are asked."""
 
 
-async def run(options: Options, *, stop: threading.Event | None = None, decide: Decide = plan) -> None:
+async def run(options: OperatorOptions, *, stop: threading.Event | None = None, decide: Decide = plan) -> None:
     """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is told of."""
     operator = _Operator(options, await Api.connect(os.environ.get("KUBECONFIG")), decide)
     try:
@@ -81,14 +81,14 @@ async def run(options: Options, *, stop: threading.Event | None = None, decide: 
 class _Operator:
     """What lives as long as the operator does."""
 
-    def __init__(self, options: Options, api: Api, decide: Decide) -> None:
+    def __init__(self, options: OperatorOptions, api: Api, decide: Decide) -> None:
         self._options = options
         self._decide = decide
         self._metrics = Metrics()
         self._cluster = Cluster(api, admin_port=options.admin_port, on_write=self._metrics.count_write)
         self._listing = Listing(api, options.namespaces)
         self._cache = ObjectCache()
-        self._queue: Queue[Key] = Queue()
+        self._queue: LookQueue[Key] = LookQueue()
         self._metrics.set_depth_source(lambda: self._queue.depth)
         self._store = StoreAccessReader(
             self._cluster,
@@ -96,7 +96,7 @@ class _Operator:
             secret=options.store_secret,
             environment=options.store_environment,
         )
-        self._workers: Workers[Key] | None = None
+        self._workers: LookWorkers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None
         self._health_server: HealthServer | None = None
         self._polls = RouterPolls(self._cluster, self._queue.add)
@@ -148,7 +148,7 @@ class _Operator:
             health=health,
             seconds=options.resync_seconds,
         )
-        self._workers = Workers(self._queue, reconciler.look, options.workers)
+        self._workers = LookWorkers(self._queue, reconciler.look, options.workers)
         self._workers.start()
         self._reflecting = asyncio.create_task(self.informers.run(), name="reflectors")
         self._resync = asyncio.create_task(resync.run(), name="resync")

@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from lookupdb_operator.model import Unattended
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TRUTHS: Final = ("True", "False", "Unknown")
@@ -92,7 +92,7 @@ class Metrics:
         """Seconds since ``note_success``, or since the start."""
         return self._clock() - self._last_success
 
-    def set_status(self, namespace: str, name: str, status: Status) -> None:
+    def set_status(self, namespace: str, name: str, status: DatasetStatus) -> None:
         """Show ``status`` as the state of a dataset that is acted on."""
         self._datasets.unattended.pop((namespace, name), None)
         self._datasets.statuses[namespace, name] = status
@@ -119,7 +119,7 @@ class _DatasetCollector(Collector):
     """Gauges of datasets, made from their statuses when somebody scrapes."""
 
     def __init__(self) -> None:
-        self.statuses: dict[tuple[str, str], Status] = {}
+        self.statuses: dict[tuple[str, str], DatasetStatus] = {}
         self.unattended: dict[tuple[str, str], Unattended] = {}
 
     def describe(self) -> Iterable[Metric]:

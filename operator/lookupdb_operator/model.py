@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 Manifest = dict[str, Any]
 """A Kubernetes object, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class ObservedDataset:
     """A LookupDataset as the API server holds it."""
 
     namespace: str
@@ -34,7 +34,7 @@ class Dataset:
     """The same for builder, server and router; None when it cannot be used."""
     problem: str | None = None
     """Why ``parsed`` is None, as a sentence."""
-    status: Status = field(default_factory=Status)
+    status: DatasetStatus = field(default_factory=DatasetStatus)
     status_problem: str | None = None
     """Why the status cannot be read: then nothing is done, so that nothing is claimed twice."""
     refresh: str = ""
@@ -52,7 +52,7 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class ObjectRef:
     """One object that exists. Deleted only if it still has this uid."""
 
     kind: str
@@ -63,10 +63,10 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
+class ExistingObject:
     """One object of the dataset's, of a kind whose content matters only in that it is as we wrote it."""
 
-    ref: Ref
+    ref: ObjectRef
     digest: str
     """The digest annotation; empty when there is none."""
     rollout: str = ""
@@ -139,7 +139,7 @@ class Pod:
 class BuildJob:
     """A build's Job."""
 
-    ref: Ref
+    ref: ObjectRef
     generation: str
     digest: str
     state: Literal["Running", "Succeeded", "Failed"]
@@ -152,7 +152,7 @@ class BuildJob:
 class ShardSet:
     """A shard's StatefulSet."""
 
-    ref: Ref
+    ref: ObjectRef
     rollout: str
     generation: str
     shard: int
@@ -245,11 +245,11 @@ class Turns:
 class Observed:
     """One dataset and all that belongs to it (by its uid: what another owner has is not here)."""
 
-    dataset: Dataset
+    dataset: ObservedDataset
     jobs: tuple[BuildJob, ...] = ()
     sets: tuple[ShardSet, ...] = ()
     pods: tuple[Pod, ...] = ()
-    others: tuple[Existing, ...] = ()
+    others: tuple[ExistingObject, ...] = ()
     """Service, ConfigMap, Deployment, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
     routers: Mapping[str, RouterReport] = field(default_factory=dict)
     """By pod uid; empty when they were not asked for this look."""
@@ -264,7 +264,7 @@ class Observed:
     @property
     def names(self) -> frozenset[tuple[str, str]]:
         """Kind and name of all that belongs to the dataset."""
-        things: tuple[BuildJob | ShardSet | Existing, ...] = (*self.jobs, *self.sets, *self.others)
+        things: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*self.jobs, *self.sets, *self.others)
         return frozenset({(one.ref.kind, one.ref.name) for one in things} | {("Pod", pod.name) for pod in self.pods})
 
 
@@ -276,9 +276,9 @@ class Plan:
     That first write is also the fence: when there is anything to apply or delete, it is done even if the status is as
     observed, so that nothing is ever decided from a dataset that has changed since."""
 
-    status: Status
+    status: DatasetStatus
     apply: tuple[Manifest, ...] = ()
-    delete: tuple[Ref, ...] = ()
+    delete: tuple[ObjectRef, ...] = ()
     ask_routers: bool = False
     """Whether the routers' admin ports need to be asked at the next look."""
     again: float | None = None

@@ -59,7 +59,7 @@ class LookDeferred(Exception):
     """Raised by a look that comes again by itself when what it needs is there: neither a success nor a failure."""
 
 
-class Queue(Generic[K]):
+class LookQueue(Generic[K]):
     """Keys that wait for a look, now or later. Must be used from one event loop."""
 
     def __init__(
@@ -153,10 +153,10 @@ Look = Callable[[K], Awaitable[float | None]]
 """Looks at a key; the seconds until the next look, or None. Raises when it must be tried again."""
 
 
-class Workers(Generic[K]):
+class LookWorkers(Generic[K]):
     """Tasks that take keys from a queue and look at them."""
 
-    def __init__(self, queue: Queue[K], look: Look[K], count: int) -> None:
+    def __init__(self, queue: LookQueue[K], look: Look[K], count: int) -> None:
         self._queue = queue
         self._look = look
         self._count = count

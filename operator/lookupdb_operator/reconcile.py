@@ -20,13 +20,13 @@ from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import Dataset, Manifest, Observed, Plan, Ref, Unattended
+from lookupdb_operator.model import Manifest, ObjectRef, Observed, ObservedDataset, Plan, Unattended
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import objects, standstill
 from lookupdb_operator.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.repairs import Repairs
-from lookupdb_operator.reports import EventBudget, ProgressWrites, Report, transitions
-from lookupdb_operator.status import Status
+from lookupdb_operator.reports import EventBudget, EventReport, ProgressWrites, transitions
+from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.turn_taking import Decide, TurnTaking
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Reconciler:
             at_most=min(plan.again or objects.REFUSED_AGAIN_AFTER, objects.REFUSED_AGAIN_AFTER),
         )
 
-    async def _claim(self, dataset: Dataset, status: Status) -> bool:
+    async def _claim(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
         """Write ``status``, and with it what it claims; False when the dataset is gone."""
         try:
             return await self._write_status(dataset, status)
@@ -164,7 +164,7 @@ class Reconciler:
         """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
         return key in self._asks or self._clock() - self._asked.get(key, float("-inf")) >= _ASKED_EVERY
 
-    def _remember(self, dataset: Dataset, plan: Plan) -> None:
+    def _remember(self, dataset: ObservedDataset, plan: Plan) -> None:
         if plan.ask_routers:
             self._asks.add(dataset.key)
         else:
@@ -185,7 +185,7 @@ class Reconciler:
         self._metrics.forget(*key)
         self._turns.forget(key, self._now())
 
-    async def _write_status(self, dataset: Dataset, status: Status) -> bool:
+    async def _write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
         """False when the dataset is gone."""
         try:
             written = await self._cluster.write_status(dataset, status)
@@ -197,7 +197,7 @@ class Reconciler:
             await self._post(dataset, report)
         return True
 
-    async def _tell_unattended(self, dataset: Dataset) -> None:
+    async def _tell_unattended(self, dataset: ObservedDataset) -> None:
         """Tell people, once, that nothing is done about ``dataset``: two operators that live, of which only one acts on
         it, do not tell of each other again and again."""
         unattended = None if dataset.deleting else standstill.diagnose_unattended(dataset, self._config)
@@ -209,9 +209,9 @@ class Reconciler:
         sighting = dataset.uid, unattended
         if sighting != before:
             self._unattended[dataset.key] = sighting
-            await self._post(dataset, Report("Warning", unattended.reason, unattended.message))
+            await self._post(dataset, EventReport("Warning", unattended.reason, unattended.message))
 
-    async def _post(self, dataset: Dataset, report: Report) -> None:
+    async def _post(self, dataset: ObservedDataset, report: EventReport) -> None:
         level = logging.WARNING if report.type == "Warning" else logging.INFO
         log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
         if not self._events.allows(dataset.key, report.reason):
@@ -245,7 +245,7 @@ class Reconciler:
             log.warning("%s/%s: %s %s: refused: %s", *observed.dataset.key, kind, name, refused[kind, name])
         return refused
 
-    async def _delete(self, dataset: Dataset, refs: tuple[Ref, ...]) -> dict[tuple[str, str], str]:
+    async def _delete(self, dataset: ObservedDataset, refs: tuple[ObjectRef, ...]) -> dict[tuple[str, str], str]:
         refused: dict[tuple[str, str], str] = {}
         for ref in refs:
             if self._clock() - self._deleted.get(ref.uid, float("-inf")) < _DELETED_AGAIN:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lookupdb_operator import kinds, manifests
-from lookupdb_operator.model import Contest, Existing, Manifest, Observed, ShardSet
+from lookupdb_operator.model import Contest, ExistingObject, Manifest, Observed, ShardSet
 
 Key = tuple[str, str]
 Name = tuple[str, str]
@@ -96,5 +96,5 @@ class Repairs:
 
 def _find_changer(observed: Observed, name: Name) -> str:
     """Who has changed the object last; empty when nobody knows, and when it is not there."""
-    objects: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
+    objects: tuple[ShardSet | ExistingObject, ...] = (*observed.sets, *observed.others)
     return next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from lookupdb_operator import status
-from lookupdb_operator.model import Dataset, Plan
+from lookupdb_operator.model import ObservedDataset, Plan
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.status import Condition, Status
+from lookupdb_operator.status import Condition, DatasetStatus
 
 Key = tuple[str, str]
 
@@ -21,7 +21,7 @@ _EVENT_EVERY: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EventReport:
     """One Event to be."""
 
     type: Literal["Normal", "Warning"]
@@ -29,25 +29,25 @@ class Report:
     message: str
 
 
-def transitions(old: Status, new: Status) -> tuple[Report, ...]:
+def transitions(old: DatasetStatus, new: DatasetStatus) -> tuple[EventReport, ...]:
     """One report for each reason that a condition changed to. What tells of a failure is a warning.
 
     A failure shows in several conditions, at once or one after the other (an image that cannot be pulled: of a router,
     then of a builder); people are told of it once.
     """
     known = {condition.reason for condition in old.conditions} - reasons.WELL
-    told: dict[str, Report] = {}
+    told: dict[str, EventReport] = {}
     for before, after in _changed(old, new):
         if after.reason in known and not _went_down(before, after):
             continue
         warns = _went_down(before, after) or (after.reason not in reasons.WELL and not _begins(after, new))
-        report = Report("Warning" if warns else "Normal", after.reason, after.message)
+        report = EventReport("Warning" if warns else "Normal", after.reason, after.message)
         if after.reason not in told or after.type == status.DEGRADED:
             told[after.reason] = report
     return tuple(told.values())
 
 
-def _changed(old: Status, new: Status) -> Iterator[tuple[Condition | None, Condition]]:
+def _changed(old: DatasetStatus, new: DatasetStatus) -> Iterator[tuple[Condition | None, Condition]]:
     for after in new.conditions:
         before = old.condition(after.type)
         if before is not None and (before.status, before.reason) == (after.status, after.reason):
@@ -57,7 +57,7 @@ def _changed(old: Status, new: Status) -> Iterator[tuple[Condition | None, Condi
         yield before, after
 
 
-def _begins(after: Condition, new: Status) -> bool:
+def _begins(after: Condition, new: DatasetStatus) -> bool:
     """Whether something is only not ready yet: nothing is wrong with it."""
     degraded = new.condition(status.DEGRADED)
     return after.type == status.READY and degraded is not None and degraded.status == "False"
@@ -75,7 +75,7 @@ class ProgressWrites:
         self._clock = clock
         self._written: dict[Key, float] = {}
 
-    def postponed(self, dataset: Dataset, plan: Plan) -> float:
+    def postponed(self, dataset: ObservedDataset, plan: Plan) -> float:
         """Seconds for which nothing needs to be written or done; 0 when ``plan`` is to be carried out now."""
         if plan.apply or plan.delete or plan.status == dataset.status:
             return 0.0
@@ -118,7 +118,7 @@ class EventBudget:
         self._spent.pop(key, None)
 
 
-def _without_progress(now: Status) -> Status:
+def _without_progress(now: DatasetStatus) -> DatasetStatus:
     """``now`` without what changes from server to server: counts for people, and the words of conditions."""
     conditions = tuple(replace(condition, message="") for condition in now.conditions)
     return replace(now, shards="", conditions=conditions)

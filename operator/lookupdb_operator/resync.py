@@ -20,7 +20,7 @@ from lookupdb_operator.kinds import Kind
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.live_datasets import LiveDatasetsWriter
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.queue import Queue
+from lookupdb_operator.queue import LookQueue
 from lookupdb_operator.store_access import StoreAccessReader
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Resync:
         self,
         *,
         cache: ObjectCache,
-        queue: Queue[Key],
+        queue: LookQueue[Key],
         informers: Informers,
         listing: Listing,
         store: StoreAccessReader,

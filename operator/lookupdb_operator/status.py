@@ -42,7 +42,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationStatus:
     """A whole generation in the store, as its builder told of it."""
 
     generation: str
@@ -65,7 +65,7 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class BuildFailure:
     """How the last attempt to build ended."""
 
     reason: str
@@ -107,7 +107,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class BuildStatus:
     """The build under way: its generation's number is claimed."""
 
     generation: str
@@ -125,7 +125,7 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutStatus:
     """One set of shard servers that exists or is about to."""
 
     rollout: str
@@ -140,7 +140,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableStatus:
     """The routing table that was last written."""
 
     version: int
@@ -156,7 +156,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class DatasetStatus:
     """All of ``.status``."""
 
     observed_generation: int = 0
@@ -174,7 +174,7 @@ class Status:
     """Servers of each shard, for the scale subresource."""
     selector: str = ""
     """Of the active rollout's pods, for the scale subresource."""
-    generations: tuple[Generation, ...] = ()
+    generations: tuple[GenerationStatus, ...] = ()
     """Those in the store, oldest first, at most keepGenerations and what is active or rolled out."""
     last_generation: int = 0
     """The highest number claimed; also by builds that failed."""
@@ -185,11 +185,11 @@ class Status:
     """The number of the build that was the first to answer it: what was read before that is older than the answer."""
     build_ticket: Ticket | None = None
     rollout_ticket: Ticket | None = None
-    build: Build | None = None
-    failure: Failure | None = None
-    rollouts: tuple[Rollout, ...] = ()
+    build: BuildStatus | None = None
+    failure: BuildFailure | None = None
+    rollouts: tuple[RolloutStatus, ...] = ()
     """Oldest first; those not yet gone are here."""
-    table: Table | None = None
+    table: TableStatus | None = None
     store_digest: str = ""
     """Of the store's address and credentials, as last written to the dataset's Secret."""
     store_written_at: str = ""
@@ -212,11 +212,11 @@ class Status:
         """The condition of type ``kind``."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
-    def generation_called(self, name: str) -> Generation | None:
+    def find_generation(self, name: str) -> GenerationStatus | None:
         """The whole generation ``name``."""
         return next((generation for generation in self.generations if generation.generation == name), None)
 
-    def rollout_called(self, name: str) -> Rollout | None:
+    def find_rollout(self, name: str) -> RolloutStatus | None:
         """The rollout ``name``."""
         return next((rollout for rollout in self.rollouts if rollout.rollout == name), None)
 

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Dataset, Observed, Plan
+from lookupdb_operator.model import Observed, ObservedDataset, Plan
 from lookupdb_operator.plan import standstill
 from lookupdb_operator.plan.turn_queues import TurnQueues
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 Decide = Callable[[Observed, Config, datetime], Plan]
 
@@ -47,7 +47,7 @@ class TurnTaking:
         self._wake_granted(now)
         return planned
 
-    def withdraw(self, dataset: Dataset, now: datetime, *, postpone: bool) -> None:
+    def withdraw(self, dataset: ObservedDataset, now: datetime, *, postpone: bool) -> None:
         """What was planned for ``dataset`` was not written: it has claimed nothing. With ``postpone``, because it could
         not be, others come before it for a while."""
         self._note(dataset, dataset.status, now)
@@ -66,7 +66,7 @@ class TurnTaking:
             for dataset in self._cache.datasets():
                 self._note(dataset, dataset.status, now)
 
-    def _note(self, dataset: Dataset, status: Status, now: datetime) -> None:
+    def _note(self, dataset: ObservedDataset, status: DatasetStatus, now: datetime) -> None:
         """A dataset that is not ours to act on, or whose spec cannot be used, has no turn: it would never end."""
         if dataset.parsed is None or standstill.why_idle(dataset, self._config):
             self._queues.forget(dataset.key)

@@ -14,8 +14,8 @@ from lookupdb import schema
 from lookupdb.spec import parse_resource
 from lookupdb_operator import manifests
 from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.model import Dataset, Manifest
-from lookupdb_operator.status import Build, Generation, Rollout, Table
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import BuildStatus, GenerationStatus, RolloutStatus, TableStatus
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
@@ -34,7 +34,7 @@ FULL_CONFIG: Final = Config(
 ACCESS: Final = StoreAccess(
     environment={"AWS_ENDPOINT_URL": "http://store.lookupdb.svc:7070", "AWS_ACCESS_KEY_ID": "key"}, digest="0011"
 )
-BUILD: Final = Build(generation="g12", content="c", refresh="", digest="d", started_at="2026-01-01T00:00:00Z")
+BUILD: Final = BuildStatus(generation="g12", content="c", refresh="", digest="d", started_at="2026-01-01T00:00:00Z")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, Any]:
     return resource
 
 
-def airports(**spec: Any) -> Dataset:
+def airports(**spec: Any) -> ObservedDataset:
     """The example, with ``spec``'s members instead of its own."""
     resource = read(EXAMPLES / "airports.yaml")
     resource["metadata"] |= {"namespace": "default", "uid": "8d3f6b1a-4c2e-4f5a-9e7b-6a5c4d3e2f10"}
@@ -51,27 +51,27 @@ def airports(**spec: Any) -> Dataset:
     return dataset(resource)
 
 
-def everything() -> Dataset:
+def everything() -> ObservedDataset:
     """All that pods are made from is set."""
     return dataset(read(GOLDEN / "everything" / "dataset.yaml"))
 
 
-def from_config_map() -> Dataset:
+def from_config_map() -> ObservedDataset:
     """Its source is a ConfigMap."""
     return dataset(read(GOLDEN / "configmap" / "dataset.yaml"))
 
 
-def dataset(resource: dict[str, Any]) -> Dataset:
+def dataset(resource: dict[str, Any]) -> ObservedDataset:
     """What the operator makes of ``resource``."""
     return _dataset(json.dumps(resource))
 
 
 @functools.cache
-def _dataset(text: str) -> Dataset:
+def _dataset(text: str) -> ObservedDataset:
     # Cached, because the CRD's rules take longer than all that is tested with it; nobody changes a dataset.
     resource = json.loads(text)
     metadata, completed = resource["metadata"], schema.complete_resource(resource)
-    return Dataset(
+    return ObservedDataset(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -82,7 +82,9 @@ def _dataset(text: str) -> Dataset:
     )
 
 
-def generation(of: Dataset, name: str = "g12", largest_shard_bytes: int = 300 << 20, **members: Any) -> Generation:
+def generation(
+    of: ObservedDataset, name: str = "g12", largest_shard_bytes: int = 300 << 20, **members: Any
+) -> GenerationStatus:
     """One that was built of ``of``."""
     values: dict[str, Any] = {
         "content": "c",
@@ -94,25 +96,27 @@ def generation(of: Dataset, name: str = "g12", largest_shard_bytes: int = 300 <<
         "value_format": "json",
         "built_at": "2026-01-01T00:00:00Z",
     }
-    return Generation(generation=name, largest_shard_bytes=largest_shard_bytes, **values | members)
+    return GenerationStatus(generation=name, largest_shard_bytes=largest_shard_bytes, **values | members)
 
 
-def rollout(name: str = "r34", generation: str = "g12") -> Rollout:
+def rollout(name: str = "r34", generation: str = "g12") -> RolloutStatus:
     """One of a generation."""
-    return Rollout(rollout=name, generation=generation, template="t", started_at="2026-01-01T00:00:00Z")
+    return RolloutStatus(rollout=name, generation=generation, template="t", started_at="2026-01-01T00:00:00Z")
 
 
-def table(of: Dataset, version: int = 7, rollout: str = "r34", generation: str = "g12", **members: Any) -> Table:
+def table(
+    of: ObservedDataset, version: int = 7, rollout: str = "r34", generation: str = "g12", **members: Any
+) -> TableStatus:
     """One that names all servers that ``of`` asks for."""
     values: dict[str, Any] = {
         "replicas": of.spec["replicas"],
         "workers": of.spec["serving"]["workers"],
         "written_at": "2026-01-01T00:00:00Z",
     }
-    return Table(version=version, rollout=rollout, generation=generation, **values | members)
+    return TableStatus(version=version, rollout=rollout, generation=generation, **values | members)
 
 
-def rendered(of: Dataset, config: Config = CONFIG) -> dict[str, tuple[Manifest, ...]]:
+def rendered(of: ObservedDataset, config: Config = CONFIG) -> dict[str, tuple[Manifest, ...]]:
     """All that there can be of a dataset, by what it is part of."""
     built = generation(of)
     return {

@@ -14,10 +14,10 @@ from lookupdb.spec import read_manifest
 from lookupdb.store import credentials
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests import store_secret
-from lookupdb_operator.model import Dataset
+from lookupdb_operator.model import ObservedDataset
 
 
-def _commands(of: Dataset) -> list[list[str]]:
+def _commands(of: ObservedDataset) -> list[list[str]]:
     pods = [
         manifest["spec"]["template"]["spec"]
         for objects in rendered(of, FULL_CONFIG).values()
@@ -36,7 +36,7 @@ def _options(words: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("of", [airports(), everything(), from_config_map()], ids=lambda of: of.name)
-def test_every_verb_understands_its_flags(of: Dataset) -> None:
+def test_every_verb_understands_its_flags(of: ObservedDataset) -> None:
     told = {words[0]: _options(words) for words in _commands(of)}
     assert told["build"]["generation"] == told["fetch"]["generation"] == "g12"
     assert told["fetch"]["folder"] == told["serve"]["path"] == names.DATA_PATH
@@ -44,7 +44,7 @@ def test_every_verb_understands_its_flags(of: Dataset) -> None:
 
 
 @pytest.mark.parametrize("of", [airports(), everything(), from_config_map()], ids=lambda of: of.name)
-def test_a_builder_reads_the_dataset_that_the_operator_parsed(of: Dataset, tmp_path: Path) -> None:
+def test_a_builder_reads_the_dataset_that_the_operator_parsed(of: ObservedDataset, tmp_path: Path) -> None:
     config_map, _ = manifests.render_builder(of, BUILD, CONFIG)
     path = tmp_path / names.DATASET_FILE
     path.write_text(config_map["data"][names.DATASET_FILE], encoding="utf-8")

@@ -12,7 +12,7 @@ from manifest_samples import CONFIG, FULL_CONFIG, airports, dataset, everything,
 from lookupdb.route.table import routing_table as route_table
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.model import Dataset, Manifest, Pod
+from lookupdb_operator.model import Manifest, ObservedDataset, Pod
 
 CONFIG_MAP_BYTES = 1 << 20
 
@@ -45,7 +45,7 @@ def test_a_table_names_as_many_servers_as_it_says_not_as_the_spec_does() -> None
     assert [len(shard) for shard in read.active_entry.shards] == [6] * 4
 
 
-def _long(shards: int) -> Dataset:
+def _long(shards: int) -> ObservedDataset:
     resource = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -63,7 +63,7 @@ def _long(shards: int) -> Dataset:
         pytest.param(_long(64), 64, id="64 shards of 64 endpoints, the longest names"),
     ],
 )
-def test_the_largest_tables_fit_a_config_map(of: Dataset, endpoints: int) -> None:
+def test_the_largest_tables_fit_a_config_map(of: ObservedDataset, endpoints: int) -> None:
     built = generation(of, bytes=1 << 50, records=1 << 40)
     manifest = manifests.render_routing_table(of, table(of, rollout="r9999", replicas=endpoints), built)
     assert len(manifest["data"][names.TABLE_FILE]) + 1024 < CONFIG_MAP_BYTES

@@ -24,7 +24,7 @@ from manifest_samples import (
 from lookupdb.schema import parse_quantity
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Dataset, Manifest
+from lookupdb_operator.model import Manifest, ObservedDataset
 
 SAMPLES = [
     pytest.param(airports(), CONFIG, id="airports"),
@@ -35,11 +35,11 @@ SAMPLES = [
 ]
 
 
-def _objects(of: Dataset, config: Config) -> list[Manifest]:
+def _objects(of: ObservedDataset, config: Config) -> list[Manifest]:
     return [manifest for objects in rendered(of, config).values() for manifest in objects]
 
 
-def _templates(of: Dataset, config: Config) -> Iterator[dict[str, Any]]:
+def _templates(of: ObservedDataset, config: Config) -> Iterator[dict[str, Any]]:
     for manifest in _objects(of, config):
         if "template" in manifest.get("spec", {}):
             yield manifest["spec"]["template"]
@@ -77,14 +77,14 @@ def violations(pod: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_every_pod_is_restricted(of: Dataset, config: Config) -> None:
+def test_every_pod_is_restricted(of: ObservedDataset, config: Config) -> None:
     templates = list(_templates(of, config))
     assert len(templates) == 2 + of.spec["shards"]
     assert [list(violations(template["spec"])) for template in templates] == [[]] * len(templates)
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_every_container_requests_cpu_memory_and_disk_within_its_limits(of: Dataset, config: Config) -> None:
+def test_every_container_requests_cpu_memory_and_disk_within_its_limits(of: ObservedDataset, config: Config) -> None:
     for template in _templates(of, config):
         for container in _containers(template["spec"]):
             requests, limits = container["resources"]["requests"], container["resources"]["limits"]
@@ -96,7 +96,7 @@ def test_every_container_requests_cpu_memory_and_disk_within_its_limits(of: Data
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_ports_and_mounts_are_what_server_side_apply_can_tell_apart(of: Dataset, config: Config) -> None:
+def test_ports_and_mounts_are_what_server_side_apply_can_tell_apart(of: ObservedDataset, config: Config) -> None:
     for template in _templates(of, config):
         volumes = [volume["name"] for volume in template["spec"]["volumes"]]
         assert len(set(volumes)) == len(volumes)
@@ -113,7 +113,7 @@ def test_ports_and_mounts_are_what_server_side_apply_can_tell_apart(of: Dataset,
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_every_object_belongs_to_its_dataset(of: Dataset, config: Config) -> None:
+def test_every_object_belongs_to_its_dataset(of: ObservedDataset, config: Config) -> None:
     for manifest in _objects(of, config):
         metadata = manifest["metadata"]
         (owner,) = metadata["ownerReferences"]
@@ -125,7 +125,7 @@ def test_every_object_belongs_to_its_dataset(of: Dataset, config: Config) -> Non
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_there_are_no_nulls(of: Dataset, config: Config) -> None:
+def test_there_are_no_nulls(of: ObservedDataset, config: Config) -> None:
     def nulls(value: Any) -> bool:
         if isinstance(value, dict):
             return any(map(nulls, value.values()))
@@ -135,7 +135,7 @@ def test_there_are_no_nulls(of: Dataset, config: Config) -> None:
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_selectors_select_their_own_pods_and_no_others(of: Dataset, config: Config) -> None:
+def test_selectors_select_their_own_pods_and_no_others(of: ObservedDataset, config: Config) -> None:
     objects = _objects(of, config)
     labels = {
         (one["kind"], one["metadata"]["name"]): one["spec"]["template"]["metadata"]["labels"]
@@ -182,7 +182,7 @@ def test_labels_of_our_own_cannot_be_overridden() -> None:
 
 
 @pytest.mark.parametrize(("of", "config"), SAMPLES)
-def test_every_volume_on_a_nodes_disk_has_a_limit_within_what_is_requested(of: Dataset, config: Config) -> None:
+def test_every_volume_on_a_nodes_disk_has_a_limit_within_what_is_requested(of: ObservedDataset, config: Config) -> None:
     for template in _templates(of, config):
         pod = template["spec"]
         volumes = {one["name"]: one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one}

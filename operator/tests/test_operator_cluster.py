@@ -19,9 +19,9 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api import Api, ApiError, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster import Cluster, WarningEvent
-from lookupdb_operator.model import Ref, RouterReport
+from lookupdb_operator.model import ObjectRef, RouterReport
 from lookupdb_operator.parse import parse_dataset
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 Json = dict[str, Any]
 
@@ -132,10 +132,10 @@ async def test_delete_is_of_one_object_and_happy_when_it_is_gone() -> None:
     async with connected() as (server, cluster):
         for status in (200, 404, 409):
             server.then({"message": "m"}, status)
-            await cluster.delete(Ref("StatefulSet", "airports-r1-s0", "set-1"), "maps")
+            await cluster.delete(ObjectRef("StatefulSet", "airports-r1-s0", "set-1"), "maps")
         server.then({"message": "m"}, 403)
         with pytest.raises(Refused):
-            await cluster.delete(Ref("StatefulSet", "airports-r1-s0", "set-1"), "maps")
+            await cluster.delete(ObjectRef("StatefulSet", "airports-r1-s0", "set-1"), "maps")
     request = server.asked[0]
     assert (request.method, request.path) == ("DELETE", "/apis/apps/v1/namespaces/maps/statefulsets/airports-r1-s0")
     assert request.body["preconditions"] == {"uid": "set-1"}
@@ -145,7 +145,7 @@ async def test_delete_is_of_one_object_and_happy_when_it_is_gone() -> None:
 
 async def test_a_lost_pod_is_deleted_without_its_kubelets_word() -> None:
     async with connected() as (server, cluster):
-        await cluster.delete(Ref("Pod", "airports-r1-s0-0", "pod-1", by_force=True), "maps")
+        await cluster.delete(ObjectRef("Pod", "airports-r1-s0-0", "pod-1", by_force=True), "maps")
     (request,) = server.asked
     assert (request.method, request.path) == ("DELETE", "/api/v1/namespaces/maps/pods/airports-r1-s0-0")
     assert (request.body["gracePeriodSeconds"], request.body["preconditions"]) == (0, {"uid": "pod-1"})
@@ -153,7 +153,7 @@ async def test_a_lost_pod_is_deleted_without_its_kubelets_word() -> None:
 
 async def test_a_status_is_replaced_under_the_version_that_was_observed() -> None:
     async with connected() as (server, cluster):
-        await cluster.write_status(DATASET, Status(last_generation=3))
+        await cluster.write_status(DATASET, DatasetStatus(last_generation=3))
     (request,) = server.asked
     path = f"/apis/{names.API_VERSION}/namespaces/maps/lookupdatasets/airports/status"
     assert (request.method, request.path) == ("PUT", path)
@@ -163,7 +163,7 @@ async def test_a_status_is_replaced_under_the_version_that_was_observed() -> Non
         "uid": "ds-1",
         "resourceVersion": "7",
     }
-    assert request.body["status"] == Status(last_generation=3).to_json()
+    assert request.body["status"] == DatasetStatus(last_generation=3).to_json()
 
 
 async def test_an_event() -> None:
@@ -402,7 +402,7 @@ async def test_no_credentials_are_a_sentence(tmp_path: Path) -> None:
 )
 def test_paths(kind: kinds.Kind, path: str) -> None:
     assert kind.path("maps", "x") == path
-    assert kinds.named(kind.name) is kind
+    assert kinds.find_kind(kind.name) is kind
 
 
 def test_what_is_watched() -> None:

@@ -17,16 +17,18 @@ from operator_support.running import free_port, until
 from lookupdb.errors import UsageError
 from lookupdb_operator import command as module
 from lookupdb_operator.command import command
-from lookupdb_operator.main import Options
+from lookupdb_operator.main import OperatorOptions
 
 NEEDED = ["--image", "lookupdb:1", "--store", "s3://bucket/path", "--namespace", "lookupdb"]
 
 
-def parsed(*arguments: str, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str] | None = None) -> Options:
+def parsed(
+    *arguments: str, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str] | None = None
+) -> OperatorOptions:
     """What the command would run with."""
-    ran: list[Options] = []
+    ran: list[OperatorOptions] = []
 
-    async def run(chosen: Options) -> None:
+    async def run(chosen: OperatorOptions) -> None:
         ran.append(chosen)
 
     monkeypatch.setattr("lookupdb_operator.main.run", run)

@@ -15,14 +15,14 @@ from lookupdb import schema
 from lookupdb.naming import to_camel_case
 from lookupdb_operator import status
 from lookupdb_operator.status import (
-    Build,
+    BuildFailure,
+    BuildStatus,
     Condition,
-    Failure,
-    Generation,
-    Rollout,
+    DatasetStatus,
+    GenerationStatus,
+    RolloutStatus,
     Stall,
-    Status,
-    Table,
+    TableStatus,
     Ticket,
     json_name,
 )
@@ -31,7 +31,7 @@ CRD_STATUS = schema.resource_schema()["properties"]["status"]
 NOW = "2026-01-01T00:00:00Z"
 DIGEST = "0123456789abcdef" * 4
 
-FULL = Status(
+FULL = DatasetStatus(
     observed_generation=7,
     operator="lookupdb/lookupdb",
     conditions=tuple(Condition(kind, "True", "Serving", "It serves.", 7, NOW) for kind in status.CONDITIONS),
@@ -43,18 +43,21 @@ FULL = Status(
     replicas=64,
     selector="lookupdb.dev/dataset=airports,lookupdb.dev/component=shard,lookupdb.dev/rollout=r3",
     generations=(
-        Generation("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
-        Generation("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW),
+        GenerationStatus("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
+        GenerationStatus("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW),
     ),
     last_generation=999_999_999,
     last_rollout=34,
     refreshed="by hand",
-    build=Build("g12", DIGEST, "again", DIGEST, NOW, DIGEST, "g11", Stall("Unschedulable", NOW)),
-    failure=Failure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
-    rollouts=(Rollout("r34", "g11", DIGEST, NOW), Rollout("r35", "g11", DIGEST, NOW, 2, Stall("QuotaExceeded", NOW))),
+    build=BuildStatus("g12", DIGEST, "again", DIGEST, NOW, DIGEST, "g11", Stall("Unschedulable", NOW)),
+    failure=BuildFailure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
+    rollouts=(
+        RolloutStatus("r34", "g11", DIGEST, NOW),
+        RolloutStatus("r35", "g11", DIGEST, NOW, 2, Stall("QuotaExceeded", NOW)),
+    ),
     build_ticket=Ticket(NOW),
     rollout_ticket=Ticket(NOW, 3, "Unschedulable", "no node takes pod airports-r34-s0-0", DIGEST),
-    table=Table(12, "r34", "g11", 2, 4, NOW, NOW),
+    table=TableStatus(12, "r34", "g11", 2, 4, NOW, NOW),
     store_digest=DIGEST,
 )
 
@@ -70,11 +73,11 @@ def _strict(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-@pytest.mark.parametrize("written", [FULL, Status()], ids=["full", "empty"])
-def test_what_the_operator_writes_is_what_the_crd_describes(written: Status) -> None:
+@pytest.mark.parametrize("written", [FULL, DatasetStatus()], ids=["full", "empty"])
+def test_what_the_operator_writes_is_what_the_crd_describes(written: DatasetStatus) -> None:
     members = written.to_json()
     jsonschema.Draft202012Validator(_strict(CRD_STATUS)).validate(members)
-    assert Status.from_json(members) == written
+    assert DatasetStatus.from_json(members) == written
 
 
 def _objects(kind: type, node: dict[str, Any], path: str) -> Iterator[tuple[str, type, dict[str, Any]]]:
@@ -89,7 +92,7 @@ def _objects(kind: type, node: dict[str, Any], path: str) -> Iterator[tuple[str,
 
 @pytest.mark.parametrize(
     ("kind", "node"),
-    [pytest.param(kind, node, id=path) for path, kind, node in _objects(Status, CRD_STATUS, "status")],
+    [pytest.param(kind, node, id=path) for path, kind, node in _objects(DatasetStatus, CRD_STATUS, "status")],
 )
 def test_the_crd_has_every_member_of_the_status_and_no_other(kind: type, node: dict[str, Any]) -> None:
     hints = typing.get_type_hints(kind)
@@ -102,10 +105,10 @@ def test_the_crd_has_every_member_of_the_status_and_no_other(kind: type, node: d
         assert node["properties"][names[name]]["type"] == expected, name
 
 
-@pytest.mark.parametrize("kind", [Generation, Failure, Build, Rollout, Table])
+@pytest.mark.parametrize("kind", [GenerationStatus, BuildFailure, BuildStatus, RolloutStatus, TableStatus])
 def test_what_cannot_be_read_back_cannot_be_written(kind: type) -> None:
     """A hand that edits the status cannot leave a member away without which it could not be read."""
-    node = next(node for _, one, node in _objects(Status, CRD_STATUS, "status") if one is kind)
+    node = next(node for _, one, node in _objects(DatasetStatus, CRD_STATUS, "status") if one is kind)
     needed = {to_camel_case(field.name) for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
     assert set(node["required"]) == needed
 

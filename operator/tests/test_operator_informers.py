@@ -17,7 +17,7 @@ from lookupdb_operator.informers import Informers, make_settings
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.listing import Listing
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.queue import Queue
+from lookupdb_operator.queue import LookQueue
 from lookupdb_operator.resync import Resync
 from lookupdb_operator.store_access import StoreAccessReader
 
@@ -52,7 +52,7 @@ class Bench:
     """Informers without an API server: what they are told, the test says."""
 
     def __init__(self) -> None:
-        self.cache, self.queue, self.lists, self.progress = ObjectCache(), Queue[Key](), Lists(), 0
+        self.cache, self.queue, self.lists, self.progress = ObjectCache(), LookQueue[Key](), Lists(), 0
         self.informers = Informers(self.cache, self.queue, cast(Api, None), on_progress=self._progressed)
 
     def _progressed(self) -> None:

@@ -22,29 +22,29 @@ from lookupdb_operator.live_datasets import (
     protected_generations,
     render_live_datasets,
 )
-from lookupdb_operator.model import Dataset, Manifest
-from lookupdb_operator.status import Build, Generation, Rollout, Status, Table
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()
-GENERATION = Generation("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
-STATUS = Status(
+GENERATION = GenerationStatus("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
+STATUS = DatasetStatus(
     generation="g9",
     generations=(GENERATION,),
-    rollouts=(Rollout("r1", "g10", "template", "2030-01-01T00:00:00Z"),),
-    table=Table(1, "r1", "g11", 1, 1, "2030-01-01T00:00:00Z"),
-    build=Build("g12", "content", "", "digest", "2030-01-01T00:00:00Z", active="g9"),
+    rollouts=(RolloutStatus("r1", "g10", "template", "2030-01-01T00:00:00Z"),),
+    table=TableStatus(1, "r1", "g11", 1, 1, "2030-01-01T00:00:00Z"),
+    build=BuildStatus("g12", "content", "", "digest", "2030-01-01T00:00:00Z", active="g9"),
 )
 
 
-def dataset(name: str, **spec: int) -> Dataset:
-    return Dataset("shop", name, f"0123abcd-of-{name}", "7", 1, spec, None, status=STATUS)
+def dataset(name: str, **spec: int) -> ObservedDataset:
+    return ObservedDataset("shop", name, f"0123abcd-of-{name}", "7", 1, spec, None, status=STATUS)
 
 
 class FakeCache:
-    def __init__(self, *datasets: Dataset) -> None:
+    def __init__(self, *datasets: ObservedDataset) -> None:
         self.by_key = {dataset.key: dataset for dataset in datasets}
 
-    def datasets(self) -> Iterator[Dataset]:
+    def datasets(self) -> Iterator[ObservedDataset]:
         yield from self.by_key.values()
 
 
@@ -65,7 +65,7 @@ class FakeCluster:
 
 def test_everything_that_serves_or_is_being_built_is_protected() -> None:
     assert protected_generations(STATUS) == {"g4", "g9", "g10", "g11", "g12"}
-    assert protected_generations(Status()) == frozenset()
+    assert protected_generations(DatasetStatus()) == frozenset()
 
 
 async def test_the_list_of_five_thousand_datasets_fits_into_a_config_map() -> None:

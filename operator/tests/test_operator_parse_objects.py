@@ -9,7 +9,7 @@ import pytest
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import stamp
-from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet
+from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, ShardSet
 from lookupdb_operator.parse import (
     compare_fields,
     diagnose_warning,
@@ -21,7 +21,7 @@ from lookupdb_operator.parse import (
     workloads,
 )
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.status import Condition, Status
+from lookupdb_operator.status import Condition, DatasetStatus
 
 SPEC: dict[str, Any] = {"source": {"url": "example://airports"}, "key": {"columns": ["iata"]}}
 
@@ -51,7 +51,7 @@ def test_a_dataset_is_completed() -> None:
     assert parsed.parsed is not None
     assert (parsed.parsed.namespace, parsed.parsed.uid, parsed.parsed.shards) == ("maps", "uid-1", 1)
     assert parsed.spec["build"]["resources"]["limits"] == {"memory": "1Gi"}
-    assert parsed.status == Status()
+    assert parsed.status == DatasetStatus()
     assert not parsed.deleting
 
 
@@ -109,7 +109,7 @@ def test_an_unchanged_spec_is_not_checked_again() -> None:
 
 
 def test_the_status_comes_back() -> None:
-    status = Status(conditions=(Condition("Ready", "True", "Serving", "It serves."),), last_rollout=4)
+    status = DatasetStatus(conditions=(Condition("Ready", "True", "Serving", "It serves."),), last_rollout=4)
     assert parse_dataset(dataset(status=status.to_json())).status == status
 
 
@@ -155,7 +155,7 @@ def condition(kind: str, reason: str, status: str = "True") -> dict[str, Any]:
 def test_jobs(conditions: list[dict[str, Any]], state: Any, reason: str | None) -> None:
     parsed = parse_job(job(conditions))
     assert (parsed.state, parsed.failure.reason if parsed.failure else None) == (state, reason)
-    assert parsed.ref == Ref("Job", "airports-g3-build", "uid-1")
+    assert parsed.ref == ObjectRef("Job", "airports-g3-build", "uid-1")
     assert (parsed.generation, parsed.digest) == ("g3", "0123456789abcdef")
 
 
@@ -163,7 +163,7 @@ def test_a_job_that_nobody_has_looked_at_yet() -> None:
     body = job([])
     del body["status"]
     assert parse_job(body) == BuildJob(
-        Ref("Job", "airports-g3-build", "uid-1"), "g3", "0123456789abcdef", state="Running"
+        ObjectRef("Job", "airports-g3-build", "uid-1"), "g3", "0123456789abcdef", state="Running"
     )
 
 
@@ -174,7 +174,7 @@ def test_a_shards_servers() -> None:
         "spec": {"replicas": 3},
         "status": {"observedGeneration": 2, "replicas": 3, "readyReplicas": 2, "availableReplicas": 2},
     }
-    ref = Ref("StatefulSet", "airports-r2-s13", "uid-1")
+    ref = ObjectRef("StatefulSet", "airports-r2-s13", "uid-1")
     assert parse_shard_set(body) == ShardSet(ref, "r2", "", 13, digest="", replicas=3, ready=2)
 
 
@@ -187,7 +187,9 @@ def test_readiness_that_is_not_of_the_newest_spec_does_not_count() -> None:
 def test_others_are_their_digest() -> None:
     body = {"metadata": meta(annotations={names.DIGEST: "d"}, labels={names.ROLLOUT: "r1"}, deletionTimestamp="now")}
     body["metadata"].pop("managedFields")  # nobody says which fields are ours
-    assert parse_existing("Service", body) == Existing(Ref("Service", "airports", "uid-1"), "d", "r1", deleting=True)
+    assert parse_existing("Service", body) == ExistingObject(
+        ObjectRef("Service", "airports", "uid-1"), "d", "r1", deleting=True
+    )
 
 
 def applied(**spec: Any) -> dict[str, Any]:

@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from lookupdb_operator.queue import FIRST_DELAY, JITTER, LONGEST_DELAY, LookDeferred, Queue, RequeueRequested, Workers
+from lookupdb_operator.queue import (
+    FIRST_DELAY,
+    JITTER,
+    LONGEST_DELAY,
+    LookDeferred,
+    LookQueue,
+    LookWorkers,
+    RequeueRequested,
+)
 
 
 class ManualClock:
@@ -63,8 +71,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def queue(clock: ManualClock) -> Queue[str]:
-    return Queue(clock=clock, chance=lambda: 0.0)
+def queue(clock: ManualClock) -> LookQueue[str]:
+    return LookQueue(clock=clock, chance=lambda: 0.0)
 
 
 async def settle(turns: int = 20) -> None:
@@ -72,14 +80,14 @@ async def settle(turns: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_key_that_waits_is_not_added_again(queue: Queue[str]) -> None:
+async def test_a_key_that_waits_is_not_added_again(queue: LookQueue[str]) -> None:
     for key in ("a", "b", "a", "a"):
         queue.add(key)
     assert queue.depth == 2
     assert [await queue.take(), await queue.take()] == ["a", "b"]
 
 
-async def test_a_key_added_while_it_is_looked_at_is_looked_at_again_afterwards(queue: Queue[str]) -> None:
+async def test_a_key_added_while_it_is_looked_at_is_looked_at_again_afterwards(queue: LookQueue[str]) -> None:
     queue.add("a")
     key = await queue.take()
     queue.add("a")
@@ -89,7 +97,7 @@ async def test_a_key_added_while_it_is_looked_at_is_looked_at_again_afterwards(q
     assert queue.depth == 1
 
 
-async def test_the_earliest_time_asked_for_holds(queue: Queue[str], clock: ManualClock) -> None:
+async def test_the_earliest_time_asked_for_holds(queue: LookQueue[str], clock: ManualClock) -> None:
     queue.add_after("a", 10)
     queue.add_after("a", 3)
     queue.add_after("a", 5)
@@ -100,7 +108,7 @@ async def test_the_earliest_time_asked_for_holds(queue: Queue[str], clock: Manua
     assert queue.depth == 1
 
 
-async def test_a_key_added_now_needs_no_look_later(queue: Queue[str], clock: ManualClock) -> None:
+async def test_a_key_added_now_needs_no_look_later(queue: LookQueue[str], clock: ManualClock) -> None:
     queue.add_after("a", 10)
     queue.add("a")
     assert clock.pending == []
@@ -108,7 +116,7 @@ async def test_a_key_added_now_needs_no_look_later(queue: Queue[str], clock: Man
     assert queue.depth == 2
 
 
-async def test_failures_wait_longer_each_time_up_to_a_cap(queue: Queue[str]) -> None:
+async def test_failures_wait_longer_each_time_up_to_a_cap(queue: LookQueue[str]) -> None:
     delays = [queue.retry("a") for _ in range(40)]
     assert delays[:4] == [FIRST_DELAY, 1.0, 2.0, 4.0]
     assert delays[-1] == LONGEST_DELAY
@@ -118,11 +126,11 @@ async def test_failures_wait_longer_each_time_up_to_a_cap(queue: Queue[str]) -> 
 
 
 async def test_delays_are_spread(clock: ManualClock) -> None:
-    spread: Queue[str] = Queue(clock=clock, chance=lambda: 1.0)
+    spread: LookQueue[str] = LookQueue(clock=clock, chance=lambda: 1.0)
     assert spread.retry("a") == FIRST_DELAY * (1 + JITTER)
 
 
-async def test_no_two_workers_look_at_one_key(queue: Queue[str]) -> None:
+async def test_no_two_workers_look_at_one_key(queue: LookQueue[str]) -> None:
     running: set[str] = set()
     looks: list[str] = []
 
@@ -135,7 +143,7 @@ async def test_no_two_workers_look_at_one_key(queue: Queue[str]) -> None:
         await asyncio.sleep(0)
         running.discard(key)
 
-    workers = Workers(queue, look, 4)
+    workers = LookWorkers(queue, look, 4)
     workers.start()
     for key in "abc":
         queue.add(key)
@@ -149,7 +157,7 @@ async def test_no_two_workers_look_at_one_key(queue: Queue[str]) -> None:
 
 
 async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
-    queue: Queue[str], clock: ManualClock, caplog: pytest.LogCaptureFixture
+    queue: LookQueue[str], clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcomes: list[Exception | None] = [ValueError("no"), RequeueRequested("conflict"), None]
     looks: list[str] = []
@@ -160,7 +168,7 @@ async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
             raise outcome
         return 60
 
-    workers = Workers(queue, look, 1)
+    workers = LookWorkers(queue, look, 1)
     workers.start()
     queue.add("a")
     await settle()
@@ -179,13 +187,13 @@ async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
     assert clock.pending == []
 
 
-async def test_a_look_may_ask_to_be_repeated_later_than_its_backoff(queue: Queue[str], clock: ManualClock) -> None:
+async def test_a_look_may_ask_to_be_repeated_later_than_its_backoff(queue: LookQueue[str], clock: ManualClock) -> None:
     """The API server has said when it wants to be asked again."""
 
     async def look(key: str) -> None:
         raise RequeueRequested("unreachable", at_least=30)
 
-    workers = Workers(queue, look, 1)
+    workers = LookWorkers(queue, look, 1)
     workers.start()
     queue.add("a")
     await settle()
@@ -193,11 +201,11 @@ async def test_a_look_may_ask_to_be_repeated_later_than_its_backoff(queue: Queue
     await workers.stop()
 
 
-async def test_a_look_may_ask_to_be_repeated_sooner_than_its_backoff(queue: Queue[str], clock: ManualClock) -> None:
+async def test_a_look_may_ask_to_be_repeated_sooner_than_its_backoff(queue: LookQueue[str], clock: ManualClock) -> None:
     async def look(key: str) -> None:
         raise RequeueRequested("refused", at_most=30)
 
-    workers = Workers(queue, look, 1)
+    workers = LookWorkers(queue, look, 1)
     workers.start()
     for _ in range(20):
         queue.retry("a")
@@ -208,7 +216,7 @@ async def test_a_look_may_ask_to_be_repeated_sooner_than_its_backoff(queue: Queu
 
 
 async def test_a_look_that_never_ends_is_noticed_but_not_what_waits_while_looks_end(
-    queue: Queue[str], clock: ManualClock
+    queue: LookQueue[str], clock: ManualClock
 ) -> None:
     assert queue.longest_look == 0
     queue.add("a")
@@ -223,11 +231,11 @@ async def test_a_look_that_never_ends_is_noticed_but_not_what_waits_while_looks_
     assert queue.longest_look == 0
 
 
-async def test_a_worker_that_died_is_noticed(queue: Queue[str]) -> None:
+async def test_a_worker_that_died_is_noticed(queue: LookQueue[str]) -> None:
     async def look(key: str) -> None:
         raise asyncio.CancelledError
 
-    workers = Workers(queue, look, 2)
+    workers = LookWorkers(queue, look, 2)
     workers.start()
     assert workers.alive
     queue.add("a")
@@ -238,13 +246,13 @@ async def test_a_worker_that_died_is_noticed(queue: Queue[str]) -> None:
 
 async def test_a_look_that_is_deferred_ends_no_backoff() -> None:
     """A write is refused, and each look at it has to wait for what routers answer."""
-    queue: Queue[str] = Queue(chance=lambda: 0.0)
+    queue: LookQueue[str] = LookQueue(chance=lambda: 0.0)
     outcomes = iter((RequeueRequested("no"), LookDeferred("routers are asked"), RequeueRequested("no")))
 
     async def look(key: str) -> float | None:
         raise next(outcomes)
 
-    workers = Workers(queue, look, 1)
+    workers = LookWorkers(queue, look, 1)
     for _ in range(3):
         await workers._try("a")
     assert queue.retry("a") == 4 * FIRST_DELAY

@@ -15,19 +15,19 @@ from lookupdb_operator.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import Dataset, Existing, Manifest, Observed, Plan, Pod, Ref
+from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset, Plan, Pod
 from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import objects
 from lookupdb_operator.plan.turn_queues import TurnQueues
 from lookupdb_operator.queue import RequeueRequested
 from lookupdb_operator.reconcile import Reconciler
-from lookupdb_operator.status import DEGRADED, Condition, Status
+from lookupdb_operator.status import DEGRADED, Condition, DatasetStatus
 from lookupdb_operator.turn_taking import Decide, TurnTaking
 
 KEY = ("shop", "airports")
 CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
-DATASET = Dataset("shop", "airports", "u-1", "7", 1, {}, None)
-STATUS = Status(
+DATASET = ObservedDataset("shop", "airports", "u-1", "7", 1, {}, None)
+STATUS = DatasetStatus(
     operator="own/release", conditions=(Condition(DEGRADED, "True", "BadSource", "It is bad."),), last_generation=1
 )
 
@@ -45,7 +45,7 @@ class FakeCluster:
         if failure := self.failures.get(what):
             raise failure
 
-    async def write_status(self, dataset: Dataset, status: Status) -> Manifest:
+    async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
         self._do("status")
         return {}
 
@@ -53,10 +53,10 @@ class FakeCluster:
         self._do(f"apply {manifest['kind']}{'' if force else ' gently'}")
         return manifest
 
-    async def delete(self, ref: Ref, namespace: str) -> None:
+    async def delete(self, ref: ObjectRef, namespace: str) -> None:
         self._do(f"delete {ref.kind} {ref.uid}")
 
-    async def post_event(self, dataset: Dataset, kind: str, reason: str, message: str) -> None:
+    async def post_event(self, dataset: ObservedDataset, kind: str, reason: str, message: str) -> None:
         self.messages.append(message)
         self._do(f"event {kind} {reason}")
 
@@ -68,7 +68,7 @@ class FakeCache:
     def put(self, kind: str, body: Mapping[str, Any], *, written: bool = False) -> None:
         self.kinds.append(kind)
 
-    def datasets(self) -> tuple[Dataset, ...]:
+    def datasets(self) -> tuple[ObservedDataset, ...]:
         return ()
 
 
@@ -131,7 +131,7 @@ async def test_status_first_then_what_should_be_then_what_should_not(bench: Benc
     bench.plan = Plan(
         status=STATUS,
         apply=(manifest("Secret"), manifest("Job")),
-        delete=(Ref("Service", "old", "u-9"),),
+        delete=(ObjectRef("Service", "old", "u-9"),),
         again=12.0,
     )
     assert await bench.look() == 12.0
@@ -235,7 +235,9 @@ async def test_a_router_pod_that_may_not_be_nudged_is_told_of(bench: Bench) -> N
 
 
 async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -> None:
-    bench.observer.observed = Observed(DATASET, others=(Existing(Ref("Service", "airports", "u-2"), "digest"),))
+    bench.observer.observed = Observed(
+        DATASET, others=(ExistingObject(ObjectRef("Service", "airports", "u-2"), "digest"),)
+    )
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Service"),))
     await bench.look()
     assert bench.cluster.done == ["status", "apply Service"]
@@ -246,7 +248,7 @@ async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -
 
 async def test_who_changes_an_object_back_each_time_is_not_fought_as_fast_as_events_come(bench: Bench) -> None:
     """Another controller undoes each repair at once, for an hour."""
-    contested = Existing(Ref("Service", "airports", "u-2"), "digest", changed="x", changed_by="meddler")
+    contested = ExistingObject(ObjectRef("Service", "airports", "u-2"), "digest", changed="x", changed_by="meddler")
     bench.observer.observed = Observed(DATASET, others=(contested,))
 
     def decide(observed: Observed, config: Config, now: datetime) -> Plan:
@@ -267,7 +269,7 @@ async def test_who_changes_an_object_back_each_time_is_not_fought_as_fast_as_eve
 
 
 async def test_what_was_deleted_is_not_deleted_again_while_its_informer_lags(bench: Bench) -> None:
-    bench.plan = Plan(status=DATASET.status, delete=(Ref("Service", "old", "u-9"),))
+    bench.plan = Plan(status=DATASET.status, delete=(ObjectRef("Service", "old", "u-9"),))
     await bench.look()
     assert bench.cluster.done == ["status", "delete Service u-9"]
     await bench.look()
@@ -276,7 +278,9 @@ async def test_what_was_deleted_is_not_deleted_again_while_its_informer_lags(ben
 
 async def test_a_look_at_a_dataset_that_has_changed_since_does_nothing(bench: Bench) -> None:
     """Though the status stays the same: what an old dataset asked for must not come back."""
-    bench.plan = Plan(status=DATASET.status, apply=(manifest("ConfigMap"),), delete=(Ref("Service", "old", "u-9"),))
+    bench.plan = Plan(
+        status=DATASET.status, apply=(manifest("ConfigMap"),), delete=(ObjectRef("Service", "old", "u-9"),)
+    )
     bench.cluster.failures["status"] = Conflict("LookupDataset airports", "the object has been modified")
     with pytest.raises(RequeueRequested):
         await bench.look()
@@ -368,7 +372,7 @@ def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
 
 def _see(bench: Bench, operator: str = "old/release", **members: Any) -> None:
     """A dataset about which nothing is planned."""
-    bench.observer.observed = Observed(replace(DATASET, status=Status(operator=operator), **members))
+    bench.observer.observed = Observed(replace(DATASET, status=DatasetStatus(operator=operator), **members))
     bench.plan = Plan(status=bench.observer.observed.dataset.status)
 
 

@@ -9,14 +9,14 @@ import pytest
 from operator_support.plan_given import applied, condition, says, serving
 
 from lookupdb_operator import manifests, names, repairs
-from lookupdb_operator.model import Contest, Dataset, Existing, Manifest, Observed, Ref
+from lookupdb_operator.model import Contest, ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset
 from lookupdb_operator.parse import parse_existing
 from lookupdb_operator.repairs import Repairs
 
 KEY = ("shop", "airports")
 SEEN = Observed(
-    Dataset("shop", "airports", "u-1", "7", 1, {}, None),
-    others=(Existing(Ref("Service", "airports", "u-2"), "d", changed="x", changed_by="meddler"),),
+    ObservedDataset("shop", "airports", "u-1", "7", 1, {}, None),
+    others=(ExistingObject(ObjectRef("Service", "airports", "u-2"), "d", changed="x", changed_by="meddler"),),
 )
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from lookupdb_operator.model import Dataset, Plan, Ref
+from lookupdb_operator.model import ObjectRef, ObservedDataset, Plan
 from lookupdb_operator.reports import EventBudget, ProgressWrites, transitions
-from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, Status, Truth
+from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, Truth
 
 
-def status_of(**conditions: tuple[Truth, str]) -> Status:
+def status_of(**conditions: tuple[Truth, str]) -> DatasetStatus:
     kinds = {"ready": READY, "built": BUILT, "rolled_out": ROLLED_OUT, "degraded": DEGRADED}
-    return Status(
+    return DatasetStatus(
         conditions=tuple(
             Condition(kinds[name], truth, reason, f"{reason} it is.") for name, (truth, reason) in conditions.items()
         )
@@ -33,7 +33,7 @@ SERVING = status_of(
     [
         pytest.param(SERVING, SERVING, [], id="nothing changed"),
         pytest.param(
-            Status(),
+            DatasetStatus(),
             status_of(ready=("False", "NoRoutingTable"), built=("False", "Building"), degraded=("False", "Healthy")),
             [("Normal", "NoRoutingTable"), ("Normal", "Building")],
             id="a new dataset: that nothing is wrong is no news",
@@ -93,16 +93,16 @@ SERVING = status_of(
         ),
     ],
 )
-def test_transitions(old: Status, new: Status, expected: list[tuple[str, str]]) -> None:
+def test_transitions(old: DatasetStatus, new: DatasetStatus, expected: list[tuple[str, str]]) -> None:
     assert [(report.type, report.reason) for report in transitions(old, new)] == expected
 
 
 def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> None:
     now = [100.0]
     writes = ProgressWrites(lambda: now[0])
-    before = Status(shards="1/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "1 of 16."),))
-    after = Status(shards="2/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "2 of 16."),))
-    dataset = Dataset("shop", "airports", "u", "7", 1, {}, None, status=before)
+    before = DatasetStatus(shards="1/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "1 of 16."),))
+    after = DatasetStatus(shards="2/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "2 of 16."),))
+    dataset = ObservedDataset("shop", "airports", "u", "7", 1, {}, None, status=before)
     assert writes.postponed(dataset, Plan(after)) == 0, "nothing was written lately"
     writes.written(dataset.key)
     assert writes.postponed(dataset, Plan(after)) == 5
@@ -110,9 +110,9 @@ def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> Non
     assert writes.postponed(dataset, Plan(after)) == 3
     assert writes.postponed(dataset, Plan(after, again=0.5)) == 0.5, "what is due sooner is looked at sooner"
     assert writes.postponed(dataset, Plan(before)) == 0, "there is nothing to write"
-    assert writes.postponed(dataset, Plan(after, delete=(Ref("Job", "j", "u"),))) == 0
+    assert writes.postponed(dataset, Plan(after, delete=(ObjectRef("Job", "j", "u"),))) == 0
     confirmed = Condition(ROLLED_OUT, "True", "UpToDate", "It is.")
-    assert writes.postponed(dataset, Plan(Status(shards="2/16", conditions=(confirmed,)))) == 0
+    assert writes.postponed(dataset, Plan(DatasetStatus(shards="2/16", conditions=(confirmed,)))) == 0
     assert writes.postponed(dataset, Plan(replace(after, last_rollout=2))) == 0
     now[0] += 3
     assert writes.postponed(dataset, Plan(after)) == 0

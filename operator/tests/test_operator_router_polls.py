@@ -8,8 +8,8 @@ import pytest
 from operator_support.running import until
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Dataset, Observed, Pod, RouterReport
-from lookupdb_operator.queue import Queue, Workers
+from lookupdb_operator.model import Observed, ObservedDataset, Pod, RouterReport
+from lookupdb_operator.queue import LookQueue, LookWorkers
 from lookupdb_operator.router_polls import ReportsPending, RouterPolls
 
 Key = tuple[str, str]
@@ -39,7 +39,7 @@ class Routers:
 
 def observed(name: str, *ips: str) -> Observed:
     pods = tuple(Pod(f"{name}-{ip}", f"uid-{name}-{ip}", names.ROUTER, ip=ip, phase="Running") for ip in ips)
-    return Observed(Dataset("shop", name, f"uid-{name}", "1", 1, {}, None), pods=pods)
+    return Observed(ObservedDataset("shop", name, f"uid-{name}", "1", 1, {}, None), pods=pods)
 
 
 async def test_a_look_has_the_reports_that_came_after_it_was_first_asked_and_each_look_new_ones() -> None:
@@ -61,7 +61,7 @@ async def test_where_there_is_no_router_nobody_is_asked() -> None:
 
 
 async def test_one_dataset_whose_routers_do_not_answer_delays_no_other() -> None:
-    routers, queue = Routers(), Queue[Key]()
+    routers, queue = Routers(), LookQueue[Key]()
     polls = RouterPolls(routers, queue.add)
     datasets = [observed("dead", *(f"dead-{index}" for index in range(500)))]
     datasets += [observed(f"live-{index}", f"ip-{index}") for index in range(50)]
@@ -75,7 +75,7 @@ async def test_one_dataset_whose_routers_do_not_answer_delays_no_other() -> None
             return
         done.add(key)
 
-    workers = Workers(queue, look, 1)
+    workers = LookWorkers(queue, look, 1)
     workers.start()
     for key in by_key:
         queue.add(key)

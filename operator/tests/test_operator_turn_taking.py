@@ -11,21 +11,21 @@ import pytest
 from lookupdb import spec
 from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Dataset, Observed, Plan
+from lookupdb_operator.model import Observed, ObservedDataset, Plan
 from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.plan.turn_queues import TurnQueues
-from lookupdb_operator.status import Build, Status, Ticket
+from lookupdb_operator.status import BuildStatus, DatasetStatus, Ticket
 from lookupdb_operator.turn_taking import TurnTaking
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOMENT = "2026-01-01T12:00:00Z"
 CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
-BUILDING = Status(operator="own/release", build=Build("g1", "c", "", "d", MOMENT))
-WAITING = Status(operator="own/release", build_ticket=Ticket(MOMENT))
-SETTLED = Status(operator="own/release")
+BUILDING = DatasetStatus(operator="own/release", build=BuildStatus("g1", "c", "", "d", MOMENT))
+WAITING = DatasetStatus(operator="own/release", build_ticket=Ticket(MOMENT))
+SETTLED = DatasetStatus(operator="own/release")
 
 
-def dataset(name: str, status: Status = SETTLED) -> Dataset:
+def dataset(name: str, status: DatasetStatus = SETTLED) -> ObservedDataset:
     body = {
         "metadata": {"namespace": "shop", "name": name, "uid": name},
         "spec": {"source": {"url": "s3://data/a.csv"}, "key": {"columns": ["id"]}},
@@ -37,7 +37,7 @@ def dataset(name: str, status: Status = SETTLED) -> Dataset:
 class Bench:
     """One turn to build."""
 
-    known: tuple[Dataset, ...] = ()
+    known: tuple[ObservedDataset, ...] = ()
     woken: list[Key] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -45,10 +45,10 @@ class Bench:
             TurnQueues(builds=1, rollouts=1), cache=cast(ObjectCache, self), config=CONFIG, wake=self.woken.append
         )
 
-    def datasets(self) -> tuple[Dataset, ...]:
+    def datasets(self) -> tuple[ObservedDataset, ...]:
         return self.known
 
-    def look(self, seen: Dataset) -> Status:
+    def look(self, seen: ObservedDataset) -> DatasetStatus:
         """A plan that builds when it may, and waits otherwise; one that builds has built."""
 
         def decide(observed: Observed, config: Config, now: datetime) -> Plan:
@@ -90,7 +90,7 @@ def test_who_gives_its_turn_back_and_could_have_the_next_one_is_looked_at_again(
 
 
 @pytest.mark.parametrize("status", [BUILDING, WAITING])
-def test_one_that_cannot_be_planned_keeps_nobody_from_a_turn(status: Status) -> None:
+def test_one_that_cannot_be_planned_keeps_nobody_from_a_turn(status: DatasetStatus) -> None:
     def fail(observed: Observed, config: Config, now: datetime) -> Plan:
         raise AssertionError("a defect")
 

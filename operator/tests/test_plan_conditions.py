@@ -12,7 +12,7 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.status import CONDITIONS, Status
+from lookupdb_operator.status import CONDITIONS, DatasetStatus
 
 
 def _building() -> World:
@@ -72,7 +72,7 @@ def test_all_conditions_are_there_with_a_known_reason_and_a_sentence_while(state
 @pytest.mark.parametrize("state", STATES)
 def test_status_is_read_as_it_was_written_while(state: Any) -> None:
     status = state().look().status
-    assert Status.from_json(status.to_json()) == status
+    assert DatasetStatus.from_json(status.to_json()) == status
 
 
 def test_time_alone_changes_nothing() -> None:
@@ -213,7 +213,7 @@ OWNERS = [
 
 @pytest.mark.parametrize(("assigned", "operator", "is_ours"), OWNERS)
 def test_a_dataset_is_acted_on_or_not_when_it_is(assigned: str, operator: str, is_ours: bool) -> None:
-    world = World(assigned=assigned, status=Status(operator=operator))
+    world = World(assigned=assigned, status=DatasetStatus(operator=operator))
     planned = world.look()
     assert bool(planned.apply) == is_ours
     assert bool(planned.idle) == (not is_ours)
@@ -232,7 +232,7 @@ def test_nothing_is_done_when(members: dict[str, Any]) -> None:
     world = World()
     observed = world.observe()
     planned = world.planner(replace(observed, dataset=replace(observed.dataset, **members)), world.config, world.now)
-    assert (planned.apply, planned.delete, planned.status) == ((), (), Status())
+    assert (planned.apply, planned.delete, planned.status) == ((), (), DatasetStatus())
     assert planned.idle
 
 

@@ -12,7 +12,7 @@ from operator_support.plan_world import World
 from lookupdb_operator import names
 from lookupdb_operator.model import RouterReport
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 OTHER_SERVERS: dict[str, Any] = {"serving": {"workers": 2}}
 
@@ -28,7 +28,7 @@ def _of_some_age() -> World:
     return world
 
 
-def _set_back(world: World, status: Status) -> None:
+def _set_back(world: World, status: DatasetStatus) -> None:
     world.status = status
     world.version += 1
 
@@ -39,7 +39,7 @@ def _versions(world: World) -> set[int]:
 
 def test_a_status_that_was_wiped_is_built_up_again_beside_what_serves() -> None:
     world = _of_some_age()
-    _set_back(world, Status())
+    _set_back(world, DatasetStatus())
     planned = world.reconcile()
     assert planned.delete == ()
     assert [(one.rollout, one.generation, one.referenced_replicas) for one in planned.status.rollouts] == [
@@ -53,7 +53,7 @@ def test_a_status_that_was_wiped_is_built_up_again_beside_what_serves() -> None:
 def test_the_only_routing_table_there_ever_was_is_not_written_anew_under_its_number() -> None:
     """Routers would keep the one that they have, and say that they answer from that number."""
     world = serving()
-    _set_back(world, Status())
+    _set_back(world, DatasetStatus())
     world.settle()
     assert world.status.table is not None
     assert (world.status.table.rollout, _versions(world)) == ("r2", {2})
@@ -80,7 +80,7 @@ def test_a_status_that_was_set_back_does_not_go_back_to_an_older_generation() ->
 def test_a_status_that_is_lost_while_the_source_is_bad_leaves_what_serves_for_as_long_as_that_lasts() -> None:
     world = serving()
     world.fails = lambda spec: broken()
-    _set_back(world, Status())
+    _set_back(world, DatasetStatus())
     for _ in range(100):
         planned = world.reconcile()
         world.step(10)
@@ -132,7 +132,7 @@ def test_until_then_nobody_says_that_what_status_remembers_is_in_effect() -> Non
 def test_a_status_of_which_a_part_was_taken_away_takes_nothing_from_what_serves(torn: str) -> None:
     world = _of_some_age()
     members = {name: member for name, member in world.status.to_json().items() if name not in torn.split()}
-    _set_back(world, Status.from_json(members))
+    _set_back(world, DatasetStatus.from_json(members))
     world.invariants.forget({"g1", "g2", "g3"}, {"r3"})
     planned = world.reconcile()
     assert not [name for name in deleted(planned) if "airports-r3" in name]

@@ -9,7 +9,7 @@ import pytest
 from operator_support.plan_given import serving
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, Pod, Ref
+from lookupdb_operator.model import ObjectRef, Observed, Pod
 from lookupdb_operator.plan import plan
 
 SERVER = "airports-r1-s0-0"
@@ -38,7 +38,7 @@ def test_a_pod_that_serves_is_deleted_by_force_once_its_node_counts_as_lost_and_
     assert planned.again <= 7
     now = _with_lost(observed, replace(pod, lost_at=world.now))
     planned = plan(now, world.config, world.now)
-    assert [ref for ref in planned.delete if ref.kind == "Pod"] == [Ref("Pod", name, pod.uid, by_force=True)]
+    assert [ref for ref in planned.delete if ref.kind == "Pod"] == [ObjectRef("Pod", name, pod.uid, by_force=True)]
     assert planned.again is not None, "one that a finalizer holds is tried again"
 
 
@@ -60,4 +60,4 @@ def test_a_spec_that_cannot_be_used_keeps_no_lost_pod() -> None:
     world.problem = "it cannot be used"
     lost = replace(_being_deleted(world.observe(), SERVER), lost_at=world.now)
     planned = plan(_with_lost(world.observe(), lost), world.config, world.now)
-    assert planned.delete == (Ref("Pod", SERVER, lost.uid, by_force=True),)
+    assert planned.delete == (ObjectRef("Pod", SERVER, lost.uid, by_force=True),)

@@ -12,15 +12,15 @@ from manifest_samples import CONFIG, airports, generation
 from lookupdb_operator import manifests
 from lookupdb_operator.manifests import metadata
 from lookupdb_operator.plan.situation import Ingredients, render_permanent_objects, shard_stamps
-from lookupdb_operator.status import Rollout, Status
+from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
 GENERATION = generation(airports(), "g1")
-ROLLOUT = Rollout("r1", "g1", "template", "2030-01-01T00:00:00Z")
+ROLLOUT = RolloutStatus("r1", "g1", "template", "2030-01-01T00:00:00Z")
 
 
 def test_the_same_spec_is_rendered_once_whatever_its_status() -> None:
     before = replace(airports(), renderings={})
-    after = replace(before, status=Status(last_generation=7), resource_version="8")
+    after = replace(before, status=DatasetStatus(last_generation=7), resource_version="8")
     assert render_permanent_objects(Ingredients(before, CONFIG)) is render_permanent_objects(Ingredients(after, CONFIG))
     stamps = shard_stamps(Ingredients(before, CONFIG), ROLLOUT, GENERATION, 2)
     moved = replace(ROLLOUT, referenced_replicas=2)

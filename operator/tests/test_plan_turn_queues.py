@@ -12,28 +12,28 @@ from operator_support.plan_world import BEGIN
 from lookupdb_operator.model import Turn
 from lookupdb_operator.plan import clock, turn_queues, turns
 from lookupdb_operator.plan.turn_queues import Key, TurnQueues
-from lookupdb_operator.status import Build, Failure, Rollout, Stall, Status, Ticket
+from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
 
 A, B, C, D, E = (("shop", name) for name in "abcde")
 
 
 def moment(seconds: float) -> str:
-    return clock.later(BEGIN, seconds)
+    return clock.moment_after(BEGIN, seconds)
 
 
-def building(since: float = 0, stalled: float | None = None, reason: str = "Unschedulable") -> Status:
+def building(since: float = 0, stalled: float | None = None, reason: str = "Unschedulable") -> DatasetStatus:
     stall = None if stalled is None else Stall(reason, moment(stalled))
-    return Status(generation="g1", build=Build("g2", "c", "", "d", moment(since), stall=stall))
+    return DatasetStatus(generation="g1", build=BuildStatus("g2", "c", "", "d", moment(since), stall=stall))
 
 
-def waiting(since: float, given_up: int = 0, serves: bool = True) -> Status:
-    return Status(generation="g1" if serves else "", build_ticket=Ticket(moment(since), given_up))
+def waiting(since: float, given_up: int = 0, serves: bool = True) -> DatasetStatus:
+    return DatasetStatus(generation="g1" if serves else "", build_ticket=Ticket(moment(since), given_up))
 
 
-SETTLED = Status(generation="g1")
+SETTLED = DatasetStatus(generation="g1")
 
 
-def queues(limit: int = 2, **statuses: Status) -> TurnQueues:
+def queues(limit: int = 2, **statuses: DatasetStatus) -> TurnQueues:
     """Noted from ``statuses``, as after a restart."""
     made = TurnQueues(builds=limit, rollouts=1)
     for name, status in statuses.items():
@@ -41,7 +41,7 @@ def queues(limit: int = 2, **statuses: Status) -> TurnQueues:
     return made
 
 
-def turn(made: TurnQueues, key: Key, status: Status, at: float = 0) -> Turn:
+def turn(made: TurnQueues, key: Key, status: DatasetStatus, at: float = 0) -> Turn:
     return made.turns_of(key, status, BEGIN + timedelta(seconds=at)).build
 
 
@@ -76,7 +76,7 @@ class TestATurn:
         made = queues(limit=1, c=waiting(-2), d=waiting(-1, serves=False))
         assert granted(made) == {D}
         assert turn(made, C, waiting(-2)) == Turn(False, 1)
-        assert turn(made, B, Status()) == Turn(False, 1), "a newcomer that serves nothing"
+        assert turn(made, B, DatasetStatus()) == Turn(False, 1), "a newcomer that serves nothing"
 
     def test_is_freed_when_its_holder_is_gone(self) -> None:
         made = queues(limit=1, a=building(), b=waiting(-1))
@@ -85,15 +85,15 @@ class TestATurn:
         assert granted(made) == {B}
 
     def test_of_builds_and_of_rollouts_are_apart(self) -> None:
-        rollout = Status(
-            generation="g1", rollouts=(Rollout("r1", "g1", "t", moment(0), 2), Rollout("r2", "g2", "t", ""))
+        rollout = DatasetStatus(
+            generation="g1", rollouts=(RolloutStatus("r1", "g1", "t", moment(0), 2), RolloutStatus("r2", "g2", "t", ""))
         )
         made = queues(limit=1, a=rollout)
         both = made.turns_of(B, SETTLED, BEGIN)
         assert (both.build.is_granted, both.rollout.is_granted) == (True, False)
 
     def test_is_not_held_by_a_rollout_that_a_routing_table_references(self) -> None:
-        rollout = Status(generation="g1", rollouts=(Rollout("r1", "g1", "t", moment(0), 2),))
+        rollout = DatasetStatus(generation="g1", rollouts=(RolloutStatus("r1", "g1", "t", moment(0), 2),))
         assert queues(a=rollout).turns_of(B, SETTLED, BEGIN).rollout.is_granted
 
     def test_that_could_not_be_taken_passes_to_the_next(self) -> None:
@@ -179,7 +179,7 @@ class TestATurnThatDoesNotGetOn:
         assert turn(made, A, broken, 3) == Turn(False, 1)
 
     def test_to_build_again_comes_before_nobody_who_has_waited_longer(self) -> None:
-        failed = replace(waiting(2, serves=False), failure=Failure("BadSource", "", "g1", "c", "", 9, moment(1)))
+        failed = replace(waiting(2, serves=False), failure=BuildFailure("BadSource", "", "g1", "c", "", 9, moment(1)))
         assert granted(queues(limit=1, a=failed, b=waiting(1)), 3) == {B}
 
     @pytest.mark.parametrize(("given_up", "seconds"), [(1, 60), (2, 120), (6, 1800), (1_000_000, 1800)])

@@ -13,7 +13,7 @@ from operator_support.plan_world import NEVER, World
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan, Predecessor, Turn, Turns
 from lookupdb_operator.plan import clock, plan, turns
-from lookupdb_operator.status import Build, Rollout, Status
+from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus
 
 NOT_NOW = Turn(is_granted=False, ahead=7)
 WAIT_TO_BUILD, WAIT_TO_ROLL_OUT = Turns(build=NOT_NOW), Turns(rollout=NOT_NOW)
@@ -230,7 +230,7 @@ class TestAStall:
             world.reconcile()
             ticket = world.status.rollout_ticket
             assert ticket is not None
-            assert (ticket.given_up, ticket.since) == (1, clock.later(world.now, turns.FIRST_BACKOFF))
+            assert (ticket.given_up, ticket.since) == (1, clock.moment_after(world.now, turns.FIRST_BACKOFF))
             world.turns = Turns()
             world.step(62)
             world.reconcile()
@@ -277,14 +277,14 @@ def test_a_status_with_tickets_is_read_as_it_was_written() -> None:
     world = stuck()
     world.turns = Turns(rollout=YIELD)
     status = world.reconcile().status
-    assert Status.from_json(status.to_json()) == status
+    assert DatasetStatus.from_json(status.to_json()) == status
 
 
 class TestATurnThatCannotBeUsed:
     def test_is_not_waited_for_with_as_many_rollouts_as_there_may_be(self) -> None:
         world = upgraded()
         kept = tuple(
-            Rollout(f"r{count}", "g1", "old", world.status.rollouts[0].started_at, 2) for count in range(2, 13)
+            RolloutStatus(f"r{count}", "g1", "old", world.status.rollouts[0].started_at, 2) for count in range(2, 13)
         )
         world.status = replace(world.status, rollouts=(*world.status.rollouts, *kept), last_rollout=12)
         assert world.look().status.rollout_ticket is None
@@ -334,7 +334,7 @@ class TestABuildForWhichNothingRuns:
         assert world.reconcile().status.build is None
         world.step(turns.FIRST_BACKOFF + 2)
         assert world.reconcile().status.build == replace(
-            world.status.build or Build("", "", "", "", ""), generation="g2"
+            world.status.build or BuildStatus("", "", "", "", ""), generation="g2"
         )
 
 

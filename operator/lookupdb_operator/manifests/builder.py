@@ -10,28 +10,28 @@ from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import pods, resources
 from lookupdb_operator.manifests.metadata import digest_of_all, render_metadata, stamp
-from lookupdb_operator.model import Dataset, Manifest
-from lookupdb_operator.status import Build
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import BuildStatus
 
 CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
 """The members of the spec that a builder reads. It sees no other."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 _GRACE_SECONDS: Final = 30
-_ANY: Final = Build(generation="g1", content="", refresh="", digest="", started_at="")
+_ANY: Final = BuildStatus(generation="g1", content="", refresh="", digest="", started_at="")
 
 
-def render_builder(dataset: Dataset, build: Build, config: Config) -> tuple[Manifest, ...]:
+def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config) -> tuple[Manifest, ...]:
     """A build's ConfigMap and Job, in the order in which they are applied."""
     return _render_dataset_file(dataset, build), _render_job(dataset, build, config)
 
 
-def build_digest(dataset: Dataset, config: Config) -> str:
+def build_digest(dataset: ObservedDataset, config: Config) -> str:
     """The digest of everything that a build is made from, but for what tells one build from another: generation, active
     generation, fingerprint. A build that does not get on is superseded by one with another digest."""
     return digest_of_all(render_builder(dataset, _ANY, config))
 
 
-def _render_dataset_file(dataset: Dataset, build: Build) -> Manifest:
+def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manifest:
     resource = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -50,7 +50,7 @@ def _render_dataset_file(dataset: Dataset, build: Build) -> Manifest:
     )
 
 
-def _render_job(dataset: Dataset, build: Build, config: Config) -> Manifest:
+def _render_job(dataset: ObservedDataset, build: BuildStatus, config: Config) -> Manifest:
     """Its one pod is not tried again: what a failure means, and when the next try is, the operator decides."""
     return stamp(
         {
@@ -66,12 +66,12 @@ def _render_job(dataset: Dataset, build: Build, config: Config) -> Manifest:
     )
 
 
-def _render_metadata(dataset: Dataset, build: Build) -> dict[str, Any]:
+def _render_metadata(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any]:
     labels = {names.GENERATION: build.generation}
     return render_metadata(dataset, names.build(dataset.name, build.generation), names.BUILDER, labels)
 
 
-def _render_template(dataset: Dataset, build: Build, config: Config) -> dict[str, Any]:
+def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Config) -> dict[str, Any]:
     source, amounts = dataset.spec["source"], resources.builder(dataset.spec)
     volumes: list[dict[str, Any]] = [
         {"name": "dataset", "configMap": {"name": names.build(dataset.name, build.generation)}},
@@ -106,7 +106,7 @@ def _source_volume(volume: dict[str, str]) -> dict[str, Any]:
     return {"configMap": {"name": volume["configMapName"]}}
 
 
-def _arguments(dataset: Dataset, build: Build, config: Config, amounts: resources.Resources) -> list[str]:
+def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amounts: resources.Resources) -> list[str]:
     flags = {
         "--file": f"{names.DATASET_PATH}/{names.DATASET_FILE}",
         "--store": config.store,

@@ -14,13 +14,13 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests.fields import hash_applied_fields
-from lookupdb_operator.model import Dataset, Manifest
+from lookupdb_operator.model import Manifest, ObservedDataset
 
 DIGEST_DIGITS: Final = 16
 
 
 def render_metadata(
-    dataset: Dataset, name: str, component: str | None = None, labels: Mapping[str, str] | None = None
+    dataset: ObservedDataset, name: str, component: str | None = None, labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """The metadata of an object that belongs to ``dataset`` and is collected with it."""
     return {

@@ -8,7 +8,7 @@ from typing import Any, Final
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests.metadata import drop_empty, render_metadata, stamp
-from lookupdb_operator.model import Dataset, Manifest
+from lookupdb_operator.model import Manifest, ObservedDataset
 
 _MOST_WORKERS: Final = 64
 """Of a shard server, by the CRD: a rollout with another number of workers needs no other policy."""
@@ -16,7 +16,7 @@ _MOST_WORKERS: Final = 64
 Rule = dict[str, Any]
 
 
-def render_network_policies(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
+def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
     """One policy a component; none at all when the operator is told to write none.
 
     Shard servers answer the routers of their own dataset only; routers answer ``config.router_clients``, or anyone;
@@ -34,7 +34,7 @@ def render_network_policies(dataset: Dataset, config: Config) -> tuple[Manifest,
     )
 
 
-def _render_policy(dataset: Dataset, component: str, ingress: list[Rule]) -> Manifest:
+def _render_policy(dataset: ObservedDataset, component: str, ingress: list[Rule]) -> Manifest:
     return stamp(
         {
             "apiVersion": "networking.k8s.io/v1",

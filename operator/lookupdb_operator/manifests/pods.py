@@ -10,7 +10,7 @@ from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests.metadata import drop_empty
 from lookupdb_operator.manifests.resources import TMP_STORAGE, Resources
-from lookupdb_operator.model import Dataset
+from lookupdb_operator.model import ObservedDataset
 
 SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 """Annotations of pods whose emptyDir can be made again: an autoscaler need not keep a node for its sake."""
@@ -20,7 +20,7 @@ _TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {"sizeLimit": TMP_STORAGE}}
 
 
 def render_template(
-    dataset: Dataset,
+    dataset: ObservedDataset,
     config: Config,
     labels: Mapping[str, str],
     containers: Mapping[str, Any],
@@ -56,7 +56,7 @@ def render_template(
 
 
 def render_container(
-    dataset: Dataset,
+    dataset: ObservedDataset,
     config: Config,
     name: str,
     arguments: Sequence[str],
@@ -94,7 +94,7 @@ def render_service_port(name: str, number: int, target: str, **members: Any) -> 
     return {"name": name, "port": number, "targetPort": target, "protocol": "TCP", **members}
 
 
-def store_environment(dataset: Dataset) -> dict[str, Any]:
+def store_environment(dataset: ObservedDataset) -> dict[str, Any]:
     """The environment of builders and fetchers: the store's address and credentials. No other container has it."""
     return {"secretRef": {"name": names.store_secret(dataset.name, dataset.uid)}}
 
@@ -130,6 +130,6 @@ def render_placement(selector: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _pull_secrets(dataset: Dataset, config: Config) -> list[dict[str, str]]:
+def _pull_secrets(dataset: ObservedDataset, config: Config) -> list[dict[str, str]]:
     own = [secret["name"] for secret in dataset.spec.get("imagePullSecrets") or ()]
     return [{"name": name} for name in dict.fromkeys([*own, *config.image_pull_secrets])]

@@ -10,13 +10,13 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import pods, resources
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import render_metadata, stamp
-from lookupdb_operator.model import Dataset, Manifest
+from lookupdb_operator.model import Manifest, ObservedDataset
 
 SPARE_SECONDS: Final = 15
 """On top of the drain time, before a router is killed: it finishes within 5 seconds, or ends itself."""
 
 
-def render_routers(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
+def render_routers(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
     """A dataset's routers. They start without a routing table, and wait for one."""
     metadata = render_metadata(dataset, names.router(dataset.name), names.ROUTER)
     selector = names.selector(dataset.name, dataset.uid, names.ROUTER)
@@ -29,7 +29,7 @@ def render_routers(dataset: Dataset, config: Config) -> tuple[Manifest, ...]:
     return (*fixed, _render_autoscaler(metadata, autoscaling)) if autoscaling else fixed
 
 
-def router_replicas(dataset: Dataset, present: int) -> int:
+def router_replicas(dataset: ObservedDataset, present: int) -> int:
     """How many routers there should be where ``present`` are asked for now: with an autoscaler as many as it has
     chosen, within its bounds. It is not left out of what is applied: what nobody owns any more becomes one."""
     router = dataset.spec["router"]
@@ -44,7 +44,7 @@ def with_replicas(deployment: Manifest, replicas: int) -> Manifest:
 
 
 def _render_deployment(
-    dataset: Dataset, config: Config, metadata: dict[str, Any], selector: dict[str, str]
+    dataset: ObservedDataset, config: Config, metadata: dict[str, Any], selector: dict[str, str]
 ) -> Manifest:
     manifest = stamp(
         {
@@ -62,7 +62,7 @@ def _render_deployment(
     return with_replicas(manifest, router_replicas(dataset, 0))
 
 
-def _render_template(dataset: Dataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:
+def _render_template(dataset: ObservedDataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:
     return pods.render_template(
         dataset,
         config,
@@ -79,7 +79,7 @@ def _render_template(dataset: Dataset, config: Config, selector: dict[str, str])
     )
 
 
-def _render_container(dataset: Dataset, config: Config) -> dict[str, Any]:
+def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any]:
     assert dataset.parsed is not None, "there are no routers of a spec that cannot be used"
     options = {
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",

@@ -7,11 +7,11 @@ import orjson
 from lookupdb.route.table.routing_table import FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import render_metadata, stamp
-from lookupdb_operator.model import Dataset, Manifest, Pod
-from lookupdb_operator.status import Generation, Table
+from lookupdb_operator.model import Manifest, ObservedDataset, Pod
+from lookupdb_operator.status import GenerationStatus, TableStatus
 
 
-def render_routing_table(dataset: Dataset, table: Table, generation: Generation) -> Manifest:
+def render_routing_table(dataset: ObservedDataset, table: TableStatus, generation: GenerationStatus) -> Manifest:
     """``table``, whose generation is ``generation``. The API server refuses what has more than 1 MiB: the product of
     shards, replicas and workers may be some 6,000 with the longest names, 16,000 with short ones."""
     content = {
@@ -43,7 +43,7 @@ def render_routing_table(dataset: Dataset, table: Table, generation: Generation)
     )
 
 
-def render_nudge(dataset: Dataset, pod: Pod, version: int) -> Manifest:
+def render_nudge(dataset: ObservedDataset, pod: Pod, version: int) -> Manifest:
     """The part of a router pod that is ours: the annotation that makes its kubelet sync the routing table at once.
 
     With the pod's uid the API server neither makes a pod of it nor takes another one of this name for it.
@@ -60,7 +60,7 @@ def render_nudge(dataset: Dataset, pod: Pod, version: int) -> Manifest:
     }
 
 
-def _endpoints(dataset: Dataset, table: Table, shard: int) -> list[str]:
+def _endpoints(dataset: ObservedDataset, table: TableStatus, shard: int) -> list[str]:
     """All workers of pods 0 to replicas-1, whether they serve now or not."""
     return [
         f"{names.pod_host(dataset.name, table.rollout, shard, replica, dataset.namespace)}:{names.SHARD_PORT + worker}"

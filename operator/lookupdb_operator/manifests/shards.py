@@ -16,17 +16,17 @@ from lookupdb_operator.manifests import pods, resources
 from lookupdb_operator.manifests.builder import TERMINATION_LOG
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import digest, render_metadata, stamp
-from lookupdb_operator.model import Dataset, Manifest
-from lookupdb_operator.status import Generation, Rollout
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import GenerationStatus, RolloutStatus
 
 GRACE_SECONDS: Final = 30
 """A server answers for 5 seconds after it was told to stop, then finishes what has arrived."""
 SCALE_MANAGER: Final = f"{names.FIELD_MANAGER}-scale"
-_ANY: Final = Rollout(rollout="r1", generation="", template="", started_at="")
+_ANY: Final = RolloutStatus(rollout="r1", generation="", template="", started_at="")
 
 
 def render_shards(
-    dataset: Dataset, rollout: Rollout, generation: Generation, replicas: int, config: Config
+    dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> tuple[Manifest, ...]:
     """A rollout's objects, in the order in which they are applied.
 
@@ -37,7 +37,7 @@ def render_shards(
 
 
 def shard_digests(
-    dataset: Dataset, rollout: Rollout, generation: Generation, replicas: int, config: Config
+    dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> Iterator[tuple[str, str, str]]:
     """Kind, name and digest of what ``render_shards`` returns."""
     for manifest in _render_unstamped(dataset, rollout, generation, replicas, config):
@@ -45,7 +45,7 @@ def shard_digests(
 
 
 def _render_unstamped(
-    dataset: Dataset, rollout: Rollout, generation: Generation, replicas: int, config: Config
+    dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> Iterator[Manifest]:
     yield _render_service(dataset, rollout)
     for shard in range(generation.shards):
@@ -54,13 +54,15 @@ def _render_unstamped(
         yield _disruption_budget(dataset, rollout, shard)
 
 
-def render_service_and_budgets(dataset: Dataset, rollout: Rollout, generation: Generation) -> tuple[Manifest, ...]:
+def render_service_and_budgets(
+    dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus
+) -> tuple[Manifest, ...]:
     """Of a rollout's objects those that have nothing of its template: they are known as long as it is."""
     budgets = (_disruption_budget(dataset, rollout, shard) for shard in range(generation.shards))
     return tuple(map(stamp, (_render_service(dataset, rollout), *budgets)))
 
 
-def render_scale(dataset: Dataset, rollout: Rollout, shard: int, replicas: int) -> Manifest:
+def render_scale(dataset: ObservedDataset, rollout: RolloutStatus, shard: int, replicas: int) -> Manifest:
     """The part of a shard's StatefulSet that says how many servers there are, for a rollout whose template is no
     longer what we would make of it. Applied by a manager of its own (``field_manager``): of our own, what it leaves
     out would be taken away."""
@@ -79,7 +81,7 @@ def field_manager(manifest: Manifest) -> str:
     return SCALE_MANAGER if is_scale else names.FIELD_MANAGER
 
 
-def template_digest(dataset: Dataset, generation: Generation, config: Config) -> str:
+def template_digest(dataset: ObservedDataset, generation: GenerationStatus, config: Config) -> str:
     """Of everything that cannot change within a rollout: all that pods are made from, and how many shards there are.
 
     The StatefulSets of a rollout differ in nothing but the shard, so that one stands for all.
@@ -90,7 +92,7 @@ def template_digest(dataset: Dataset, generation: Generation, config: Config) ->
     )
 
 
-def _render_service(dataset: Dataset, rollout: Rollout) -> Manifest:
+def _render_service(dataset: ObservedDataset, rollout: RolloutStatus) -> Manifest:
     """Names pods as soon as they have an address: routers find out themselves which serve."""
     return {
         "apiVersion": "v1",
@@ -111,7 +113,7 @@ def _render_service(dataset: Dataset, rollout: Rollout) -> Manifest:
 
 
 def _render_stateful_set(
-    dataset: Dataset, rollout: Rollout, shard: int, replicas: int, template: dict[str, Any]
+    dataset: ObservedDataset, rollout: RolloutStatus, shard: int, replicas: int, template: dict[str, Any]
 ) -> Manifest:
     name = names.shard_set(dataset.name, rollout.rollout, shard)
     return {
@@ -132,19 +134,19 @@ def _render_stateful_set(
     }
 
 
-def _disruption_budget(dataset: Dataset, rollout: Rollout, shard: int) -> Manifest:
+def _disruption_budget(dataset: ObservedDataset, rollout: RolloutStatus, shard: int) -> Manifest:
     name = names.shard_set(dataset.name, rollout.rollout, shard)
     selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return render_disruption_budget(render_metadata(dataset, name, names.SHARDS, _labels(rollout, shard)), selector)
 
 
-def _labels(rollout: Rollout, shard: int | None = None) -> dict[str, str]:
+def _labels(rollout: RolloutStatus, shard: int | None = None) -> dict[str, str]:
     labels = {names.ROLLOUT: rollout.rollout, names.GENERATION: rollout.generation}
     return labels if shard is None else labels | {names.SHARD: str(shard)}
 
 
 def _render_template(
-    dataset: Dataset, rollout: Rollout, generation: Generation, config: Config, shard: int
+    dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config, shard: int
 ) -> dict[str, Any]:
     labels = names.labels(dataset.name, dataset.uid, names.SHARDS) | _labels(rollout, shard)
     amounts = resources.server(dataset.spec, generation.largest_shard_bytes)
@@ -165,7 +167,7 @@ def _render_template(
 
 
 def _render_fetcher(
-    dataset: Dataset, generation: Generation, config: Config, shard: int, amounts: resources.Resources
+    dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: resources.Resources
 ) -> dict[str, Any]:
     """The only container of the pod that has the store's credentials."""
     flags = {
@@ -189,7 +191,9 @@ def _render_fetcher(
     )
 
 
-def _render_server(dataset: Dataset, config: Config, shard: int, amounts: resources.Resources) -> dict[str, Any]:
+def _render_server(
+    dataset: ObservedDataset, config: Config, shard: int, amounts: resources.Resources
+) -> dict[str, Any]:
     workers = dataset.spec["serving"]["workers"]
     flags = {
         "--shard": shard,

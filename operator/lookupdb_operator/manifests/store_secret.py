@@ -8,13 +8,13 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.manifests.metadata import render_metadata, stamp
-from lookupdb_operator.model import Dataset, Manifest
+from lookupdb_operator.model import Manifest, ObservedDataset
 
 PREFIX: Final = "LOOKUPDB_STORE_"
 """Of every variable, so that the store's credentials are not taken for the source's, nor the other way round."""
 
 
-def render_store_secret(dataset: Dataset, access: StoreAccess) -> Manifest:
+def render_store_secret(dataset: ObservedDataset, access: StoreAccess) -> Manifest:
     """Of ``access``, as environment variables.
 
     It is ``data`` and not ``stringData``: what is left out of that stays, because it is not ours to server-side apply.

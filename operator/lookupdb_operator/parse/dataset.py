@@ -9,12 +9,12 @@ from lookupdb import schema, spec
 from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
-from lookupdb_operator.model import Dataset
+from lookupdb_operator.model import ObservedDataset
 from lookupdb_operator.parse.header import Body, annotations_of, is_deleting, parse_header
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 
-def parse_dataset(body: Body, before: Dataset | None = None) -> Dataset:
+def parse_dataset(body: Body, before: ObservedDataset | None = None) -> ObservedDataset:
     """The LookupDataset ``body``. ``before``, as it was last parsed, saves checking a spec that has not changed."""
     header = parse_header(body)
     generation = int(body["metadata"].get("generation") or 0)
@@ -25,7 +25,7 @@ def parse_dataset(body: Body, before: Dataset | None = None) -> Dataset:
         completed, parsed, problem = _complete_spec(body)
         renderings = {}
     status, status_problem = _parse_status(body)
-    return Dataset(
+    return ObservedDataset(
         namespace=header.namespace,
         name=header.name,
         uid=header.uid,
@@ -76,8 +76,8 @@ def _drop_unknown(value: Any, fields: Mapping[str, Any]) -> Any:
     return value
 
 
-def _parse_status(body: Body) -> tuple[Status, str | None]:
+def _parse_status(body: Body) -> tuple[DatasetStatus, str | None]:
     try:
-        return Status.from_json(body.get("status")), None
+        return DatasetStatus.from_json(body.get("status")), None
     except ValueError as error:
-        return Status(), str(error)
+        return DatasetStatus(), str(error)

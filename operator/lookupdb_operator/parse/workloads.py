@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests import find_changer, hash_held_fields, take_fingerprint
-from lookupdb_operator.model import BuildJob, Existing, Ref, ShardSet, Trouble
+from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, ShardSet, Trouble
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.header import (
     Body,
@@ -42,7 +42,7 @@ def parse_job(body: Body) -> BuildJob:
     header = parse_header(body)
     state = _job_state(body)
     return BuildJob(
-        ref=Ref("Job", header.name, header.uid),
+        ref=ObjectRef("Job", header.name, header.uid),
         generation=labels_of(body).get(names.GENERATION) or "",
         digest=annotations_of(body).get(names.DIGEST) or "",
         state=state,
@@ -70,7 +70,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     header, status, labels, drift = parse_header(body), status_of(body), labels_of(body), drift or compare_fields(body)
     is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
     return ShardSet(
-        ref=Ref("StatefulSet", header.name, header.uid),
+        ref=ObjectRef("StatefulSet", header.name, header.uid),
         rollout=labels.get(names.ROLLOUT) or "",
         generation=labels.get(names.GENERATION) or "",
         shard=parse_number(labels.get(names.SHARD)),
@@ -83,11 +83,11 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     )
 
 
-def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existing:
+def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:
     """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known."""
     header, labels, drift = parse_header(body), labels_of(body), drift or compare_fields(body)
-    return Existing(
-        ref=Ref(kind, header.name, header.uid),
+    return ExistingObject(
+        ref=ObjectRef(kind, header.name, header.uid),
         digest=annotations_of(body).get(names.DIGEST) or "",
         changed=drift.changed,
         changed_by=drift.changed_by,

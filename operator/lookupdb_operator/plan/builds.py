@@ -17,7 +17,7 @@ from lookupdb_operator.names import BUILDER
 from lookupdb_operator.plan import clock, generations, reasons, rollouts, store, turns
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import Build, Failure, Generation, Status
+from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
 
 FIRST_RETRY_DELAY: Final = 30.0
 """Seconds. A source that is being uploaded is there the next time."""
@@ -28,7 +28,7 @@ MAX_MESSAGE_CHARACTERS: Final = 4000
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
 
 
-def decide_build(status: Status, situation: Situation) -> Status:
+def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the build that should be under way now: the one that is, another one, or none."""
     has_ended = status.build is None and situation.dataset.status.build is not None
     status = _without_unneeded_build(status, situation)
@@ -44,7 +44,7 @@ def decide_build(status: Status, situation: Situation) -> Status:
     return _with_claimed_build(status, situation)
 
 
-def waits_for_rollout(status: Status, situation: Situation) -> bool:
+def waits_for_rollout(status: DatasetStatus, situation: Situation) -> bool:
     """Whether a generation of the present spec is built already that has not had its turn: a candidate of the same
     spec is finished before it. A third would only push it out of the store, unserved."""
     waiting = generations.deployable_generation(status, situation.desired)
@@ -52,7 +52,7 @@ def waits_for_rollout(status: Status, situation: Situation) -> bool:
     return waiting is not None and target is not None and target.generation != waiting.generation
 
 
-def _without_unneeded_build(status: Status, situation: Situation) -> Status:
+def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without a build and a failure of what is not asked for any more.
 
     A build that answers an older refresh goes on: were it begun anew with each, none might ever end. So does one with
@@ -70,7 +70,7 @@ def _without_unneeded_build(status: Status, situation: Situation) -> Status:
     return replace(status, build=build, failure=failure)
 
 
-def _with_build_under_way(status: Status, build: Build, situation: Situation) -> Status:
+def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the build under way; without it when it gives its turn up."""
     trouble = diagnose_stall(build, situation)
     is_given_up = situation.observed.turns.build.must_yield or has_stuck_job(build, situation)
@@ -81,23 +81,23 @@ def _with_build_under_way(status: Status, build: Build, situation: Situation) ->
     )
 
 
-def _must_wait_for_retry(status: Status, situation: Situation) -> bool:
+def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
     failure = status.failure
     if failure is None or store.may_help(failure.reason, status, situation):
         return False
     return remaining_backoff(failure.retry_at, situation.now) > 0
 
 
-def _with_claimed_build(status: Status, situation: Situation) -> Status:
+def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     number, desired = status.last_generation + 1, situation.desired
     known = generations.newest_matching_generation(status, desired)
     comparable = known is not None and generations.diagnose_damage(known, status, situation) is None
-    build = Build(
+    build = BuildStatus(
         generation=names.generation_name(number),
         content=desired.content_hash,
         refresh=desired.refresh,
         digest=desired.build_digest,
-        started_at=clock.written(situation.now),
+        started_at=clock.format_moment(situation.now),
         unless_fingerprint=known.fingerprint if known is not None and comparable else "",
         active=status.generation,
     )
@@ -105,7 +105,7 @@ def _with_claimed_build(status: Status, situation: Situation) -> Status:
     return replace(status, build=build, build_ticket=ticket, last_generation=number)
 
 
-def record_outcome(status: Status, situation: Situation) -> Status:
+def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the outcome of the build under way, if it has ended and is still of interest."""
     build, desired = status.build, situation.desired
     if build is None or build.content != desired.content_hash:
@@ -122,9 +122,9 @@ def record_outcome(status: Status, situation: Situation) -> Status:
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
 
 
-def _new_generation(build: Build, result: BuildResult, situation: Situation) -> Generation:
+def _new_generation(build: BuildStatus, result: BuildResult, situation: Situation) -> GenerationStatus:
     desired = situation.desired
-    return Generation(
+    return GenerationStatus(
         generation=build.generation,
         content=build.content,
         fingerprint=result.fingerprint,
@@ -139,7 +139,7 @@ def _new_generation(build: Build, result: BuildResult, situation: Situation) -> 
     )
 
 
-def _with_verified_generation(status: Status, build: Build, desired: Desired) -> Status:
+def _with_verified_generation(status: DatasetStatus, build: BuildStatus, desired: Desired) -> DatasetStatus:
     """``status`` when the source is as it was for the generation that is there already."""
     known = generations.newest_matching_generation(status, desired)
     if known is None:
@@ -148,7 +148,7 @@ def _with_verified_generation(status: Status, build: Build, desired: Desired) ->
     return generations.add_generation(status, verified)
 
 
-def _without_build(status: Status, build: Build) -> Status:
+def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
     status = replace(status, build=None, failure=None)
     if build.refresh in ("", status.refreshed):
         return status
@@ -183,18 +183,18 @@ def _failure_reason(result: BuildResult) -> str:
     return result.reason if result.reason in reasons.OF_BUILDERS else reasons.BUILD_FAILED
 
 
-def next_failure(build: Build, trouble: Trouble, before: Failure | None, now: datetime) -> Failure:
+def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
     """The failure that ``build`` ended with, after the failure ``before`` it."""
     repeated = before is not None and attempt_key(before) == attempt_key(build)
     count = before.count + 1 if before is not None and repeated else 1
-    return Failure(
+    return BuildFailure(
         reason=trouble.reason,
         message=reasons.shorten(trouble.message, MAX_MESSAGE_CHARACTERS),
         generation=build.generation,
         content=build.content,
         refresh=build.refresh,
         count=count,
-        retry_at=clock.written(now + timedelta(seconds=retry_delay(count))),
+        retry_at=clock.format_moment(now + timedelta(seconds=retry_delay(count))),
         digest=build.digest,
     )
 
@@ -204,36 +204,36 @@ def retry_delay(count: int) -> float:
     return float(min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(count - 1, 16)))
 
 
-def attempt_key(one: Build | Failure) -> tuple[str, str, str]:
+def attempt_key(one: BuildStatus | BuildFailure) -> tuple[str, str, str]:
     """What an attempt answers and was made from: while this stays, a retry is a repetition."""
     return one.content, one.refresh, one.digest
 
 
-def is_of_desired(failure: Failure, desired: Desired) -> bool:
+def is_of_desired(failure: BuildFailure, desired: Desired) -> bool:
     """Whether what failed is what is asked for now. A corrected spec owes nothing to the broken one."""
     return attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
 
 
 def remaining_backoff(retry_at: str, now: datetime) -> float:
     """Seconds until the next attempt."""
-    return max(0.0, (clock.read(retry_at) - now).total_seconds())
+    return max(0.0, (clock.parse_moment(retry_at) - now).total_seconds())
 
 
-def next_attempt_in(status: Status, situation: Situation) -> float | None:
+def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until a build that failed is tried again; None when none is due."""
     if status.build is not None or status.failure is None:
         return None
     return remaining_backoff(status.failure.retry_at, situation.now)
 
 
-def has_lost_result(build: Build, observed: Observed) -> bool:
+def has_lost_result(build: BuildStatus, observed: Observed) -> bool:
     """Whether its Job says that it succeeded, and nobody is left to say what it built: it runs again under its
     number, and finds what it has published."""
     job = find_job(observed, build)
     return job is not None and job.state == "Succeeded" and not find_pods(observed, build)
 
 
-def is_progressing(build: Build, observed: Observed) -> bool:
+def is_progressing(build: BuildStatus, observed: Observed) -> bool:
     """Whether its Job is there and nothing keeps it from coming to an end by itself."""
     job, pods = find_job(observed, build), find_pods(observed, build)
     if job is None or job.deleting or (job.state != "Running" and not pods):
@@ -241,7 +241,7 @@ def is_progressing(build: Build, observed: Observed) -> bool:
     return diagnose_obstacle(build, observed) is None
 
 
-def diagnose_obstacle(build: Build, observed: Observed) -> Trouble | None:
+def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
     """What keeps ``build``, which has not ended, from getting on."""
     job = find_job(observed, build)
     if job is not None and job.failure is not None:
@@ -252,7 +252,7 @@ def diagnose_obstacle(build: Build, observed: Observed) -> Trouble | None:
     return next((pod.trouble for pod in find_pods(observed, build) if pod.trouble is not None), None)
 
 
-def diagnose_stall(build: Build, situation: Situation) -> Trouble | None:
+def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
     """What keeps ``build`` from getting on, if it is only that nothing runs for it: its Job is suspended, or is being
     deleted and held by a finalizer."""
     observed = situation.observed
@@ -267,7 +267,7 @@ def diagnose_stall(build: Build, situation: Situation) -> Trouble | None:
     return Trouble(reasons.INTERRUPTED, f"Job {job.ref.name} has no pod that runs{why}")
 
 
-def has_stuck_job(build: Build, situation: Situation) -> bool:
+def has_stuck_job(build: BuildStatus, situation: Situation) -> bool:
     """Whether nothing will ever run for ``build`` again: its Job has been about to go for long, and cannot be made
     anew meanwhile."""
     job = find_job(situation.observed, build)
@@ -276,7 +276,7 @@ def has_stuck_job(build: Build, situation: Situation) -> bool:
     )
 
 
-def note_stall(status: Status, situation: Situation) -> Status:
+def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with what keeps the build that has its turn from getting on."""
     build = status.build
     if build is None:
@@ -285,17 +285,17 @@ def note_stall(status: Status, situation: Situation) -> Status:
     return replace(status, build=replace(build, stall=stall))
 
 
-def find_job(observed: Observed, build: Build) -> BuildJob | None:
+def find_job(observed: Observed, build: BuildStatus) -> BuildJob | None:
     """The Job of ``build``."""
     return next((job for job in observed.jobs if job.generation == build.generation), None)
 
 
-def find_pods(observed: Observed, build: Build) -> tuple[Pod, ...]:
+def find_pods(observed: Observed, build: BuildStatus) -> tuple[Pod, ...]:
     """The pods of ``build``: one, unless Kubernetes was in trouble."""
     return tuple(pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
 
 
-def judge_built(status: Status, situation: Situation) -> Verdict:
+def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
     """Whether the store holds what is asked for."""
     under_way = status.build
     trouble = diagnose_build(status, situation)
@@ -321,7 +321,7 @@ def judge_built(status: Status, situation: Situation) -> Verdict:
     return Verdict("True", reasons.GENERATION_BUILT, message)
 
 
-def _judge_waiting_for_rollout(status: Status, situation: Situation) -> Verdict:
+def _judge_waiting_for_rollout(status: DatasetStatus, situation: Situation) -> Verdict:
     """Of what is built, the newest waits for the rollout of what was built before it."""
     generation, target = (
         generations.deployable_generation(status, situation.desired),
@@ -338,11 +338,11 @@ def _judge_waiting_for_rollout(status: Status, situation: Situation) -> Verdict:
     return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
 
 
-def _describe_contents(generation: Generation) -> str:
+def _describe_contents(generation: GenerationStatus) -> str:
     return f"{format_count(generation.records, 'record')} in {format_count(generation.shards, 'shard')}"
 
 
-def diagnose_build(status: Status, situation: Situation) -> Trouble | None:
+def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | None:
     """What keeps the build under way from getting on, else how the last one failed."""
     under_way, failure = status.build, status.failure
     if under_way is not None:
@@ -355,7 +355,7 @@ def diagnose_build(status: Status, situation: Situation) -> Trouble | None:
     return None if failure is None else Trouble(failure.reason, failure.message)
 
 
-def describe_next_attempt(status: Status, situation: Situation) -> str:
+def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
     """After a failure, when the next attempt is or was begun; empty without one."""
     under_way, failure, ticket = status.build, status.failure, status.build_ticket
     if turns.is_waiting(ticket):

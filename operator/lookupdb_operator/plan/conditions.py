@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Final
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.model import Dataset, Observed, Predecessor, Trouble
+from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
 from lookupdb_operator.plan import builds, clock, cutover, reasons, rollouts, serving
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, Status
+from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus
 
 _MAX_MESSAGE_CHARACTERS: Final = 4000
 _MAX_TROUBLES: Final = 3
@@ -23,7 +23,7 @@ _MAX_TROUBLES: Final = 3
 _MAX_OBJECTS: Final = 3
 
 
-def set_conditions(status: Status, situation: Situation) -> Status:
+def set_conditions(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with all conditions as they are now."""
     ready = serving.judge_ready(status, situation.observed)
     judged = {
@@ -40,13 +40,17 @@ def set_conditions(status: Status, situation: Situation) -> Status:
     return date_conditions(status, judged, situation.dataset, situation.now)
 
 
-def date_conditions(status: Status, judged: dict[str, Verdict], dataset: Dataset, now: datetime) -> Status:
+def date_conditions(
+    status: DatasetStatus, judged: dict[str, Verdict], dataset: ObservedDataset, now: datetime
+) -> DatasetStatus:
     """``status`` with these conditions. The time of a condition changes when its truth does."""
     conditions = tuple(_condition(kind, verdict, status, dataset, now) for kind, verdict in judged.items())
     return replace(status, conditions=conditions, observed_generation=dataset.generation)
 
 
-def _condition(kind: str, verdict: Verdict, status: Status, dataset: Dataset, now: datetime) -> Condition:
+def _condition(
+    kind: str, verdict: Verdict, status: DatasetStatus, dataset: ObservedDataset, now: datetime
+) -> Condition:
     before = status.condition(kind)
     since = before.last_transition_time if before is not None and before.status == verdict.status else ""
     return Condition(
@@ -55,11 +59,13 @@ def _condition(kind: str, verdict: Verdict, status: Status, dataset: Dataset, no
         reason=verdict.reason,
         message=reasons.shorten(verdict.message, _MAX_MESSAGE_CHARACTERS),
         observed_generation=dataset.generation,
-        last_transition_time=since or clock.written(now),
+        last_transition_time=since or clock.format_moment(now),
     )
 
 
-def judge_degraded(status: Status, troubles: tuple[Trouble, ...], *, serves: bool, next_attempt: str = "") -> Verdict:
+def judge_degraded(
+    status: DatasetStatus, troubles: tuple[Trouble, ...], *, serves: bool, next_attempt: str = ""
+) -> Verdict:
     """Whether anything is wrong, though it may serve: ``serves`` says whether it does, and ``next_attempt`` when a
     build that failed is tried again."""
     if not troubles:
@@ -72,7 +78,7 @@ def judge_degraded(status: Status, troubles: tuple[Trouble, ...], *, serves: boo
     return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{next_attempt}")
 
 
-def diagnose_dataset(status: Status, situation: Situation) -> tuple[Trouble, ...]:
+def diagnose_dataset(status: DatasetStatus, situation: Situation) -> tuple[Trouble, ...]:
     """Everything that is wrong, each once, the gravest first."""
     observed = situation.observed
     troubles = (
@@ -104,7 +110,7 @@ def diagnose_orphans(observed: Observed) -> Trouble | None:
     orphans = [predecessor for predecessor in observed.predecessors if predecessor.orphaned]
     if not orphans:
         return None
-    plurals = ",".join(sorted({kinds.named(orphan.kind).plural for orphan in orphans}))
+    plurals = ",".join(sorted({kinds.find_kind(orphan.kind).plural for orphan in orphans}))
     labels = [f"{names.DATASET_UID}={uid}" for uid in sorted({orphan.uid for orphan in orphans})]
     commands = " and ".join(f"kubectl delete -n {observed.dataset.namespace} {plurals} -l {label}" for label in labels)
     return Trouble(

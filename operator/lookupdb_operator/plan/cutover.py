@@ -16,7 +16,7 @@ from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, reasons, rollouts, turns
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Rollout, Status, Table
+from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 
 CONFIRMED_WITHIN: Final = 60.0
 """Seconds, in which every router should have taken up a routing table. A kubelet that was not nudged syncs ConfigMaps
@@ -30,12 +30,12 @@ ASK_SLOWLY: Final = 5.0
 """The same, once they take too long."""
 
 
-def decide_table(status: Status, situation: Situation) -> Status:
+def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the routing table that should be written by now, its version claimed."""
     return _overtake_routers(_with_desired_table(status, situation), situation)
 
 
-def _with_desired_table(status: Status, situation: Situation) -> Status:
+def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     table, desired = status.table, situation.desired
     target = rollouts.target_rollout(status, situation)
     is_another = target is not None and (table is None or table.rollout != target.rollout)
@@ -43,7 +43,7 @@ def _with_desired_table(status: Status, situation: Situation) -> Status:
         return _with_table(status, target, desired.replicas, desired.workers, situation)
     if table is None:
         return status
-    current = status.rollout_called(table.rollout)
+    current = status.find_rollout(table.rollout)
     if current is None or desired.replicas == table.replicas:
         return status
     # Fewer servers are referenced first and stopped later, more are started first and referenced later.
@@ -52,29 +52,31 @@ def _with_desired_table(status: Status, situation: Situation) -> Status:
     return status
 
 
-def _overtake_routers(status: Status, situation: Situation) -> Status:
+def _overtake_routers(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with a version of its routing table that routers take up: the cluster may have been set back. Not
     before what it references is ready: routers answer from something meanwhile."""
     table, newest = status.table, newest_table_version(situation.observed)
     if table is None or newest <= table.version:
         return status
-    rollout = status.rollout_called(table.rollout)
+    rollout = status.find_rollout(table.rollout)
     if rollout is None or not rollouts.is_servable(rollout, table.replicas, status, situation):
         return status
     return replace(
-        status, table=replace(table, version=newest + 1, written_at=clock.written(situation.now), confirmed_at="")
+        status, table=replace(table, version=newest + 1, written_at=clock.format_moment(situation.now), confirmed_at="")
     )
 
 
-def _with_table(status: Status, target: Rollout, replicas: int, workers: int, situation: Situation) -> Status:
+def _with_table(
+    status: DatasetStatus, target: RolloutStatus, replicas: int, workers: int, situation: Situation
+) -> DatasetStatus:
     claimed = status.table.version if status.table is not None else 0
-    table = Table(
+    table = TableStatus(
         version=max(claimed, newest_table_version(situation.observed)) + 1,
         rollout=target.rollout,
         generation=target.generation,
         replicas=replicas,
         workers=workers,
-        written_at=clock.written(situation.now),
+        written_at=clock.format_moment(situation.now),
     )
     referenced = tuple(
         replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas))
@@ -85,24 +87,24 @@ def _with_table(status: Status, target: Rollout, replicas: int, workers: int, si
     return replace(status, table=table, rollouts=referenced)
 
 
-def confirm_table(status: Status, situation: Situation) -> Status:
+def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the routing table in effect, when every router that may answer says so. From then on its
     generation is the active one."""
     table, observed = status.table, situation.observed
     if table is None or table.confirmed_at or not answering_routers(observed) or list_late_routers(observed, table):
         return status
-    generation = status.generation_called(table.generation)
+    generation = status.find_generation(table.generation)
     assert generation is not None, f"{table.generation} was trimmed, and a routing table references it"
     return replace(
         status,
-        table=replace(table, confirmed_at=clock.written(situation.now)),
+        table=replace(table, confirmed_at=clock.format_moment(situation.now)),
         generation=generation.generation,
         records=generation.records,
         bytes=generation.bytes,
     )
 
 
-def reopen_table(status: Status, situation: Situation) -> Status:
+def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with a routing table that is to be confirmed again, when a router answers from an older one while what
     that references is kept: lookups that it begins have to drain, too."""
     table, reports = status.table, situation.observed.routers
@@ -111,10 +113,10 @@ def reopen_table(status: Status, situation: Situation) -> Status:
     answers = (reports[pod.uid] for pod in answering_routers(situation.observed) if pod.uid in reports)
     if not any(0 < (report.table_version or 0) < table.version for report in answers):
         return status
-    return replace(status, table=replace(table, written_at=clock.written(situation.now), confirmed_at=""))
+    return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
 
 
-def retire_rollouts(status: Status, situation: Situation) -> Status:
+def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without the rollouts, and the servers, that no routing table in effect references any more, once the
     drain time has passed and the routers still say that it is in effect everywhere: one that was started meanwhile may
     have come up with an older table."""
@@ -132,7 +134,7 @@ def retire_rollouts(status: Status, situation: Situation) -> Status:
     return replace(status, rollouts=kept)
 
 
-def is_draining(status: Status) -> bool:
+def is_draining(status: DatasetStatus) -> bool:
     """Whether the table in effect references fewer servers than are kept on account of an older one."""
     table = status.table
     if table is None or not table.confirmed_at:
@@ -140,7 +142,7 @@ def is_draining(status: Status) -> bool:
     return any(rollout.referenced_replicas > _count_referenced(table, rollout) for rollout in status.rollouts)
 
 
-def remaining_drain(table: Table, situation: Situation) -> float:
+def remaining_drain(table: TableStatus, situation: Situation) -> float:
     """Seconds until the drain time of a confirmed ``table`` has passed. While a router is being stopped, it answers
     from the table that it has, as long as it still takes requests; one that ends again and again may start with an
     older one for as long as that may be mounted."""
@@ -153,13 +155,13 @@ def remaining_drain(table: Table, situation: Situation) -> float:
     return clock.seconds_until(table.confirmed_at, seconds, situation.now)
 
 
-def is_retirement_overdue(table: Table, situation: Situation) -> bool:
+def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
     """Whether a router keeps the servers of an older table for long after the drain time of ``table``."""
     seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, MOUNTED_FOR)
     return clock.seconds_until(table.confirmed_at, seconds + CONFIRMED_WITHIN, situation.now) == 0
 
 
-def is_confirmation_overdue(status: Status, situation: Situation) -> bool:
+def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool:
     """Whether a router takes too long to take up the routing table."""
     table = status.table
     if table is None or table.confirmed_at:
@@ -167,23 +169,23 @@ def is_confirmation_overdue(status: Status, situation: Situation) -> bool:
     return clock.seconds_until(table.written_at, CONFIRMED_WITHIN, situation.now) == 0
 
 
-def _count_referenced(table: Table, rollout: Rollout) -> int:
+def _count_referenced(table: TableStatus, rollout: RolloutStatus) -> int:
     return table.replicas if rollout.rollout == table.rollout else 0
 
 
-def has_served(status: Status) -> bool:
+def has_served(status: DatasetStatus) -> bool:
     """Whether any routing table was ever in effect everywhere: from then on something serves."""
     return bool(status.generation)
 
 
-def needs_reports(status: Status) -> bool:
+def needs_reports(status: DatasetStatus) -> bool:
     """Whether routers are to say from which table they answer: until it is in effect everywhere, and while what older
     ones name is kept."""
     table = status.table
     return table is not None and (not table.confirmed_at or is_draining(status))
 
 
-def next_poll_in(status: Status, situation: Situation) -> float | None:
+def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until routers are asked again; None when nobody needs to know."""
     table = status.table
     if table is None or not needs_reports(status):
@@ -227,7 +229,7 @@ def has_router_down(observed: Observed) -> bool:
     return any(pod.phase == "Running" and pod.uid not in answers for pod in living_routers(observed))
 
 
-def list_late_routers(observed: Observed, table: Table) -> Mapping[str, str]:
+def list_late_routers(observed: Observed, table: TableStatus) -> Mapping[str, str]:
     """Pod → why it does not answer from ``table`` yet, of routers that may be answering."""
     late: dict[str, str] = {}
     for pod in answering_routers(observed):
@@ -252,7 +254,7 @@ def written_table_version(observed: Observed) -> int:
     return max((existing.table_version for existing in observed.others), default=0)
 
 
-def judge_rolled_out(status: Status, situation: Situation) -> Verdict:
+def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     """Whether what is asked for is what serves."""
     target, table = rollouts.target_rollout(status, situation), status.table
     if target is None and turns.is_waiting(status.rollout_ticket):
@@ -272,7 +274,7 @@ def judge_rolled_out(status: Status, situation: Situation) -> Verdict:
     return Verdict("True", reasons.UP_TO_DATE, f"Routers answer from {where}, {servers}.")
 
 
-def _judge_confirming(table: Table, status: Status, situation: Situation) -> Verdict:
+def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
     overdue = diagnose_table(status, situation)
     if overdue is not None:
         return Verdict("False", overdue.reason, reasons.write_sentence(overdue.reason, overdue.message))
@@ -281,7 +283,7 @@ def _judge_confirming(table: Table, status: Status, situation: Situation) -> Ver
     )
 
 
-def _describe_draining(table: Table, situation: Situation) -> str:
+def _describe_draining(table: TableStatus, situation: Situation) -> str:
     if remaining_drain(table, situation) > 0:
         return f"what served before drains since {table.confirmed_at}."
     late = list_late_routers(situation.observed, table)
@@ -293,7 +295,7 @@ def _servers(count: int) -> str:
     return "server" if count == 1 else "servers"
 
 
-def diagnose_table(status: Status, situation: Situation) -> Trouble | None:
+def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | None:
     """Which routers take too long to take up the routing table."""
     table = status.table
     if table is None or not is_confirmation_overdue(status, situation):

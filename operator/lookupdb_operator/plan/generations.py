@@ -9,37 +9,37 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import Generation, Rollout, Status
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
 
-def newest_matching_generation(status: Status, desired: Desired) -> Generation | None:
+def newest_matching_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
     """The newest generation that was built to the present spec."""
     return next(
         (generation for generation in reversed(status.generations) if generation.content == desired.content_hash), None
     )
 
 
-def deployable_generation(status: Status, desired: Desired) -> Generation | None:
+def deployable_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
     """The newest generation of the present spec, unless a refresh was answered since its source was last read: then
     what serves is newer, though it may be of another spec."""
     generation = newest_matching_generation(status, desired)
     return generation if generation is not None and is_up_to_date(generation, status) else None
 
 
-def is_up_to_date(generation: Generation, status: Status) -> bool:
+def is_up_to_date(generation: GenerationStatus, status: DatasetStatus) -> bool:
     """Whether the source of ``generation`` was read for the last refresh that was answered, or later. Builds run one
     after the other: a higher number has read later."""
     return max(names.number_of(generation.generation), generation.verified_by) >= status.refreshed_by
 
 
-def is_build_needed(status: Status, desired: Desired) -> bool:
+def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
     """Whether the store lacks what is asked for. An annotation that was taken away asks for nothing; one that was
     answered with another spec's generation still asks for this one's, also when it is taken away."""
     newest = deployable_generation(status, desired)
     return newest is None or desired.refresh not in ("", newest.refresh)
 
 
-def diagnose_damage(generation: Generation, status: Status, situation: Situation) -> Trouble | None:
+def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
     """Why servers cannot have ``generation`` from the store any more: a refresh builds it again then, though the source
     is the same."""
     reports = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
@@ -49,19 +49,19 @@ def diagnose_damage(generation: Generation, status: Status, situation: Situation
     return next((trouble for trouble in reports if trouble is not None and trouble.reason in reasons.OF_DAMAGE), None)
 
 
-def count_shards(status: Status, rollout: Rollout) -> int:
+def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
     """How many shards ``rollout`` has."""
-    generation = status.generation_called(rollout.generation)
+    generation = status.find_generation(rollout.generation)
     return 0 if generation is None else generation.shards
 
 
-def add_generation(status: Status, generation: Generation) -> Status:
+def add_generation(status: DatasetStatus, generation: GenerationStatus) -> DatasetStatus:
     """``status`` with a new whole generation. Added twice, it is there once."""
     others = tuple(known for known in status.generations if known.generation != generation.generation)
     return replace(status, generations=_sorted((*others, generation)))
 
 
-def trim_generations(status: Status, situation: Situation) -> Status:
+def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the newest ``keepGenerations`` generations, and those that are asked for, rolled out or
     active."""
     desired = situation.desired
@@ -74,5 +74,5 @@ def trim_generations(status: Status, situation: Situation) -> Status:
     return replace(status, generations=kept)
 
 
-def _sorted(generations: Iterable[Generation]) -> tuple[Generation, ...]:
+def _sorted(generations: Iterable[GenerationStatus]) -> tuple[GenerationStatus, ...]:
     return tuple(sorted(generations, key=lambda generation: names.number_of(generation.generation)))

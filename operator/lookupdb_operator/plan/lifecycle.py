@@ -18,7 +18,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.plan import builds, cutover, generations, recovery, rollouts
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Rollout, Status
+from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
 
 class GenerationPhase(Enum):
@@ -65,7 +65,7 @@ class Transition:
     """One step of a pass, and all that it may do to any generation and rollout."""
 
     name: str
-    step: Callable[[Status, Situation], Status]
+    step: Callable[[DatasetStatus, Situation], DatasetStatus]
     edges: tuple[tuple[Phase, Phase], ...]
     when: str
     written_first: str
@@ -203,16 +203,16 @@ TRANSITIONS: Final = (
 """In the order in which a pass goes through them: each sees what those before it have decided."""
 
 
-def advance(status: Status, situation: Situation) -> Status:
+def advance(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` after every transition that is due."""
     for transition in TRANSITIONS:
         status = transition.step(status, situation)
     return status
 
 
-def rollout_phase(name: str, status: Status) -> RolloutPhase:
+def rollout_phase(name: str, status: DatasetStatus) -> RolloutPhase:
     """The phase of the rollout ``name``."""
-    rollout = status.rollout_called(name)
+    rollout = status.find_rollout(name)
     if rollout is None:
         # A torn status does not know what is gone.
         is_past = 0 < names.number_of(name) <= status.last_rollout and not recovery.is_torn(status)
@@ -220,11 +220,11 @@ def rollout_phase(name: str, status: Status) -> RolloutPhase:
     return _phase_of_kept(rollout, status)
 
 
-def generation_phase(name: str, status: Status) -> GenerationPhase:
+def generation_phase(name: str, status: DatasetStatus) -> GenerationPhase:
     """The phase of the generation ``name``."""
     if status.build is not None and status.build.generation == name:
         return GenerationPhase.BUILDING
-    if status.generation_called(name) is None:
+    if status.find_generation(name) is None:
         is_past = 0 < names.number_of(name) <= status.last_generation
         return GenerationPhase.GONE if is_past else GenerationPhase.UNCLAIMED
     if status.generation == name:
@@ -233,7 +233,7 @@ def generation_phase(name: str, status: Status) -> GenerationPhase:
     return GenerationPhase.ROLLED_OUT if is_rolled_out else GenerationPhase.BUILT
 
 
-def _phase_of_kept(rollout: Rollout, status: Status) -> RolloutPhase:
+def _phase_of_kept(rollout: RolloutStatus, status: DatasetStatus) -> RolloutPhase:
     table = status.table
     if table is not None and table.rollout == rollout.rollout:
         return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED

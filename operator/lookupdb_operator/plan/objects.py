@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import manifests
-from lookupdb_operator.model import BuildJob, Existing, Manifest, Observed, Ref, ShardSet
+from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
 from lookupdb_operator.plan import builds, cutover, lifecycle, rollouts
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.situation import (
@@ -19,7 +19,7 @@ from lookupdb_operator.plan.situation import (
     service_and_budget_stamps,
     shard_stamps,
 )
-from lookupdb_operator.status import Generation, Rollout, Status
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
 Name = tuple[str, str]
 """Kind and name."""
@@ -31,7 +31,7 @@ SILENT_AGAIN_AFTER: Final = 10.0
 watched, only read at such a look."""
 
 
-def desired_objects(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
     """Every object that ``status`` asks for, in the order in which they are written; but rollouts of which everything
     is as it should be."""
     return (
@@ -42,7 +42,7 @@ def desired_objects(status: Status, situation: Situation) -> tuple[Manifest, ...
     )
 
 
-def _list_build_objects(status: Status, situation: Situation) -> Iterator[Manifest]:
+def _list_build_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
     build = status.build
     if build is None or build.digest != situation.desired.build_digest:
         return  # what an older spec's build was made from is not known any more, and its pod may yet read it
@@ -50,9 +50,9 @@ def _list_build_objects(status: Status, situation: Situation) -> Iterator[Manife
         yield from manifests.render_builder(situation.dataset, build, situation.config)
 
 
-def _list_rollout_objects(status: Status, situation: Situation) -> Iterator[Manifest]:
+def _list_rollout_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
     for one in status.rollouts:
-        generation = status.generation_called(one.generation)
+        generation = status.find_generation(one.generation)
         if generation is None:
             continue
         if not rollouts.is_current(one, status, situation):
@@ -64,7 +64,9 @@ def _list_rollout_objects(status: Status, situation: Situation) -> Iterator[Mani
         yield from manifests.render_shards(situation.dataset, one, generation, replicas, situation.config)
 
 
-def _service_and_budgets(one: Rollout, generation: Generation, situation: Situation) -> tuple[Manifest, ...]:
+def _service_and_budgets(
+    one: RolloutStatus, generation: GenerationStatus, situation: Situation
+) -> tuple[Manifest, ...]:
     """Of a rollout whose servers are not made any more as they were, what still can be: it may serve."""
     stamps = service_and_budget_stamps(situation.ingredients, one, generation)
     if stamps <= _observed_stamps(situation.observed):
@@ -72,7 +74,7 @@ def _service_and_budgets(one: Rollout, generation: Generation, situation: Situat
     return manifests.render_service_and_budgets(situation.dataset, one, generation)
 
 
-def _is_whole(one: Rollout, generation: Generation, replicas: int, situation: Situation) -> bool:
+def _is_whole(one: RolloutStatus, generation: GenerationStatus, replicas: int, situation: Situation) -> bool:
     observed = situation.observed
     stamps = shard_stamps(situation.ingredients, one, generation, replicas)
     return stamps <= _observed_stamps(observed) and all(
@@ -80,9 +82,9 @@ def _is_whole(one: Rollout, generation: Generation, replicas: int, situation: Si
     )
 
 
-def _list_table_objects(status: Status, situation: Situation) -> Iterator[Manifest]:
+def _list_table_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
     table = status.table
-    generation = None if table is None else status.generation_called(table.generation)
+    generation = None if table is None else status.find_generation(table.generation)
     if table is not None and generation is not None:
         yield manifests.render_routing_table(situation.dataset, table, generation)
 
@@ -117,7 +119,7 @@ def _find_taken_names(observed: Observed) -> set[Name]:
     return predecessors | {(one.ref.kind, one.ref.name) for one in _list_observed(observed) if one.deleting}
 
 
-def find_unscaled(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+def find_unscaled(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
     """Of each StatefulSet that is not made any more as it was, and has the wrong number of servers, that number."""
     return tuple(
         manifests.render_scale(situation.dataset, one, held.shard, replicas)
@@ -135,7 +137,7 @@ def without_contested(wanted: Iterable[Manifest], observed: Observed) -> tuple[M
     return tuple(manifest for manifest in wanted if (object_name(manifest), manifests.mark_of(manifest)) not in held)
 
 
-def find_unsynced(status: Status, observed: Observed) -> tuple[Manifest, ...]:
+def find_unsynced(status: DatasetStatus, observed: Observed) -> tuple[Manifest, ...]:
     """Of each router pod whose kubelet was not told of the routing table yet, the annotation that tells it."""
     table = status.table
     if table is None:
@@ -159,7 +161,9 @@ def object_name(manifest: Manifest) -> Name:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
-def find_garbage(status: Status, observed: Observed, desired_objects: Iterable[Manifest]) -> tuple[Ref, ...]:
+def find_garbage(
+    status: DatasetStatus, observed: Observed, desired_objects: Iterable[Manifest]
+) -> tuple[ObjectRef, ...]:
     """What is to be deleted: builds that are not under way, rollouts that are gone, a Job that is to run again, and
     other objects of ours that nothing asks for any more. Never what has a number that ``status`` has not come to."""
     names = {object_name(manifest) for manifest in desired_objects}
@@ -171,14 +175,14 @@ def find_garbage(status: Status, observed: Observed, desired_objects: Iterable[M
     )
 
 
-def _find_lost_jobs(status: Status, observed: Observed) -> Iterator[Ref]:
+def _find_lost_jobs(status: DatasetStatus, observed: Observed) -> Iterator[ObjectRef]:
     if status.build is not None and builds.has_lost_result(status.build, observed):
         job = builds.find_job(observed, status.build)
         if job is not None and not job.deleting:
             yield job.ref
 
 
-def _is_garbage(existing: Existing, status: Status, desired_names: set[tuple[str, str]]) -> bool:
+def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: set[tuple[str, str]]) -> bool:
     if existing.rollout:
         return _is_gone(existing.rollout, status)
     if existing.generation:
@@ -189,7 +193,7 @@ def _is_garbage(existing: Existing, status: Status, desired_names: set[tuple[str
     return is_ours and (existing.ref.kind, existing.ref.name) not in desired_names
 
 
-def _is_past_build(generation: str, status: Status) -> bool:
+def _is_past_build(generation: str, status: DatasetStatus) -> bool:
     """A Job builds one generation, and nothing else: it is of no use once that is built. One that failed stays until
     the next attempt, for whoever reads its log."""
     failure = status.failure
@@ -199,7 +203,7 @@ def _is_past_build(generation: str, status: Status) -> bool:
     return phase not in (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING)
 
 
-def _is_gone(rollout: str, status: Status) -> bool:
+def _is_gone(rollout: str, status: DatasetStatus) -> bool:
     return lifecycle.rollout_phase(rollout, status) is RolloutPhase.GONE
 
 
@@ -227,7 +231,7 @@ def _observed_stamps(observed: Observed) -> set[Stamp]:
     return {(*name, digest) for name, digest in digests.items()}
 
 
-def _digests(objects: Iterable[BuildJob | ShardSet | Existing]) -> dict[Name, str]:
+def _digests(objects: Iterable[BuildJob | ShardSet | ExistingObject]) -> dict[Name, str]:
     """Of each as it was written; of what somebody else has changed since, an empty one."""
     return {
         (one.ref.kind, one.ref.name): one.digest if isinstance(one, BuildJob) or not one.changed else ""
@@ -238,11 +242,11 @@ def _digests(objects: Iterable[BuildJob | ShardSet | Existing]) -> dict[Name, st
 def _observed_replicas(observed: Observed) -> dict[Name, int]:
     """Of what is scaled: how many pods its spec asks for."""
     routers = (other for other in observed.others if other.ref.kind == "Deployment")
-    scaled: tuple[ShardSet | Existing, ...] = (*observed.sets, *routers)
+    scaled: tuple[ShardSet | ExistingObject, ...] = (*observed.sets, *routers)
     return {(workload.ref.kind, workload.ref.name): workload.replicas for workload in scaled}
 
 
-def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | Existing]:
+def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | ExistingObject]:
     yield from observed.jobs
     yield from observed.sets
     yield from observed.others

@@ -42,7 +42,7 @@ from lookupdb_operator.plan import (
     turns,
 )
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 
 def plan(observed: Observed, config: Config, now: datetime) -> Plan:
@@ -80,7 +80,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     )
 
 
-def _next_look_in(status: Status, situation: Situation, apply: Iterable[Manifest]) -> float | None:
+def _next_look_in(status: DatasetStatus, situation: Situation, apply: Iterable[Manifest]) -> float | None:
     """Seconds until the first of all deadlines, when ``apply`` is written now; None when there is none."""
     deadlines = (
         builds.next_attempt_in(status, situation),

@@ -12,24 +12,24 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildJob, Existing, Observed, ShardSet
+from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.plan import builds, clock, cutover, turns
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Build, Rollout, Status
+from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus
 
-_Holder = TypeVar("_Holder", Build, Rollout)
+_Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
 """Of a turn."""
 
 
-def recover_status(status: Status, situation: Situation) -> Status:
+def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the rollouts that it does not know, each as one that some routing table references, and with
     counters not below what is there."""
     observed = situation.observed
     # Also of numbers that are past: what serves is among them, and nobody knows any more which of them it is.
     oldest = 0 if is_torn(status) else status.last_rollout + 1
     forgotten = tuple(_list_forgotten_rollouts(status, observed, oldest, situation.now))
-    rollout_objects: tuple[ShardSet | Existing, ...] = (*observed.sets, *observed.others)
-    generation_objects: tuple[BuildJob | ShardSet | Existing, ...] = (*observed.jobs, *rollout_objects)
+    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.sets, *observed.others)
+    generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
     status = _without_outdated_table(status, observed)
     return replace(
         status,
@@ -41,15 +41,15 @@ def recover_status(status: Status, situation: Situation) -> Status:
     )
 
 
-def is_torn(status: Status) -> bool:
+def is_torn(status: DatasetStatus) -> bool:
     """Whether a part of ``status`` is missing that another one counts on: somebody edited it."""
     table = status.table
     if table is None:
         return bool(status.generation)
-    return status.rollout_called(table.rollout) is None or status.generation_called(table.generation) is None
+    return status.find_rollout(table.rollout) is None or status.find_generation(table.generation) is None
 
 
-def _without_outdated_table(status: Status, observed: Observed) -> Status:
+def _without_outdated_table(status: DatasetStatus, observed: Observed) -> DatasetStatus:
     """``status`` without its routing table and generations, when a newer table is there, or what its own references is
     missing: what is referenced is not known, so that all servers there are may be referenced, and going back to an
     older generation would be worse than building a new one."""
@@ -68,7 +68,9 @@ def _without_outdated_table(status: Status, observed: Observed) -> Status:
     return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
 
 
-def _list_forgotten_rollouts(status: Status, observed: Observed, oldest: int, now: datetime) -> Iterator[Rollout]:
+def _list_forgotten_rollouts(
+    status: DatasetStatus, observed: Observed, oldest: int, now: datetime
+) -> Iterator[RolloutStatus]:
     known = {rollout.rollout for rollout in status.rollouts}
     unknown = {
         (shard_set.rollout, shard_set.generation)
@@ -76,11 +78,11 @@ def _list_forgotten_rollouts(status: Status, observed: Observed, oldest: int, no
         if names.number_of(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
     }
     for name, generation in sorted(unknown, key=lambda pair: names.number_of(pair[0])):
-        yield Rollout(
+        yield RolloutStatus(
             rollout=name,
             generation=generation,
             template="",  # it is only kept, never made again
-            started_at=clock.written(now),
+            started_at=clock.format_moment(now),
             referenced_replicas=_count_replicas(name, observed),
         )
 
@@ -89,29 +91,29 @@ def _count_replicas(rollout: str, observed: Observed) -> int:
     return max((shard_set.replicas for shard_set in observed.sets if shard_set.rollout == rollout), default=0)
 
 
-def clamp_moments(status: Status, now: datetime) -> Status:
+def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
     """``status`` without moments that lie ahead of what they could be. The clock was set back: how long ago they were
     cannot be known, so what was to pass since them passes from now on. Nothing waits for ever, nothing ends early."""
     table, failure = status.table, status.failure
     if table is not None:
         table = replace(
             table,
-            written_at=clock.at_most_now(table.written_at, now),
-            confirmed_at=clock.at_most_now(table.confirmed_at, now),
+            written_at=clock.clamp_to_now(table.written_at, now),
+            confirmed_at=clock.clamp_to_now(table.confirmed_at, now),
         )
     if failure is not None:
         latest = now + timedelta(seconds=builds.retry_delay(failure.count))
-        failure = replace(failure, retry_at=clock.at_most(failure.retry_at, latest))
+        failure = replace(failure, retry_at=clock.clamp_moment(failure.retry_at, latest))
     return replace(
         status,
         table=table,
         failure=failure,
-        store_written_at=clock.at_most_now(status.store_written_at, now),
+        store_written_at=clock.clamp_to_now(status.store_written_at, now),
         build_ticket=turns.clamp_ticket(status.build_ticket, now),
         rollout_ticket=turns.clamp_ticket(status.rollout_ticket, now),
         build=None if status.build is None else _with_past_stall(status.build, now),
         rollouts=tuple(
-            replace(_with_past_stall(rollout, now), started_at=clock.at_most_now(rollout.started_at, now))
+            replace(_with_past_stall(rollout, now), started_at=clock.clamp_to_now(rollout.started_at, now))
             for rollout in status.rollouts
         ),
     )
@@ -119,4 +121,6 @@ def clamp_moments(status: Status, now: datetime) -> Status:
 
 def _with_past_stall(holder: _Holder, now: datetime) -> _Holder:
     stall = holder.stall
-    return holder if stall is None else replace(holder, stall=replace(stall, since=clock.at_most_now(stall.since, now)))
+    return (
+        holder if stall is None else replace(holder, stall=replace(stall, since=clock.clamp_to_now(stall.since, now)))
+    )

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Dataset, Observed, Pod, ShardSet, Trouble
+from lookupdb_operator.model import Observed, ObservedDataset, Pod, ShardSet, Trouble
 from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, generations, reasons, store, turns
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Generation, Rollout, Status, Table
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
 
 MOST_ROLLOUTS: Final = 12
 """At a time. So many exist only when routers confirm nothing for long while the spec keeps changing; status has room
@@ -26,7 +26,7 @@ _MAX_SHARDS: Final = 3
 """Named in one message."""
 
 
-def target_rollout(status: Status, situation: Situation) -> Rollout | None:
+def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
     """The rollout that is asked for, once it is claimed. A candidate of the present spec is finished before a newer
     generation of the same spec has its turn, unless it is stuck: refreshed faster than rolled out, data would else
     never be served."""
@@ -39,7 +39,7 @@ def target_rollout(status: Status, situation: Situation) -> Rollout | None:
     return _find_rollout(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
 
 
-def unfinished_candidate(status: Status, situation: Situation) -> Rollout | None:
+def unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
     """The newest rollout of the present spec and pod template that is not in effect yet: no routing table references
     it, or routers are taking up the one that does."""
     return next(
@@ -52,20 +52,20 @@ def unfinished_candidate(status: Status, situation: Situation) -> Rollout | None
     )
 
 
-def _is_unfinished(rollout: Rollout, status: Status) -> bool:
+def _is_unfinished(rollout: RolloutStatus, status: DatasetStatus) -> bool:
     table = status.table
     if table is not None and table.rollout == rollout.rollout:
         return not table.confirmed_at
     return not rollout.referenced_replicas
 
 
-def _is_of_present_spec(rollout: Rollout, status: Status, situation: Situation) -> bool:
-    generation = status.generation_called(rollout.generation)
+def _is_of_present_spec(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
+    generation = status.find_generation(rollout.generation)
     is_asked_for = generation is not None and generation.content == situation.desired.content_hash
     return is_asked_for and is_current(rollout, status, situation)
 
 
-def _find_rollout(generation: Generation, status: Status, situation: Situation) -> Rollout | None:
+def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
     """The newest rollout of ``generation`` that is made from what it would be made from now."""
     template = situation.template_of(generation)
     return next(
@@ -78,14 +78,14 @@ def _find_rollout(generation: Generation, status: Status, situation: Situation) 
     )
 
 
-def is_current(rollout: Rollout, status: Status, situation: Situation) -> bool:
+def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Whether ``rollout`` is made from what its generation's would be made from now. Of another one only the number of
     servers may change: what its pods are made from is not known any more, and never changes."""
-    generation = status.generation_called(rollout.generation)
+    generation = status.find_generation(rollout.generation)
     return generation is not None and situation.template_of(generation) == rollout.template
 
 
-def claim_rollout(status: Status, situation: Situation) -> Status:
+def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the rollout that is asked for, its number claimed. Without a generation of what is asked for,
     what serves stays as it is."""
     generation = generations.deployable_generation(status, situation.desired)
@@ -99,17 +99,17 @@ def claim_rollout(status: Status, situation: Situation) -> Status:
     if not turns.may_take_turn(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
         return replace(status, rollout_ticket=turns.wait_for_turn(status.rollout_ticket, template, situation.now))
     number = status.last_rollout + 1
-    claimed = Rollout(
+    claimed = RolloutStatus(
         rollout=names.rollout_name(number),
         generation=generation.generation,
         template=template,
-        started_at=clock.written(situation.now),
+        started_at=clock.format_moment(situation.now),
     )
     ticket = turns.take_turn(status.rollout_ticket)
     return replace(status, rollouts=(*status.rollouts, claimed), rollout_ticket=ticket, last_rollout=number)
 
 
-def abandon_rollouts(status: Status, situation: Situation) -> Status:
+def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without rollouts that no routing table ever referenced and that are not asked for any more, ready or
     not: what corrects a mistake never waits for the mistake."""
     target = target_rollout(status, situation)
@@ -121,7 +121,7 @@ def abandon_rollouts(status: Status, situation: Situation) -> Status:
     return replace(status, rollouts=kept)
 
 
-def _must_yield(rollout: Rollout, status: Status, situation: Situation) -> bool:
+def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Whether ``rollout`` has a turn to give up: what a routing table references has none any more, and what one may
     reference by now gets on."""
     if rollout.referenced_replicas or not situation.observed.turns.rollout.must_yield:
@@ -129,7 +129,7 @@ def _must_yield(rollout: Rollout, status: Status, situation: Situation) -> bool:
     return not is_servable(rollout, situation.desired.replicas, status, situation)
 
 
-def desired_replicas(rollout: Rollout, status: Status, situation: Situation) -> int:
+def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> int:
     """How many servers each shard of ``rollout`` should have: as many as asked for, and never fewer than a routing
     table references that some router may answer from."""
     target, table = target_rollout(status, situation), status.table
@@ -137,7 +137,7 @@ def desired_replicas(rollout: Rollout, status: Status, situation: Situation) -> 
     return max(situation.desired.replicas if is_asked_for else 1, rollout.referenced_replicas)
 
 
-def is_servable(rollout: Rollout, replicas: int, status: Status, situation: Situation) -> bool:
+def is_servable(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> bool:
     """Whether routers may be sent to ``rollout``: all its servers are ready; or of each shard all but one, and at
     least one, while the others are in trouble after the grace, or the progress deadline has passed.
 
@@ -154,7 +154,7 @@ def is_servable(rollout: Rollout, replicas: int, status: Status, situation: Situ
     return only_troubled_lack and clock.seconds_until(rollout.started_at, GRACE, situation.now) == 0
 
 
-def is_stuck(rollout: Rollout, status: Status, situation: Situation) -> bool:
+def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Whether ``rollout`` is not expected to get into effect by itself: its deadline has passed, or a shard has too
     few servers that are not in trouble."""
     if has_exceeded_deadline(rollout, status, situation):
@@ -163,12 +163,12 @@ def is_stuck(rollout: Rollout, status: Status, situation: Situation) -> bool:
     return not all(servers.may_suffice for servers in shards)
 
 
-def has_exceeded_deadline(rollout: Rollout, status: Status, situation: Situation) -> bool:
+def has_exceeded_deadline(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Whether ``rollout`` should be in effect by now."""
     return remaining_progress(rollout, status, situation) == 0
 
 
-def remaining_progress(rollout: Rollout, status: Status, situation: Situation) -> float:
+def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> float:
     """Seconds in which ``rollout`` should get on: its servers from its claim, routers from the table that references
     it."""
     table = status.table
@@ -177,7 +177,7 @@ def remaining_progress(rollout: Rollout, status: Status, situation: Situation) -
     return clock.seconds_until(since, situation.desired.progress_deadline_seconds, situation.now)
 
 
-def next_progress_in(status: Status, situation: Situation) -> float | None:
+def next_progress_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Until servers that are missing may be left out, or the rollout is overdue."""
     target = target_rollout(status, situation)
     if target is None or target.referenced_replicas:
@@ -187,13 +187,13 @@ def next_progress_in(status: Status, situation: Situation) -> float | None:
     return min((wait for wait in (grace, deadline) if wait > 0), default=None)
 
 
-def is_ready(rollout: Rollout, replicas: int, status: Status, observed: Observed) -> bool:
+def is_ready(rollout: RolloutStatus, replicas: int, status: DatasetStatus, observed: Observed) -> bool:
     """Whether every shard of ``rollout`` has ``replicas`` ready servers, pods 0 to replicas-1 among them."""
-    generation = status.generation_called(rollout.generation)
+    generation = status.find_generation(rollout.generation)
     return generation is not None and count_ready_shards(rollout, replicas, observed) == generation.shards
 
 
-def count_ready_shards(rollout: Rollout, replicas: int, observed: Observed) -> int:
+def count_ready_shards(rollout: RolloutStatus, replicas: int, observed: Observed) -> int:
     """How many shards of ``rollout`` have ``replicas`` ready servers, in the words of both their StatefulSet and their
     pods: either may be seen late."""
     ready = Counter(
@@ -233,9 +233,11 @@ class ShardServers:
         return self.replicas - self.troubled >= self.needed
 
 
-def list_shard_servers(rollout: Rollout, replicas: int, status: Status, observed: Observed) -> Iterator[ShardServers]:
+def list_shard_servers(
+    rollout: RolloutStatus, replicas: int, status: DatasetStatus, observed: Observed
+) -> Iterator[ShardServers]:
     """The servers of each shard of ``rollout``."""
-    generation = status.generation_called(rollout.generation)
+    generation = status.find_generation(rollout.generation)
     pods: dict[int, dict[int, Pod]] = {}
     for pod in observed.pods:
         if pod.component == SHARDS and pod.rollout == rollout.rollout and _ordinal(pod) in range(replicas):
@@ -263,7 +265,7 @@ def _ordinal(pod: Pod) -> int:
     return int(ordinal) if ordinal.isascii() and ordinal.isdigit() else -1
 
 
-def diagnose_obstacle(rollout: Rollout, observed: Observed) -> Trouble | None:
+def diagnose_obstacle(rollout: RolloutStatus, observed: Observed) -> Trouble | None:
     """What keeps servers of ``rollout`` from getting ready."""
     sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == rollout.rollout)
     pods = (pod.trouble for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
@@ -272,7 +274,7 @@ def diagnose_obstacle(rollout: Rollout, observed: Observed) -> Trouble | None:
     return next((trouble for trouble in (*sets, *pods, *refused) if trouble is not None), None)
 
 
-def diagnose_stall(candidate: Rollout, status: Status, situation: Situation) -> Trouble | None:
+def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
     """What keeps ``candidate`` from getting on, if it is only that it takes longer than it should."""
     trouble = diagnose_obstacle(candidate, situation.observed)
     if trouble is None and has_exceeded_deadline(candidate, status, situation):
@@ -281,7 +283,7 @@ def diagnose_stall(candidate: Rollout, status: Status, situation: Situation) -> 
     return trouble
 
 
-def note_stalls(status: Status, situation: Situation) -> Status:
+def note_stalls(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with what keeps the rollout that has its turn from getting on, and no other one."""
     candidate = turns.find_candidate(status)
     noted = tuple(
@@ -296,7 +298,7 @@ def note_stalls(status: Status, situation: Situation) -> Status:
     return replace(status, rollouts=noted)
 
 
-def diagnose_candidate(status: Status, situation: Situation) -> Trouble | None:
+def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble | None:
     """What keeps the servers that are asked for, and that no table references yet, from getting ready."""
     target, table, observed = target_rollout(status, situation), status.table, situation.observed
     if target is None:
@@ -309,7 +311,9 @@ def diagnose_candidate(status: Status, situation: Situation) -> Trouble | None:
     return _diagnose_overdue(target, trouble, status, situation)
 
 
-def _diagnose_overdue(target: Rollout, trouble: Trouble | None, status: Status, situation: Situation) -> Trouble:
+def _diagnose_overdue(
+    target: RolloutStatus, trouble: Trouble | None, status: DatasetStatus, situation: Situation
+) -> Trouble:
     """What a rollout waits for whose deadline has passed."""
     dataset, desired = situation.dataset, situation.desired
     shards = list_shard_servers(target, desired.replicas, status, situation.observed)
@@ -329,12 +333,12 @@ def _diagnose_overdue(target: Rollout, trouble: Trouble | None, status: Status, 
     return Trouble(trouble.reason, f"{text}; {trouble.message}")
 
 
-def is_starting(target: Rollout, table: Table, situation: Situation) -> bool:
+def is_starting(target: RolloutStatus, table: TableStatus, situation: Situation) -> bool:
     """Whether no routing table references all servers that are asked for yet."""
     return table.rollout != target.rollout or table.replicas < situation.desired.replicas
 
 
-def judge_starting(target: Rollout, status: Status, situation: Situation) -> Verdict:
+def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Verdict:
     """How far the servers of ``target`` are, and what keeps them."""
     servers, shards = situation.desired.replicas, generations.count_shards(status, target)
     ready = count_ready_shards(target, servers, situation.observed)
@@ -346,7 +350,7 @@ def judge_starting(target: Rollout, status: Status, situation: Situation) -> Ver
     return Verdict("False", trouble.reason, f"{progress} {reasons.write_sentence(trouble.reason, trouble.message)}")
 
 
-def judge_waiting(status: Status, situation: Situation) -> Verdict:
+def judge_waiting(status: DatasetStatus, situation: Situation) -> Verdict:
     """Since when, and behind how many, the rollout waits for its turn; and why it gave up the last one."""
     ticket = status.rollout_ticket
     waits = f"The rollout{turns.describe_wait(ticket, situation.observed.turns.rollout)}"
@@ -356,6 +360,6 @@ def judge_waiting(status: Status, situation: Situation) -> Verdict:
     return Verdict("False", trouble.reason, f"{reasons.write_sentence(trouble.reason, trouble.message)} {waits}")
 
 
-def describe_rollout(dataset: Dataset, rollout: Rollout) -> str:
+def describe_rollout(dataset: ObservedDataset, rollout: RolloutStatus) -> str:
     """For people: ``airports-r3 (generation g2)``."""
     return f"{names.rollout(dataset.name, rollout.rollout)} (generation {rollout.generation})"

@@ -13,12 +13,12 @@ from datetime import datetime
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, Pod, Ref, Trouble
+from lookupdb_operator.model import ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, cutover, generations, reasons
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Rollout, Status
+from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
 READY_WITHIN: Final = 15.0
 """Seconds, after a routing table was confirmed, in which routers may become ready: two of their probes and more."""
@@ -28,10 +28,10 @@ _MAX_SHARDS: Final = 10
 """Named in one message."""
 
 
-def with_serving_status(status: Status, observed: Observed) -> Status:
+def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetStatus:
     """``status`` with what people and the scale subresource read of the rollout that the routing table names."""
     dataset, table = observed.dataset, status.table
-    rollout = None if table is None else status.rollout_called(table.rollout)
+    rollout = None if table is None else status.find_rollout(table.rollout)
     if table is None or rollout is None:
         return replace(status, shards="", replicas=0, selector="")
     shards = generations.count_shards(status, rollout)
@@ -46,7 +46,7 @@ def with_serving_status(status: Status, observed: Observed) -> Status:
     )
 
 
-def rollouts_in_effect(status: Status) -> tuple[Rollout, ...]:
+def rollouts_in_effect(status: DatasetStatus) -> tuple[RolloutStatus, ...]:
     """The rollouts that routers may answer from now: one, but while a routing table is being taken up."""
     table = status.table
     if table is None:
@@ -56,7 +56,9 @@ def rollouts_in_effect(status: Status) -> tuple[Rollout, ...]:
     return tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas)
 
 
-def count_lacking_servers(status: Status, rollout: Rollout, servers: int, observed: Observed) -> dict[int, int]:
+def count_lacking_servers(
+    status: DatasetStatus, rollout: RolloutStatus, servers: int, observed: Observed
+) -> dict[int, int]:
     """Shard → ready servers, of shards of ``rollout`` with fewer than ``servers`` among those that tables name."""
     ready = dict.fromkeys(range(generations.count_shards(status, rollout)), 0)
     for pod in observed.pods:
@@ -65,7 +67,7 @@ def count_lacking_servers(status: Status, rollout: Rollout, servers: int, observ
     return {shard: count for shard, count in ready.items() if count < servers}
 
 
-def _serves(pod: Pod, rollout: Rollout) -> bool:
+def _serves(pod: Pod, rollout: RolloutStatus) -> bool:
     if pod.component != SHARDS or pod.rollout != rollout.rollout or not pod.ready or pod.deleting:
         return False
     ordinal = pod.name.rpartition("-")[2]
@@ -77,7 +79,7 @@ def count_ready_routers(observed: Observed) -> int:
     return sum(pod.ready for pod in cutover.living_routers(observed))
 
 
-def judge_ready(status: Status, observed: Observed) -> Verdict:
+def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
     """Whether lookups are answered: of every shard, by something that a router in effect references."""
     if is_status_lost(status):
         return _judge_lost(status, observed)
@@ -94,12 +96,12 @@ def judge_ready(status: Status, observed: Observed) -> Verdict:
     )
 
 
-def is_status_lost(status: Status) -> bool:
+def is_status_lost(status: DatasetStatus) -> bool:
     """Whether something serves, and status does not know what."""
     return status.table is None and any(rollout.referenced_replicas for rollout in status.rollouts)
 
 
-def _judge_lost(status: Status, observed: Observed) -> Verdict:
+def _judge_lost(status: DatasetStatus, observed: Observed) -> Verdict:
     kept = ", ".join(
         names.rollout(observed.dataset.name, rollout.rollout)
         for rollout in status.rollouts
@@ -113,7 +115,7 @@ def _judge_lost(status: Status, observed: Observed) -> Verdict:
     )
 
 
-def _judge_lacking(rollout: Rollout, lacking: dict[int, int], observed: Observed) -> Verdict:
+def _judge_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Observed) -> Verdict:
     shards = ", ".join(str(shard) for shard in list(lacking)[:_MAX_SHARDS])
     shards = f"shard {shards}" if len(lacking) == 1 else f"shards {shards}"
     more = ", …" if len(lacking) > _MAX_SHARDS else ""
@@ -125,7 +127,7 @@ def _judge_lacking(rollout: Rollout, lacking: dict[int, int], observed: Observed
     )
 
 
-def diagnose_serving(status: Status, situation: Situation) -> Iterator[Trouble]:
+def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Trouble]:
     """Servers and routers that should be ready and are not."""
     observed = situation.observed
     yield from (other.trouble for other in observed.others if other.trouble is not None and not other.deleting)
@@ -142,7 +144,7 @@ def diagnose_serving(status: Status, situation: Situation) -> Iterator[Trouble]:
             return
 
 
-def _diagnose_lacking(rollout: Rollout, lacking: dict[int, int], observed: Observed) -> Trouble:
+def _diagnose_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Observed) -> Trouble:
     shard, ready = next(iter(lacking.items()))
     shard_set = names.shard_set(observed.dataset.name, rollout.rollout, shard)
     more = f", {len(lacking) - 1} other shards lack some too" if len(lacking) > 1 else ""
@@ -159,12 +161,12 @@ def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
     return Trouble(reason, what)
 
 
-def _is_settling(status: Status, situation: Situation) -> bool:
+def _is_settling(status: DatasetStatus, situation: Situation) -> bool:
     is_troubled = any(pod.trouble is not None for pod in cutover.living_routers(situation.observed))
     return not is_troubled and remaining_settling(status, situation.now) > 0
 
 
-def remaining_settling(status: Status, now: datetime) -> float:
+def remaining_settling(status: DatasetStatus, now: datetime) -> float:
     """Seconds in which routers need not be ready yet: they have just got a table, and their probes notice late."""
     table = status.table
     if table is None or not table.confirmed_at:
@@ -172,17 +174,17 @@ def remaining_settling(status: Status, now: datetime) -> float:
     return clock.seconds_until(table.confirmed_at, READY_WITHIN, now)
 
 
-def next_settled_in(status: Status, situation: Situation) -> float | None:
+def next_settled_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until routers should be ready; None when some are."""
     if count_ready_routers(situation.observed):
         return None
     return remaining_settling(status, situation.now) or None
 
 
-def find_lost_pods(observed: Observed, now: datetime) -> tuple[Ref, ...]:
+def find_lost_pods(observed: Observed, now: datetime) -> tuple[ObjectRef, ...]:
     """The pods that are to be deleted by force."""
     return tuple(
-        Ref("Pod", pod.name, pod.uid, by_force=True)
+        ObjectRef("Pod", pod.name, pod.uid, by_force=True)
         for pod in _list_serving_pods(observed)
         if pod.lost_at is not None and pod.lost_at <= now
     )

@@ -18,8 +18,8 @@ from typing import Any, Final, Self, TypeVar, cast
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Dataset, Manifest, Observed
-from lookupdb_operator.status import Generation, Rollout
+from lookupdb_operator.model import Manifest, Observed, ObservedDataset
+from lookupdb_operator.status import GenerationStatus, RolloutStatus
 
 T = TypeVar("T")
 Stamp = tuple[str, str, str]
@@ -40,7 +40,7 @@ class Situation:
     desired: Desired
 
     @property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> ObservedDataset:
         """The dataset as observed."""
         return self.observed.dataset
 
@@ -49,7 +49,7 @@ class Situation:
         """What everything is rendered from."""
         return Ingredients(self.observed.dataset, self.config)
 
-    def template_of(self, generation: Generation) -> str:
+    def template_of(self, generation: GenerationStatus) -> str:
         """Digest of what a rollout of ``generation`` would be made from now."""
         return template_digest(self.ingredients, generation)
 
@@ -78,7 +78,7 @@ class Desired:
     """In which the servers of a rollout should get ready, and then routers take up its table."""
 
     @classmethod
-    def from_spec(cls, dataset: Dataset, spec: DatasetSpec, config: Config) -> Self:
+    def from_spec(cls, dataset: ObservedDataset, spec: DatasetSpec, config: Config) -> Self:
         """What ``dataset``, whose usable spec is ``spec``, asks for."""
         deadline = spec.router.deadline_milliseconds / 1000
         return cls(
@@ -106,7 +106,7 @@ def _shorten_refresh(refresh: str) -> str:
 class Ingredients:
     """What everything is rendered from."""
 
-    dataset: Dataset
+    dataset: ObservedDataset
     config: Config
 
     @property
@@ -129,7 +129,7 @@ def build_digest(ingredients: Ingredients) -> str:
     return _render_once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config))
 
 
-def template_digest(ingredients: Ingredients, generation: Generation) -> str:
+def template_digest(ingredients: Ingredients, generation: GenerationStatus) -> str:
     """``manifests.template_digest``."""
     dataset, config = ingredients.dataset, ingredients.config
     render = lambda: manifests.template_digest(dataset, generation, config)  # noqa: E731
@@ -146,7 +146,9 @@ def render_permanent_objects(ingredients: Ingredients) -> tuple[Manifest, ...]:
     )
 
 
-def shard_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation, replicas: int) -> frozenset[Stamp]:
+def shard_stamps(
+    ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus, replicas: int
+) -> frozenset[Stamp]:
     """What ``manifests.render_shards`` would render, without keeping it."""
     dataset, config = ingredients.dataset, ingredients.config
 
@@ -157,7 +159,9 @@ def shard_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generat
     return _render_once(ingredients, ("shards", rollout.rollout, rollout.generation, generation, replicas), render)
 
 
-def service_and_budget_stamps(ingredients: Ingredients, rollout: Rollout, generation: Generation) -> frozenset[Stamp]:
+def service_and_budget_stamps(
+    ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus
+) -> frozenset[Stamp]:
     """What ``manifests.render_service_and_budgets`` would render, without keeping it."""
 
     def render() -> frozenset[Stamp]:

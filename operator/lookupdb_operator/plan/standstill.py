@@ -13,15 +13,15 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Dataset, Observed, Plan, Unattended
+from lookupdb_operator.model import Observed, ObservedDataset, Plan, Unattended
 from lookupdb_operator.plan import conditions, reasons, serving
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Status
+from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, DatasetStatus
 
 _MAX_PROBLEM_CHARACTERS: Final = 300
 
 
-def why_idle(dataset: Dataset, config: Config) -> str:
+def why_idle(dataset: ObservedDataset, config: Config) -> str:
     """Why nothing at all is done about ``dataset``, as a sentence; empty when it is ours to act on: two operators that
     acted on it would undo each other's work for ever.
 
@@ -34,7 +34,7 @@ def why_idle(dataset: Dataset, config: Config) -> str:
     return "" if unattended is None else unattended.message
 
 
-def diagnose_unattended(dataset: Dataset, config: Config) -> Unattended | None:
+def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended | None:
     """Why nothing is done about ``dataset`` though nobody deletes it, and the command that ends it."""
     where = f"{dataset.name} -n {dataset.namespace}"
     owner = dataset.assigned or dataset.status.operator
@@ -58,7 +58,7 @@ def diagnose_unattended(dataset: Dataset, config: Config) -> Unattended | None:
     return None
 
 
-def plan_invalid(status: Status, observed: Observed, now: datetime) -> Plan:
+def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Plan:
     """A spec that cannot be used, though the API server let it in: everything stays, and conditions say why."""
     problem = reasons.write_sentence(reasons.INVALID_SPEC, observed.dataset.problem or "The spec cannot be used")
     verdict = serving.judge_ready(status, observed)
@@ -78,13 +78,13 @@ def plan_invalid(status: Status, observed: Observed, now: datetime) -> Plan:
     )
 
 
-def waits_for_predecessor(status: Status, observed: Observed) -> bool:
+def waits_for_predecessor(status: DatasetStatus, observed: Observed) -> bool:
     """Whether the dataset is to begin, and cannot yet. What has begun was alone then."""
     has_begun = status.last_generation or status.last_rollout or status.table
     return bool(observed.predecessors) and not has_begun
 
 
-def plan_waiting(status: Status, observed: Observed, now: datetime) -> Plan:
+def plan_waiting(status: DatasetStatus, observed: Observed, now: datetime) -> Plan:
     """Nothing but conditions, which say what of the predecessor is left."""
     trouble = conditions.diagnose_orphans(observed)
     if trouble is not None:

@@ -15,21 +15,21 @@ from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Manifest, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 WRITE_AGAIN_AFTER: Final = 30.0
 """Seconds between two writes on account of pods in trouble."""
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 
-def render_due_secret(status: Status, situation: Situation) -> tuple[Manifest, ...]:
+def render_due_secret(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
     """The Secret, if it is to be written now."""
     if not is_due(status, situation):
         return ()
     return (manifests.render_store_secret(situation.dataset, situation.observed.store),)
 
 
-def is_due(status: Status, situation: Situation) -> bool:
+def is_due(status: DatasetStatus, situation: Situation) -> bool:
     """Whether the Secret is to be written now: at first, when it is to hold something else, when a build or a rollout
     begins, and now and then while pods lack it."""
     if situation.observed.store.problem is not None:
@@ -39,30 +39,30 @@ def is_due(status: Status, situation: Situation) -> bool:
     return _is_missed(situation) and _remaining_wait(status, situation) == 0
 
 
-def note_secret(status: Status, situation: Situation) -> Status:
+def note_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` when the Secret is written now."""
     digest = situation.observed.store.digest
-    return replace(status, store_digest=digest, store_written_at=clock.written(situation.now))
+    return replace(status, store_digest=digest, store_written_at=clock.format_moment(situation.now))
 
 
-def next_write_in(status: Status, situation: Situation) -> float | None:
+def next_write_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until the Secret is written again, if nothing changes; None for never."""
     if situation.observed.store.problem is not None or not _is_missed(situation):
         return None
     return _remaining_wait(status, situation)
 
 
-def may_help(reason: str, status: Status, situation: Situation) -> bool:
+def may_help(reason: str, status: DatasetStatus, situation: Situation) -> bool:
     """Whether what failed for ``reason`` may succeed with what the store's Secret is about to become."""
     return reason in reasons.ABOUT_THE_STORE and _is_new(status, situation)
 
 
-def _is_new(status: Status, situation: Situation) -> bool:
+def _is_new(status: DatasetStatus, situation: Situation) -> bool:
     access = situation.observed.store
     return access.problem is None and access.digest != status.store_digest
 
 
-def _begins(before: Status, after: Status) -> bool:
+def _begins(before: DatasetStatus, after: DatasetStatus) -> bool:
     return (before.last_generation, before.last_rollout) != (after.last_generation, after.last_rollout)
 
 
@@ -75,7 +75,7 @@ def _is_missed(situation: Situation) -> bool:
     return any(trouble is not None and trouble.reason in reasons.ABOUT_THE_STORE for trouble in troubles)
 
 
-def _remaining_wait(status: Status, situation: Situation) -> float:
+def _remaining_wait(status: DatasetStatus, situation: Situation) -> float:
     if not status.store_written_at:
         return 0.0
     return clock.seconds_until(status.store_written_at, WRITE_AGAIN_AFTER, situation.now)

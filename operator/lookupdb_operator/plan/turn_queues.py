@@ -22,7 +22,7 @@ from typing import Final
 
 from lookupdb_operator.model import Turn, Turns
 from lookupdb_operator.plan import clock, reasons, turns
-from lookupdb_operator.status import Build, Rollout, Stall, Status, Ticket
+from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
 
 Key = tuple[str, str]
 """Namespace and name of a dataset."""
@@ -39,7 +39,7 @@ class TurnQueues:
         self._builds = _Queue(builds)
         self._rollouts = _Queue(rollouts)
 
-    def note(self, key: Key, status: Status, now: datetime) -> None:
+    def note(self, key: Key, status: DatasetStatus, now: datetime) -> None:
         """Note what the status of ``key`` holds and waits for."""
         self._builds.put(key, status.build, status.build_ticket, _must_build_soon(status), now)
         self._rollouts.put(key, turns.find_candidate(status), status.rollout_ticket, _must_roll_out_soon(status), now)
@@ -51,11 +51,11 @@ class TurnQueues:
 
     def postpone(self, key: Key, now: datetime) -> None:
         """Let others come before ``key`` for a while: nothing could be written of it."""
-        until = clock.later(now, POSTPONED)
+        until = clock.moment_after(now, POSTPONED)
         self._builds.postpone(key, until)
         self._rollouts.postpone(key, until)
 
-    def turns_of(self, key: Key, status: Status, now: datetime) -> Turns:
+    def turns_of(self, key: Key, status: DatasetStatus, now: datetime) -> Turns:
         """What ``key``, whose status is noted, may do now."""
         return Turns(
             build=self._builds.turn_of(key, _must_build_soon(status), now),
@@ -96,7 +96,7 @@ class _Queue:
         self._yielded_at = ""
 
     def put(
-        self, key: Key, held: Build | Rollout | None, ticket: Ticket | None, is_urgent: bool, now: datetime
+        self, key: Key, held: BuildStatus | RolloutStatus | None, ticket: Ticket | None, is_urgent: bool, now: datetime
     ) -> None:
         """Note what the status of ``key`` says."""
         had = self._turns.pop(key, None)
@@ -108,7 +108,7 @@ class _Queue:
         elif ticket is not None and ticket.since:
             self._enter(key, ticket.since, is_urgent)
             if had is not None and ticket.given_up:
-                self._yielded_at = clock.written(now)
+                self._yielded_at = clock.format_moment(now)
 
     def remove(self, key: Key) -> None:
         """Forget ``key``."""
@@ -131,7 +131,7 @@ class _Queue:
         turn = self._turns.get(key)
         if turn is not None:
             return Turn(must_yield=self._must_yield(key, turn, now))
-        ahead, moment = self._ahead(key, is_urgent, now), clock.written(now)
+        ahead, moment = self._ahead(key, is_urgent, now), clock.format_moment(now)
         place = self._places.get(key)
         is_backing_off = place is not None and place[1].since > moment
         return Turn(not is_backing_off and ahead < self._free(now), ahead)
@@ -155,7 +155,7 @@ class _Queue:
     def _usable_turns(self, now: datetime) -> dict[Key, _Turn]:
         """Without those of datasets that could not be written lately: they can neither end their turn nor give it
         up."""
-        moment = clock.written(now)
+        moment = clock.format_moment(now)
         return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
     def _ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
@@ -166,7 +166,9 @@ class _Queue:
 
     def _eligible(self, is_urgent: bool, now: datetime) -> int:
         """How many of them do not back off."""
-        return bisect.bisect_right(self._waiting[is_urgent], clock.written(now), key=lambda waiting: waiting.since)
+        return bisect.bisect_right(
+            self._waiting[is_urgent], clock.format_moment(now), key=lambda waiting: waiting.since
+        )
 
     def _must_yield(self, key: Key, turn: _Turn, now: datetime) -> bool:
         if turn.stall is None or not turns.is_long_stall(turn.stall, now):
@@ -182,9 +184,9 @@ class _Queue:
 
     def _clamp_moments(self, key: Key, now: datetime) -> None:
         """The clock was set back, perhaps: nothing waits until it is where it was."""
-        self._yielded_at = clock.at_most_now(self._yielded_at, now)
+        self._yielded_at = clock.clamp_to_now(self._yielded_at, now)
         if key in self._postponed:
-            self._postponed[key] = clock.at_most(self._postponed[key], now + timedelta(seconds=POSTPONED))
+            self._postponed[key] = clock.clamp_moment(self._postponed[key], now + timedelta(seconds=POSTPONED))
 
     def _enter(self, key: Key, since: str, is_urgent: bool) -> None:
         waiting = _Waiting(max(since, self._postponed.get(key, "")), key)
@@ -198,11 +200,11 @@ class _Queue:
             del waiting[bisect.bisect_left(waiting, place[1])]
 
 
-def _must_build_soon(status: Status) -> bool:
+def _must_build_soon(status: DatasetStatus) -> bool:
     return not status.generation and status.failure is None and not _gave_up(status.build_ticket)
 
 
-def _must_roll_out_soon(status: Status) -> bool:
+def _must_roll_out_soon(status: DatasetStatus) -> bool:
     return not status.generation and not _gave_up(status.rollout_ticket)
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from lookupdb_operator.model import Trouble, Turn
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.status import Rollout, Stall, Status, Ticket
+from lookupdb_operator.status import DatasetStatus, RolloutStatus, Stall, Ticket
 
 PATIENCE: Final = 180.0
 """Seconds in which what has its turn may not get on: a cluster that adds nodes has added one by then."""
@@ -34,15 +34,15 @@ thousand does not write a thousand statuses each time."""
 
 def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
     """Whether the turn is here, and was not given up in this very pass."""
-    return turn.is_granted and (ticket is None or ticket.since <= clock.written(now))
+    return turn.is_granted and (ticket is None or ticket.since <= clock.format_moment(now))
 
 
 def wait_for_turn(ticket: Ticket | None, digest: str, now: datetime) -> Ticket:
     """The ticket of who waits to begin with ``digest``. Who waits already keeps its place; who gave up a turn with
     something else does not back off."""
     if ticket is None or (ticket.given_up and ticket.digest != digest):
-        return Ticket(since=clock.written(now))
-    return ticket if ticket.since else replace(ticket, since=clock.written(now))
+        return Ticket(since=clock.format_moment(now))
+    return ticket if ticket.since else replace(ticket, since=clock.format_moment(now))
 
 
 def take_turn(ticket: Ticket | None) -> Ticket | None:
@@ -56,7 +56,7 @@ def give_turn_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: date
     before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
     count = max(1, before) if trouble.reason in reasons.OF_EVERYBODY else before + 1
     return Ticket(
-        since=clock.later(now, backoff(count)),
+        since=clock.moment_after(now, backoff(count)),
         given_up=count,
         reason=trouble.reason,
         message=reasons.shorten(trouble.message, _MAX_MESSAGE_CHARACTERS),
@@ -73,7 +73,7 @@ def note_stall(stall: Stall | None, trouble: Trouble | None, now: datetime) -> S
     """What keeps somebody who has a turn from getting on."""
     if trouble is None:
         return None
-    return Stall(trouble.reason, stall.since if stall is not None else clock.written(now))
+    return Stall(trouble.reason, stall.since if stall is not None else clock.format_moment(now))
 
 
 def patience(stall: Stall) -> float:
@@ -86,12 +86,12 @@ def is_long_stall(stall: Stall, now: datetime) -> bool:
     return clock.seconds_until(stall.since, patience(stall), now) == 0
 
 
-def find_candidate(status: Status) -> Rollout | None:
+def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
     """The rollout that has a turn: its servers start, and no routing table references it."""
     return next((rollout for rollout in reversed(status.rollouts) if not rollout.referenced_replicas), None)
 
 
-def next_turn_in(status: Status, now: datetime) -> float | None:
+def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
     """Whose turn has come is looked at without this; but a back-off ends, and a turn may have to be given up."""
     ends = (ticket.since for ticket in (status.build_ticket, status.rollout_ticket) if ticket and ticket.given_up)
     waits = [clock.seconds_until(since, 0, now) for since in ends if since]
@@ -106,7 +106,7 @@ def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
     if ticket is None or not ticket.since:
         return ticket
     ahead = backoff(ticket.given_up) if ticket.given_up else 0.0
-    return replace(ticket, since=clock.at_most(ticket.since, now + timedelta(seconds=ahead)))
+    return replace(ticket, since=clock.clamp_moment(ticket.since, now + timedelta(seconds=ahead)))
 
 
 def is_waiting(ticket: Ticket | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lookupdb_operator.model import BuildResult, Plan, Ref, Trouble
+from lookupdb_operator.model import BuildResult, ObjectRef, Plan, Trouble
 from lookupdb_operator.status import Condition
 from operator_support.plan_world import NEVER, World
 
@@ -73,6 +73,6 @@ def says(planned: Plan) -> dict[str, str]:
     return {one.type: f"{one.status} {one.reason}" for one in planned.status.conditions}
 
 
-def ref(kind: str, name: str) -> Ref:
+def ref(kind: str, name: str) -> ObjectRef:
     """Of an object that is there."""
-    return Ref(kind, name, f"uid of {name}")
+    return ObjectRef(kind, name, f"uid of {name}")

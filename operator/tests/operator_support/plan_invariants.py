@@ -14,7 +14,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Manifest
 from lookupdb_operator.plan import lifecycle
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 
 LOOKUP: float = 1.0
 """Seconds that a lookup may take: the router's deadline."""
@@ -92,15 +92,14 @@ class Invariants:
         if len({host.split(".")[1] for host in hosts}) != 1:
             raise Broken(f"routing table {version} mixes rollouts")
 
-    def claims(self, before: Status, after: Status) -> None:
+    def claims(self, before: DatasetStatus, after: DatasetStatus) -> None:
         """Status is written."""
         for counter in ("last_generation", "last_rollout"):
             if getattr(after, counter) < getattr(before, counter):
                 raise Broken(f"{counter} goes back")
         version = 0 if before.table is None else before.table.version
         is_torn = before.table is not None and (
-            before.rollout_called(before.table.rollout) is None
-            or before.generation_called(before.table.generation) is None
+            before.find_rollout(before.table.rollout) is None or before.find_generation(before.table.generation) is None
         )
         forgets = after.table is None and (version < self.last_version or is_torn)  # there is a newer one
         if before.table is not None and not forgets and (after.table is None or after.table.version < version):
@@ -111,7 +110,7 @@ class Invariants:
         if not rolled <= {generation.generation for generation in after.generations}:
             raise Broken("a generation that is rolled out is not kept")
 
-    def _check_freshness(self, before: Status, after: Status) -> None:
+    def _check_freshness(self, before: DatasetStatus, after: DatasetStatus) -> None:
         """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was
         answered."""
         if after.refreshed != before.refreshed and before.build is not None:
@@ -127,7 +126,7 @@ class Invariants:
                 if read is not None and read < self.answered:
                     raise Broken(f"{rollout.generation} is rolled out, and older than the refresh that was answered")
 
-    def deleted(self, manifest: Manifest, status: Status) -> None:
+    def deleted(self, manifest: Manifest, status: DatasetStatus) -> None:
         """The operator deletes an object while its status is ``status``."""
         rollout = manifest["metadata"]["labels"].get(names.ROLLOUT)
         if manifest["kind"] == "StatefulSet" and lifecycle.rollout_phase(rollout, status) is not RolloutPhase.GONE:
@@ -158,13 +157,13 @@ class Invariants:
                     )
 
 
-def _check_transitions(before: Status, after: Status, *, was_lost: bool) -> None:
+def _check_transitions(before: DatasetStatus, after: DatasetStatus, *, was_lost: bool) -> None:
     """Whether one pass through the table of transitions leads from ``before`` to ``after``."""
     rollouts = {rollout.rollout for status in (before, after) for rollout in status.rollouts}
     generations = {generation.generation for status in (before, after) for generation in status.generations}
     generations |= {status.build.generation for status in (before, after) if status.build is not None}
     for name in rollouts | generations:
-        phase_of: Callable[[str, Status], Phase] = (
+        phase_of: Callable[[str, DatasetStatus], Phase] = (
             lifecycle.rollout_phase if name in rollouts else lifecycle.generation_phase
         )
         start, end = phase_of(name, before), phase_of(name, after)

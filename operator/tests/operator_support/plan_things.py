@@ -13,7 +13,7 @@ import orjson
 from lookupdb import schema, spec
 from lookupdb_operator import names
 from lookupdb_operator.manifests import read_digest
-from lookupdb_operator.model import BuildResult, Existing, Manifest, Ref, Trouble
+from lookupdb_operator.model import BuildResult, ExistingObject, Manifest, ObjectRef, Trouble
 
 NAMESPACE, NAME, UID = "default", "airports", "uid-1"
 
@@ -76,9 +76,9 @@ def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec]:
     return whole["spec"], spec.parse_resource(whole)
 
 
-def ref(thing: Thing) -> Ref:
+def ref(thing: Thing) -> ObjectRef:
     """Its name and uid."""
-    return Ref(thing.manifest["kind"], thing.manifest["metadata"]["name"], thing.uid)
+    return ObjectRef(thing.manifest["kind"], thing.manifest["metadata"]["name"], thing.uid)
 
 
 def label(thing: Thing, name: str) -> str:
@@ -86,9 +86,9 @@ def label(thing: Thing, name: str) -> str:
     return str(thing.manifest["metadata"]["labels"].get(name, ""))
 
 
-def existing(thing: Thing) -> Existing:
+def existing(thing: Thing) -> ExistingObject:
     """As the operator observes it."""
     labels = label(thing, names.ROLLOUT), label(thing, names.GENERATION)
     version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
     replicas = thing.manifest["spec"]["replicas"] if thing.manifest["kind"] == "Deployment" else 0
-    return Existing(ref(thing), read_digest(thing.manifest), *labels, version, replicas)
+    return ExistingObject(ref(thing), read_digest(thing.manifest), *labels, version, replicas)

@@ -22,20 +22,20 @@ from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import (
     BuildJob,
     BuildResult,
-    Dataset,
     Manifest,
+    ObjectRef,
     Observed,
+    ObservedDataset,
     Plan,
     Pod,
     Predecessor,
-    Ref,
     RouterReport,
     ShardSet,
     Trouble,
     Turns,
 )
 from lookupdb_operator.plan import plan, reasons
-from lookupdb_operator.status import Status
+from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_invariants import Invariants
 from operator_support.plan_things import NAME, NAMESPACE, UID, Process, Takes, Thing, completed, existing, label, ref
 
@@ -76,7 +76,7 @@ class World:
     deleting: bool = False
     problem: str | None = None
     version: int = 1
-    status: Status = field(default_factory=Status)
+    status: DatasetStatus = field(default_factory=DatasetStatus)
     things: dict[Key, Thing] = field(default_factory=dict)
     pods: dict[str, Process] = field(default_factory=dict)
     store: StoreAccess = field(default_factory=lambda: StoreAccess({"AWS_ACCESS_KEY_ID": "a"}, "d1"))
@@ -114,14 +114,14 @@ class World:
         self.version += 1
 
     @property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> ObservedDataset:
         if not self._completed or self._completed[0] != self.metadata_generation:
             self._completed = (
                 self.metadata_generation,
                 *completed(orjson.dumps(self.given, option=orjson.OPT_SORT_KEYS)),
                 {},
             )
-        return Dataset(
+        return ObservedDataset(
             NAMESPACE,
             NAME,
             UID,
@@ -204,26 +204,26 @@ class World:
         self.carry_out(planned, self.dataset)
         return planned
 
-    def carry_out(self, planned: Plan, seen: Dataset, steps: float = NEVER) -> None:
+    def carry_out(self, planned: Plan, seen: ObservedDataset, steps: float = NEVER) -> None:
         """Do what ``planned`` says, which was decided of the dataset as ``seen``; only the first ``steps``."""
         self.asked = planned.ask_routers
         if planned.status == seen.status and not planned.apply and not planned.delete:
             return
         if self.fenced or planned.status != seen.status:
             self.write_status(planned.status, int(seen.resource_version))
-        todo: list[Manifest | Ref] = [*planned.apply, *planned.delete]
+        todo: list[Manifest | ObjectRef] = [*planned.apply, *planned.delete]
         for step in todo:
             steps -= 1
             if steps < 0:
                 return
-            if isinstance(step, Ref):
+            if isinstance(step, ObjectRef):
                 if step.kind == "StatefulSet" and (step.kind, step.name) in self.things:
                     self.invariants.deleted(self.things[step.kind, step.name].manifest, self.status)
                 self.delete(step)
             else:
                 self.apply(step)
 
-    def write_status(self, status: Status, seen: int) -> None:
+    def write_status(self, status: DatasetStatus, seen: int) -> None:
         if seen != self.version:
             raise Conflict
         if status != self.status:
@@ -275,7 +275,7 @@ class World:
             pod.annotation = manifest["metadata"]["annotations"][names.TABLE_VERSION]
             pod.nudged = None if self.loses_nudge() else self.now
 
-    def delete(self, ref: Ref) -> None:
+    def delete(self, ref: ObjectRef) -> None:
         self.writes += 1
         thing = self.things.get((ref.kind, ref.name))
         if thing is not None and thing.uid == ref.uid:

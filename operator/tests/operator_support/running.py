@@ -17,14 +17,14 @@ from typing import Any
 import aiohttp
 
 from lookupdb_operator.config import Config
-from lookupdb_operator.main import Options, run
+from lookupdb_operator.main import OperatorOptions, run
 from lookupdb_operator.model import Observed, Plan
 
 PATIENCE = 25.0
 """Seconds until a test gives up: the machine may be loaded."""
 
 
-def options(**changes: Any) -> Options:
+def options(**changes: Any) -> OperatorOptions:
     """Of an operator whose image and store are never asked for anything."""
     config = Config(image="lookupdb:test", store="s3://lookupdb", cluster="", **changes.pop("config", {}))
     settings: dict[str, Any] = {
@@ -33,7 +33,7 @@ def options(**changes: Any) -> Options:
         "port": free_port(),
         "store_environment": {"AWS_REGION": "eu"},
     }
-    return Options(config=config, **{**settings, **changes})
+    return OperatorOptions(config=config, **{**settings, **changes})
 
 
 def free_port() -> int:
@@ -48,7 +48,7 @@ _started: list[Running] = []
 class Running:
     """One operator that runs."""
 
-    def __init__(self, chosen: Options, decide: Callable[[Observed, Config, datetime], Plan] | None) -> None:
+    def __init__(self, chosen: OperatorOptions, decide: Callable[[Observed, Config, datetime], Plan] | None) -> None:
         self._stop = threading.Event()
         self._options = chosen
         self._more: dict[str, Any] = {"decide": decide} if decide else {}
@@ -93,7 +93,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def operating(
-    chosen: Options, decide: Callable[[Observed, Config, datetime], Plan] | None = None
+    chosen: OperatorOptions, decide: Callable[[Observed, Config, datetime], Plan] | None = None
 ) -> AsyncIterator[Running]:
     """An operator, until the block ends."""
     operator = Running(chosen, decide)

@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Manifest, Observed, Ref, Trouble, Turn, Turns
+from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
 from lookupdb_operator.plan import plan, reasons
-from lookupdb_operator.status import Generation, Status
+from lookupdb_operator.status import DatasetStatus, GenerationStatus
 from operator_support.plan_things import UID, Process, Takes
 from operator_support.plan_world import Conflict, Planner, World
 
@@ -189,7 +189,7 @@ class Simulation:
             key = self._random.choice(things)
             thing = self.world.things[key]
             if key[1] != names.routing_table(self.world.dataset.name):
-                self.world.delete(Ref(*key, thing.uid))
+                self.world.delete(ObjectRef(*key, thing.uid))
 
     def _set_clock_back(self) -> None:
         self._clock += timedelta(seconds=self._random.choice([1, 60, 4000]))
@@ -206,7 +206,7 @@ class Simulation:
     def _lose_status(self) -> None:
         """Wiped, or set back to what it was some looks ago."""
         past = [observed.dataset.status for observed in self._snapshots]
-        self.world.status = self._random.choice([Status(), *past])
+        self.world.status = self._random.choice([DatasetStatus(), *past])
         self.world.version += 1
         # What has left nothing behind may be called the same again; of what the store holds it is for the builder to
         # say that it is there.
@@ -239,14 +239,14 @@ class Simulation:
         if self.world.given["source"]["url"] == "s3://data/broken.csv":
             self.world.edit(source={"url": "s3://data/v1.csv"})
 
-    def _check_fresh(self, active: Generation) -> None:
+    def _check_fresh(self, active: GenerationStatus) -> None:
         world = self.world
         assert world.refresh in ("", active.refresh), "the refresh that is asked for is not answered"
 
     def _check_settled(self) -> None:
         world = self.world
         assert world.status.table is not None
-        active = world.status.generation_called(world.status.generation)
+        active = world.status.find_generation(world.status.generation)
         assert active is not None
         parsed = world.dataset.parsed
         assert parsed is not None
@@ -260,7 +260,7 @@ class Simulation:
         assert served == asked, "servers are left, or missing"
         assert not any(key[0] == "Job" for key in world.things), "a Job is left"
         assert parsed.uid == UID
-        assert Status.from_json(world.status.to_json()) == world.status
+        assert DatasetStatus.from_json(world.status.to_json()) == world.status
         writes = world.writes
         again = world.reconcile()
         assert (again.apply, again.delete, again.status) == ((), (), world.status), "a second pass writes"
