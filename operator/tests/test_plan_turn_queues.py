@@ -118,7 +118,8 @@ class TestATurn:
 
 
 class TestATurnThatDoesNotGetOn:
-    LONG = turns.PATIENCE + 1
+    LONG = 181.0
+    """Seconds: three minutes, and one more."""
 
     def test_is_kept_as_long_as_nobody_else_wants_one(self) -> None:
         made = queues(limit=1, a=building(stalled=0))
