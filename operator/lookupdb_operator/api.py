@@ -1,8 +1,8 @@
 """One connection to the API server: requests by path, and what can go wrong with them.
 
 Credentials, certificates and kubeconfig are the kubernetes client's (a service account's token is read again every
-minute, as the kubelet rotates it). Nothing is repeated here: whoever asked looks again, later. While the API server
-asks to be left alone (``Retry-After``), no request is sent, whoever wants to.
+minute, as the kubelet rotates it). Nothing is repeated here: the caller looks again, later. While the API server asks
+to be left alone (``Retry-After``), no request is sent, whoever the caller is.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NO_ANSWER: Final = (aiohttp.ClientError, config.ConfigException, TimeoutError, 
 
 
 class ApiError(Exception):
-    """The API server did not do what it was asked. ``what`` names the object, ``message`` is the server's."""
+    """The API server did not do what was asked of it. ``subject`` names the object, ``message`` is the server's."""
 
-    def __init__(self, what: str, message: str) -> None:
-        super().__init__(f"{what}: {message}")
-        self.what = what
+    def __init__(self, subject: str, message: str) -> None:
+        super().__init__(f"{subject}: {message}")
+        self.subject = subject
         self.message = message
 
 
@@ -66,8 +66,8 @@ class Refused(ApiError):
 class Unreachable(ApiError):
     """The API server cannot be asked, or cannot answer, at the moment."""
 
-    def __init__(self, what: str, message: str, retry_after: float | None = None) -> None:
-        super().__init__(what, message)
+    def __init__(self, subject: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(subject, message)
         self.retry_after = retry_after
         """Seconds that the server asks us to wait."""
 
@@ -77,16 +77,16 @@ class Expired(Unreachable):
 
 
 class Api:
-    """Sends requests. One for the whole operator."""
+    """Sends requests; the whole operator shares one."""
 
     def __init__(self, configuration: Configuration) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
-        self._client = _client(configuration)
+        self._client = _make_client(configuration)
         streaming = copy.copy(configuration)
         streaming.connection_pool_maxsize = 0  # each watch keeps its connection: their number is that of kinds
-        self._streaming = _client(streaming)
-        self._not_before = 0.0
-        """When the API server wants to be asked again, by the event loop's clock."""
+        self._streaming = _make_client(streaming)
+        self._allowed_at = 0.0
+        """When the API server takes requests again, by the event loop's clock."""
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
@@ -114,67 +114,67 @@ class Api:
         method: str,
         path: str,
         *,
-        what: str,
+        subject: str,
         query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Any:
-        """The JSON that the API server answers to ``method`` on ``path``. ``what`` names the object in errors.
+        """The JSON that the API server answers to ``method`` on ``path``. ``subject`` names the object in errors.
 
         Raises NotFound, Conflict, Refused or Unreachable.
         """
         headers = {"Accept": accept, "Content-Type": content_type}
-        await self._wait_for_turn()
+        await self._wait_until_allowed()
         try:
             response = await _send(self._client, method, path, query or {}, headers, body, TIMEOUT)
             text = await response.read()
         except _NO_ANSWER as error:
-            raise _unreachable(what, error) from error
+            raise _unreachable(subject, error) from error
         if response.status < 300:
             try:
                 return orjson.loads(text) if text else {}
             except ValueError as error:
-                raise Unreachable(what, "the API server's answer is not JSON") from error
-        raise self._noted(_error(what, response.status, _members(text), response.headers.get("Retry-After")))
+                raise Unreachable(subject, "the API server's answer is not JSON") from error
+        raise self._note_retry_after(_make_error(subject, response, text))
 
     async def stream(
-        self, path: str, *, what: str, query: Mapping[str, str], accept: str = JSON, silence_at_most: float
+        self, path: str, *, subject: str, query: Mapping[str, str], accept: str = JSON, silence_at_most: float
     ) -> AsyncGenerator[list[bytes], None]:
         """The lines that the API server sends as they come, until it ends. Raises what ``request`` raises, and
         Unreachable when nothing comes for ``silence_at_most`` seconds."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT.sock_connect, sock_read=silence_at_most)
-        await self._wait_for_turn()
+        await self._wait_until_allowed()
         response = None
         try:
             response = await _send(self._streaming, "GET", path, query, {"Accept": accept}, None, timeout)
             if response.status >= 300:
                 text = await response.content.read(_MESSAGE_AT_MOST)
-                raise self._noted(_error(what, response.status, _members(text), response.headers.get("Retry-After")))
+                raise self._note_retry_after(_make_error(subject, response, text))
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > _LINE_AT_MOST:
-                    raise Unreachable(what, f"it sent a line of more than {_LINE_AT_MOST} bytes")
+                    raise Unreachable(subject, f"it sent a line of more than {_LINE_AT_MOST} bytes")
                 if lines := [line for line in lines if line]:
                     yield lines
         except _NO_ANSWER as error:
-            raise _unreachable(what, error) from error
+            raise _unreachable(subject, error) from error
         finally:
             if response is not None:
                 response.close()
 
-    async def _wait_for_turn(self) -> None:
-        seconds = self._not_before - asyncio.get_running_loop().time()
+    async def _wait_until_allowed(self) -> None:
+        seconds = self._allowed_at - asyncio.get_running_loop().time()
         if seconds > 0:
             await asyncio.sleep(seconds)
 
-    def _noted(self, error: ApiError) -> ApiError:
-        """``error``; when it says for how long the API server is to be left alone, all requests wait so long, and not
-        all equally long."""
+    def _note_retry_after(self, error: ApiError) -> ApiError:
+        """``error``. When it says how long the API server is to be left alone, all requests wait for so long, plus some
+        jitter."""
         if isinstance(error, Unreachable) and error.retry_after:
             seconds = error.retry_after * random.uniform(1, 1 + _JITTER)  # noqa: S311 - not a secret
-            self._not_before = max(self._not_before, asyncio.get_running_loop().time() + seconds)
+            self._allowed_at = max(self._allowed_at, asyncio.get_running_loop().time() + seconds)
         return error
 
     async def close(self) -> None:
@@ -183,7 +183,7 @@ class Api:
         await self._streaming.close()  # type: ignore[no-untyped-call]
 
 
-def _client(configuration: Configuration) -> ApiClient:
+def _make_client(configuration: Configuration) -> ApiClient:
     client = ApiClient(configuration)
     client.user_agent = f"{names.FIELD_MANAGER}/{__version__}"
     return client
@@ -211,12 +211,12 @@ async def _send(
     return response
 
 
-def _unreachable(what: str, error: Exception) -> Unreachable:
-    return Unreachable(what, f"the API server does not answer: {str(error) or type(error).__name__}")
+def _unreachable(subject: str, error: Exception) -> Unreachable:
+    return Unreachable(subject, f"the API server does not answer: {str(error) or type(error).__name__}")
 
 
-def _members(text: bytes) -> Mapping[str, Any]:
-    """The JSON object that an error is told in; what is none is the message."""
+def _parse_members(text: bytes) -> Mapping[str, Any]:
+    """The JSON object of an error response; any other text counts as its message."""
     try:
         answer = orjson.loads(text) if text else {}
     except ValueError:
@@ -224,28 +224,31 @@ def _members(text: bytes) -> Mapping[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _error(what: str, status: int, answer: Mapping[str, Any], retry_after: str | None) -> ApiError:
+def _make_error(subject: str, response: aiohttp.ClientResponse, text: bytes) -> ApiError:
+    """The error that ``response`` with the body ``text`` means."""
+    status, answer = response.status, _parse_members(text)
+    retry_after = _parse_retry_after(response.headers.get("Retry-After"))
     message = str(answer.get("message") or f"the API server answers {status}")
     match status:
         case 404:
-            return NotFound(what, message)
+            return NotFound(subject, message)
         case 409 if answer.get("reason") == "AlreadyExists":
-            return AlreadyExists(what, message)
+            return AlreadyExists(subject, message)
         case 409:
-            return Conflict(what, message)
+            return Conflict(subject, message)
         case 401:
-            return Unreachable(what, f"the API server does not accept the operator's credentials: {message}")
+            return Unreachable(subject, f"the API server does not accept the operator's credentials: {message}")
         case 410:
-            return Expired(what, message)
+            return Expired(subject, message)
         case 408 | 429:
-            return Unreachable(what, message, _seconds(retry_after))
+            return Unreachable(subject, message, retry_after)
         # An apply whose fields are of the wrong type: the API server calls that its own fault (seen with 1.34).
         case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
-            return Unreachable(what, message, _seconds(retry_after))
-    return Refused(what, message)
+            return Unreachable(subject, message, retry_after)
+    return Refused(subject, message)
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def _parse_retry_after(retry_after: str | None) -> float | None:
     if not retry_after or not retry_after.isdecimal():
         return None
     return min(float(retry_after), _RETRY_AFTER_AT_MOST)

@@ -1,4 +1,4 @@
-"""Every object of every dataset, parsed at the door: small records, never the API server's bodies.
+"""The objects of all datasets as small records, parsed as they arrive: the API server's bodies are never kept.
 
 What one look at a dataset costs depends on the objects of this dataset alone, never on how many datasets there are.
 """
@@ -36,22 +36,22 @@ _DELETED_UIDS_REMEMBERED: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """One object of the cluster, as far as decisions depend on it."""
+    """What decisions depend on, of one object of the cluster."""
 
     header: Header
     item: ObservedDataset | BuildJob | ShardSet | Pod | ExistingObject
     awaits_images: bool = False
-    """Of a pod: whether not even its image is pulled yet, which only events can explain."""
+    """Of a pod: whether the kubelet has not come as far as its images; why not is in events alone."""
     accepted: str = ""
-    """What our fields hashed to in the API server's answer to our own write, when it was not what we wrote: somebody
-    (a mutating webhook) changes them on the way. Written again, they would be changed again."""
+    """The hash of our fields in the API server's answer to our own write, when it was not that of what we wrote: a
+    mutating webhook changes them on the way, and would change them again if they were written again."""
     drift: Drift | None = None
-    """How it differs from what we wrote, accepted or not; None for what is not compared."""
+    """How the object differs from what we wrote, accepted or not; None when it is not compared."""
 
 
 @dataclass(slots=True)
 class _DatasetObjects:
-    """What carries the name of one dataset."""
+    """The objects that carry the name of one dataset."""
 
     dataset: CachedObject | None = None
     children: dict[tuple[str, str], CachedObject] = field(default_factory=dict)
@@ -59,45 +59,45 @@ class _DatasetObjects:
 
 
 class ObjectCache:
-    """All objects of all datasets, by dataset. Informers put them here, and so does whoever has just written one: what
-    is older than what is cached, or known to be deleted, is not taken."""
+    """All objects of all datasets, by dataset. Informers put them here, and so does the reconciler after a write. A
+    version older than the cached one, or one of an object that is known to be deleted, is ignored."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, _DatasetObjects] = {}
         self._keys: dict[str, dict[Key, Key]] = {kind.name: {} for kind in (kinds.DATASET, *kinds.WATCHED)}
         """Kind → namespace and name of each object → the dataset that it belongs to."""
         self._deleted: OrderedDict[str, str] = OrderedDict()
-        """uid → the version in which the object was last told to be deleted."""
+        """uid → the version in which the object was last deleted."""
 
     def put(self, kind: str, body: Body, *, written: bool = False) -> Key | None:
-        """Cache the object ``body`` of ``kind``. The dataset to look at; None when the object belongs to none, or when
-        nothing that matters has changed. ``written``: it is the answer to our own write."""
+        """Cache the object ``body`` of ``kind``. Returns the dataset to look at; None when the object belongs to no
+        dataset, or when nothing that matters has changed. ``written``: ``body`` is the answer to our own write."""
         header = parse_header(body)
-        place = (header.namespace, header.name)
-        key = place if kind == kinds.DATASET.name else (header.namespace, header.dataset)
+        location = (header.namespace, header.name)
+        key = location if kind == kinds.DATASET.name else (header.namespace, header.dataset)
         if header.uid in self._deleted:
             if not _is_later(header.resource_version, self._deleted[header.uid]):
                 return None
-            # A watch by label tells that an object is deleted when it loses its label, and that it is there again.
+            # A watch by label reports an object that loses its label as deleted, and as added when it gets it back.
             del self._deleted[header.uid]
-        if not key[1] or self._keys[kind].get(place, key) != key:
-            self.drop(kind, *place)  # its label was changed, or taken away
+        if not key[1] or self._keys[kind].get(location, key) != key:
+            self.drop(kind, *location)  # its label was changed, or taken away
         if not key[1]:
             return None
         before = self._find(kind, key, header.name)
         if before is not None and not _is_newer(header, before.header):
             if written:  # its watch was faster
-                self._set(kind, key, _accept(before, _changed(_parsed(kind, header, body, before))))
+                self._store(kind, key, _accept(before, _changed_fields(_parse(kind, header, body, before))))
             return None
-        after = _parsed(kind, header, body, before)
+        after = _parse(kind, header, body, before)
         known = before.accepted if before is not None and before.header.uid == header.uid else ""
-        after = _accept(after, _changed(after) if written else known)
-        self._set(kind, key, after)
+        after = _accept(after, _changed_fields(after) if written else known)
+        self._store(kind, key, after)
         return None if before is not None and _is_alike(before, after) else key
 
     def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
-        """Forget an object; with its ``uid``, only that one, and for good, unless it is told of in a later version
-        than the ``version`` that it was deleted in. The dataset to look at; None when nothing was forgotten."""
+        """Forget an object; with its ``uid``, only that one, and for good, unless a later version than the ``version``
+        that it was deleted in arrives. Returns the dataset to look at; None when nothing was forgotten."""
         if uid:
             self._deleted[uid] = version
             if len(self._deleted) > _DELETED_UIDS_REMEMBERED:
@@ -119,29 +119,29 @@ class ObjectCache:
         return key
 
     def headers(self, kind: str) -> Iterator[Header]:
-        """Of every object of ``kind``. The cache must not be changed meanwhile."""
+        """The header of every object of ``kind``. The cache must not be changed meanwhile."""
         for (_, name), key in self._keys[kind].items():
             if cached := self._find(kind, key, name):
                 yield cached.header
 
     def dataset_keys(self) -> Collection[Key]:
-        """Every dataset that there is. The cache must not be changed while this is iterated over."""
+        """The key of every dataset. The cache must not be changed while this is iterated over."""
         return self._keys[kinds.DATASET.name].keys()
 
     def datasets(self) -> Iterator[ObservedDataset]:
-        """Every dataset that there is, without what belongs to it. The cache must not be changed meanwhile."""
+        """Every dataset, without the objects that belong to it. The cache must not be changed meanwhile."""
         for key in self.dataset_keys():
             if dataset := self.dataset(key):
                 yield dataset
 
     def dataset(self, key: Key) -> ObservedDataset | None:
-        """The dataset ``key``, without what belongs to it; None when there is no such dataset."""
+        """The dataset ``key``, without the objects that belong to it; None when there is no such dataset."""
         objects = self._objects.get(key)
         cached = None if objects is None else objects.dataset
         return cached.item if cached is not None and isinstance(cached.item, ObservedDataset) else None
 
     def observed(self, key: Key) -> Observed | None:
-        """The dataset ``key`` with all that belongs to it; None when there is no such dataset."""
+        """The dataset ``key`` with all objects that belong to it; None when there is no such dataset."""
         dataset = self.dataset(key)
         if dataset is None:
             return None
@@ -156,15 +156,15 @@ class ObjectCache:
         )
 
     def owned_objects(self, key: Key) -> Iterator[CachedObject]:
-        """What belongs to the dataset ``key``, in order of kind and name: to this one by its uid, not to one that had
-        the name before it."""
+        """The objects that belong to the dataset ``key`` by its uid, in order of kind and name; not those of an earlier
+        dataset of its name."""
         dataset = self.dataset(key)
         if dataset is None:
             return
         children = self._objects[key].children
         owned = {child.header.uid for child in children.values() if child.header.owner_uid == dataset.uid}
-        for place in sorted(children):
-            child = children[place]
+        for location in sorted(children):
+            child = children[location]
             if child.header.uid in owned or (isinstance(child.item, Pod) and _is_pod_of(child.header, dataset, owned)):
                 yield child
 
@@ -174,7 +174,7 @@ class ObjectCache:
             return None
         return objects.dataset if kind == kinds.DATASET.name else objects.children.get((kind, name))
 
-    def _set(self, kind: str, key: Key, cached: CachedObject) -> None:
+    def _store(self, kind: str, key: Key, cached: CachedObject) -> None:
         objects = self._objects.setdefault(key, _DatasetObjects())
         if kind == kinds.DATASET.name:
             objects.dataset = cached
@@ -183,7 +183,7 @@ class ObjectCache:
         self._keys[kind][cached.header.namespace, cached.header.name] = key
 
 
-def _parsed(kind: str, header: Header, body: Body, before: CachedObject | None) -> CachedObject:
+def _parse(kind: str, header: Header, body: Body, before: CachedObject | None) -> CachedObject:
     match kind:
         case kinds.DATASET.name:
             known = before.item if before is not None and isinstance(before.item, ObservedDataset) else None
@@ -204,7 +204,7 @@ def _is_later(version: str, deleted: str) -> bool:
 
 
 def _accept(cached: CachedObject, accepted: str) -> CachedObject:
-    """``cached``, in which fields of ours that hash to ``accepted`` are as good as unchanged."""
+    """``cached``, where fields of ours that hash to ``accepted`` count as unchanged."""
     item = cached.item
     if not isinstance(item, ShardSet | ExistingObject):
         return cached
@@ -212,7 +212,7 @@ def _accept(cached: CachedObject, accepted: str) -> CachedObject:
     return replace(cached, item=replace(item, changed=changed), accepted=accepted)
 
 
-def _changed(cached: CachedObject) -> str:
+def _changed_fields(cached: CachedObject) -> str:
     return cached.item.changed if isinstance(cached.item, ShardSet | ExistingObject) else ""
 
 
@@ -243,9 +243,9 @@ def _is_pod_of(header: Header, dataset: ObservedDataset, owned: Collection[str])
 
 
 def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: ObservedDataset) -> Iterable[Predecessor]:
-    """What was made for a dataset that had the name of ``dataset`` before it. Of what has no uid label, nothing was
-    made by us."""
-    for kind, name in sorted(place for place, child in children.items() if _is_foreign(child.header, dataset)):
+    """The objects that were made for an earlier dataset of the name of ``dataset``. An object without a uid label is
+    not ours."""
+    for kind, name in sorted(location for location, child in children.items() if _is_foreign(child.header, dataset)):
         header = children[kind, name].header
         if kind != kinds.POD.name:
             yield Predecessor(kind, name, header.dataset_uid, orphaned=header.owner_kind != names.KIND)

@@ -65,7 +65,7 @@ class Cluster:
         answer = await self._api.request(
             "PATCH",
             kind.path(meta.get("namespace", ""), meta["name"]),
-            what=_describe(kind, meta["name"]),
+            subject=_describe(kind, meta["name"]),
             query={"fieldManager": manifests.field_manager(manifest), "force": "true" if force else "false"},
             body=manifest,
             content_type=APPLY_PATCH,
@@ -79,7 +79,7 @@ class Cluster:
         page = await self._api.request(
             "GET",
             kind.path(meta["namespace"]),
-            what=_describe(kind, meta["name"]),
+            subject=_describe(kind, meta["name"]),
             query={"fieldSelector": f"metadata.name={meta['name']}", "limit": "1"},
             accept=METADATA_ONLY,
         )
@@ -105,7 +105,7 @@ class Cluster:
         self._on_write("delete", kind.name)
         with contextlib.suppress(NotFound, Conflict):
             await self._api.request(
-                "DELETE", kind.path(namespace, ref.name), what=_describe(kind, ref.name), body=options
+                "DELETE", kind.path(namespace, ref.name), subject=_describe(kind, ref.name), body=options
             )
 
     async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
@@ -128,7 +128,7 @@ class Cluster:
         answer = await self._api.request(
             "PUT",
             kinds.DATASET.path(dataset.namespace, dataset.name, "status"),
-            what=_describe(kinds.DATASET, dataset.name),
+            subject=_describe(kinds.DATASET, dataset.name),
             query={"fieldManager": names.FIELD_MANAGER},
             body=body,
         )
@@ -162,7 +162,10 @@ class Cluster:
         }
         self._on_write("create", kinds.EVENT.name)
         await self._api.request(
-            "POST", kinds.EVENT.path(dataset.namespace), what=_describe(kinds.EVENT, f"about {dataset.name}"), body=body
+            "POST",
+            kinds.EVENT.path(dataset.namespace),
+            subject=_describe(kinds.EVENT, f"about {dataset.name}"),
+            body=body,
         )
 
     async def list_warnings(self, namespace: str) -> Mapping[str, WarningEvent]:
@@ -171,7 +174,7 @@ class Cluster:
         query = {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
         for _ in range(_PAGES_OF_EVENTS):
             page = await self._api.request(
-                "GET", kinds.EVENT.path(namespace), what=f"the events of {namespace}", query=query
+                "GET", kinds.EVENT.path(namespace), subject=f"the events of {namespace}", query=query
             )
             for event in page.get("items") or ():
                 uid = (event.get("involvedObject") or {}).get("uid")
@@ -203,7 +206,7 @@ class Cluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """One object as it is now; None when there is none."""
         try:
-            return dict(await self._api.request("GET", kind.path(namespace, name), what=_describe(kind, name)))
+            return dict(await self._api.request("GET", kind.path(namespace, name), subject=_describe(kind, name)))
         except NotFound:
             return None
 
@@ -219,7 +222,7 @@ class Cluster:
             await self._api.request(
                 "POST",
                 kinds.SECRET.path(meta["namespace"]),
-                what=_describe(kinds.SECRET, meta["name"]),
+                subject=_describe(kinds.SECRET, meta["name"]),
                 query={"fieldManager": names.FIELD_MANAGER},
                 body=manifest,
             )
@@ -229,7 +232,9 @@ class Cluster:
 
     async def namespace_uid(self, name: str) -> str:
         """The uid of a namespace."""
-        answer = await self._api.request("GET", kinds.NAMESPACE.path(name=name), what=_describe(kinds.NAMESPACE, name))
+        answer = await self._api.request(
+            "GET", kinds.NAMESPACE.path(name=name), subject=_describe(kinds.NAMESPACE, name)
+        )
         return str(answer["metadata"]["uid"])
 
     async def close(self) -> None:

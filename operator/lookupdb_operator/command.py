@@ -25,7 +25,7 @@ _HIGHEST_ID: Final = 2**31 - 1
 
 
 class _List(click.ParamType[tuple[str, ...]]):
-    """Names with commas between them."""
+    """Names separated by commas."""
 
     name = "a,b,…"
 
@@ -156,7 +156,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     help="How many datasets start servers of something new at once: each needs the room of two until it serves.",
 )
 @log_format
-def command(**given: Any) -> None:
+def command(**values: Any) -> None:
     """Operate LookupDatasets: build them, roll them out and keep them served, in the cluster this runs in.
 
     Reaches the cluster as the pod's service account, or by KUBECONFIG. It keeps no state of its own: it can be
@@ -164,7 +164,7 @@ def command(**given: Any) -> None:
 
     Answers /healthz and /metrics on --port. Run one for each --identity; the chart does.
     """
-    parsed = options(**given)
+    parsed = options(**values)
 
     import uvloop
 
@@ -177,43 +177,43 @@ def command(**given: Any) -> None:
         raise UsageError(str(error)) from error
 
 
-def options(**given: Any) -> OperatorOptions:
-    """What ``command`` was given, checked. Raises UsageError."""
+def options(**values: Any) -> OperatorOptions:
+    """The options in ``values``, checked. Raises UsageError."""
     from lookupdb_operator.main import OperatorOptions
 
-    if not given["store"].startswith(_STORES):
+    if not values["store"].startswith(_STORES):
         raise UsageError(
-            f"--store {given['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
+            f"--store {values['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
         )
-    if given["create_store_secret"] and not given["store_secret"]:
+    if values["create_store_secret"] and not values["store_secret"]:
         raise UsageError("--create-store-secret creates the Secret named by --store-secret, which is missing")
     return OperatorOptions(
         config=configuration.Config(
-            image=given["image"],
-            store=given["store"],
-            cluster=given["cluster_id"],
-            image_pull_policy=given["image_pull_policy"],
-            image_pull_secrets=given["image_pull_secrets"],
-            identity=given["identity"],
-            network_policies=given["network_policies"],
-            router_clients=tuple(given["router_clients"]),
-            admin_clients=tuple(given["admin_clients"]),
-            pod_labels={str(name): str(value) for name, value in given["pod_labels"].items()},
-            pod_security=given["pod_security"],
-            pod_host=given["pod_host"],
+            image=values["image"],
+            store=values["store"],
+            cluster=values["cluster_id"],
+            image_pull_policy=values["image_pull_policy"],
+            image_pull_secrets=values["image_pull_secrets"],
+            identity=values["identity"],
+            network_policies=values["network_policies"],
+            router_clients=tuple(values["router_clients"]),
+            admin_clients=tuple(values["admin_clients"]),
+            pod_labels={str(name): str(value) for name, value in values["pod_labels"].items()},
+            pod_security=values["pod_security"],
+            pod_host=values["pod_host"],
         ),
-        namespace=given["namespace"],
-        namespaces=given["namespaces"],
-        store_secret=given["store_secret"],
-        create_store_secret=given["create_store_secret"],
-        store_environment=dict(_variable(text) for text in given["store_env"]),
-        living_list=given["living_list"],
-        host=given["host"],
-        port=given["port"],
-        resync_seconds=given["resync_seconds"],
-        workers=given["workers"],
-        max_concurrent_builds=given["max_concurrent_builds"],
-        max_concurrent_rollouts=given["max_concurrent_rollouts"],
+        namespace=values["namespace"],
+        namespaces=values["namespaces"],
+        store_secret=values["store_secret"],
+        create_store_secret=values["create_store_secret"],
+        store_environment=dict(_variable(text) for text in values["store_env"]),
+        living_list=values["living_list"],
+        host=values["host"],
+        port=values["port"],
+        resync_seconds=values["resync_seconds"],
+        workers=values["workers"],
+        max_concurrent_builds=values["max_concurrent_builds"],
+        max_concurrent_rollouts=values["max_concurrent_rollouts"],
     )
 
 

@@ -1,4 +1,4 @@
-"""What an operator is told by its command line: the same for all datasets. Pure data."""
+"""The settings of an operator that are the same for all datasets, from its command line. Pure data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 DEFAULT_IDENTITY: Final = "lookupdb/lookupdb"
 POD_SECURITY: Final[Mapping[str, int]] = {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
-"""User and groups of every process, as in the image. A cluster that gives each namespace users of its own, as
-OpenShift does, takes no others: there they are left out."""
+"""User and groups of every process, as in the image. A cluster that assigns users to each namespace, as OpenShift does,
+accepts no others: there they are left out."""
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a pod's own addresses
 LISTEN_ADDRESSES: Final = (ANY_ADDRESS, "::")
 
@@ -23,7 +23,7 @@ class Config:
     store: str
     """URL of the store: s3://, gs://, az://."""
     cluster: str
-    """The part of the store that is this cluster's: from the kube-system namespace's uid."""
+    """This cluster's prefix in the store: the uid of the kube-system namespace, unless another is given."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     identity: str = DEFAULT_IDENTITY
@@ -31,7 +31,7 @@ class Config:
     network_policies: bool = True
     """Whether to write NetworkPolicies."""
     router_clients: tuple[Mapping[str, Any], ...] = ()
-    """NetworkPolicy peers that may ask routers; none given: anyone."""
+    """NetworkPolicy peers that may send lookups to routers; empty: anyone."""
     admin_clients: tuple[Mapping[str, Any], ...] = ()
     """NetworkPolicy peers that may read admin ports: the operator, and who scrapes metrics."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The credentials of the chart's own store: made once, by chance, and never changed."""
+"""The credentials of the chart's own store: generated once, at random, and never changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECRET_BYTES: Final = 20  # hex: 40
 
 
 async def ensure_credentials(cluster: Cluster, namespace: str, name: str) -> None:
-    """Create the Secret ``name`` if there is none: store and operator both read it, nobody else knows it."""
+    """Create the Secret ``name`` if there is none. Store and operator read it; nobody else knows the credentials."""
     if await cluster.get_secret(namespace, name) is not None:
         return
     if await cluster.create_secret(_credentials(namespace, name)):

@@ -1,9 +1,9 @@
-"""The informers: they feed the cache, and add to the queue the dataset of whatever has changed. Nothing is decided or
+"""The informers: they feed the cache, and queue the dataset of every object that has changed. Nothing is decided or
 written here.
 
-kopf logs in, starts and stops, and watches LookupDatasets, of which there are some hundred. What belongs to them, a
-hundred times as many, comes by a reflector for each kind. kopf's handlers of changes, timers and daemons are not used:
-they write finalizers and annotations, and lose work on errors.
+kopf logs in, starts and stops, and watches LookupDatasets, of which there are some hundred. The objects that belong
+to them, a hundred times as many, come by one reflector a kind. kopf's handlers of changes, timers and daemons are not
+used: they write finalizers and annotations, and lose work on errors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Hook = Callable[[], Awaitable[None]]
 
 
 class Informers:
-    """Feeds ``cache`` and ``queue`` with what the API server tells. Nothing is queued before ``open``."""
+    """Feeds ``cache`` and ``queue`` from watches. Nothing is queued before ``open``."""
 
     def __init__(
         self,
@@ -64,47 +64,47 @@ class Informers:
         )
 
     async def run(self) -> None:
-        """Reflect all that belongs to datasets, until it is cancelled."""
+        """Reflect all objects that belong to datasets, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors:
                 group.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")
 
     async def wait_synced(self) -> None:
-        """Return when everything that belongs to datasets was listed once."""
+        """Return when all objects that belong to datasets were listed once."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
 
     def open(self) -> None:
-        """From now on what changes is queued; what was told before is for the caller to queue."""
+        """Queue from now on what changes; the caller queues what was cached before."""
         self._is_open = True
 
     def relist(self, kind: Kind) -> None:
-        """List ``kind`` anew, which is not LookupDatasets."""
+        """List ``kind``, which is not LookupDatasets, again."""
         for reflector in self._reflectors:
             if reflector.kind == kind:
                 reflector.relist()
 
-    # What reflectors and kopf tell.
+    # Called by reflectors and kopf.
 
     def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """An object is as ``body`` says."""
+        """Cache the object as ``body`` says."""
         if not self._is_open:
             self._on_progress()
         self._wake(self._cache.put(kind.name, body))
 
     def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """An object is gone."""
+        """Forget the object that was deleted."""
         meta = body["metadata"]
         version = meta.get("resourceVersion") or ""
         self._wake(self._cache.drop(kind.name, meta.get("namespace", ""), meta["name"], meta["uid"], version))
 
     def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
-        """By uid, what the cache has of ``kind`` in ``namespace`` (empty: anywhere)."""
+        """The header of each cached object of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
         headers = self._cache.headers(kind.name)
         return {header.uid: header for header in headers if namespace in ("", header.namespace)}
 
     def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
-        """These were known, and a list does not have them any more."""
+        """Forget objects that were cached and that a list does not have any more."""
         for header in headers:
             log.info("%s %s/%s is gone, unnoticed", kind.name, header.namespace, header.name)
             place = (header.namespace, header.name)
@@ -115,14 +115,15 @@ class Informers:
             self._queue.add(key)
 
     async def compare(self, kind: Kind, listing: Listing) -> int:
-        """Drop what is gone of ``kind`` though no watch told of it; how many exist that no informer told of."""
+        """Drop the objects of ``kind`` that are gone though no watch said so. Returns how many exist that are not
+        cached."""
         before = self.known_headers(kind, "")
         listed = await listing.list_uids(kind)
         self.on_unlisted(kind, [header for uid, header in before.items() if uid not in listed])
         return len(listed - before.keys() - self.known_headers(kind, "").keys())
 
     def make_registry(self, *, start: Hook, stop: Hook) -> kopf.OperatorRegistry:
-        """kopf's handlers, all of them; ``start`` and ``stop`` are called before and after all others."""
+        """All of kopf's handlers; ``start`` and ``stop`` are called before and after all others."""
         registry = kopf.OperatorRegistry()
         # By default kopf repeats what failed every minute, and would idle in silence.
         once = kopf.ErrorsMode.PERMANENT
@@ -149,10 +150,10 @@ class Informers:
 
 
 def make_settings() -> kopf.OperatorSettings:
-    """How kopf is to work."""
+    """kopf's settings."""
     chosen = kopf.OperatorSettings()
-    chosen.peering.standalone = True  # never pause for a peering object that somebody else made
-    chosen.posting.enabled = False  # events are told on transitions, by us
+    chosen.peering.standalone = True  # never pause for a peering object of another operator
+    chosen.posting.enabled = False  # we post events ourselves, on transitions
     chosen.scanning.disabled = True  # needs no right to watch CRDs and namespaces
     chosen.networking.request_timeout = _REQUEST_TIMEOUT
     chosen.networking.connect_timeout = _CONNECT_TIMEOUT

@@ -1,6 +1,6 @@
-"""Which objects there are, by the API server's own list: what informers are compared with.
+"""The uids of all objects by the API server's own list, with which the cache is compared.
 
-An informer that has to list anew is not told what was deleted meanwhile. This is how it comes out.
+An informer that has to list again does not learn what was deleted meanwhile; this comparison shows it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Listing:
                 page = await self._api.request(
                     "GET",
                     kind.path(namespace),
-                    what=f"all {kind.plural}",
+                    subject=f"all {kind.plural}",
                     query=query | ({"continue": more} if more else {}),
                     accept=METADATA_ONLY,
                 )

@@ -1,5 +1,5 @@
-"""What a look at a dataset is decided from: what is cached of it, and what only matters at times: Warning events about
-what does not get on, and what routers answer from.
+"""Completes what is cached of a dataset with what is read only when it matters: Warning events about objects that do
+not get on, and the routing tables that routers answer from.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from lookupdb_operator.api import ApiError
 from lookupdb_operator.cache import CachedObject, Key, ObjectCache
 from lookupdb_operator.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.model import BuildJob, Observed, Pod, ShardSet
+from lookupdb_operator.model import BuildJob, ObjectRef, Observed, Pod, ShardSet, Trouble
 from lookupdb_operator.parse import diagnose_warning
 from lookupdb_operator.router_polls import RouterPolls
 
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 5.0
-"""How long something may not get on before events are read for why."""
+"""How long an object may not get on before events are read for the cause."""
 _WARNINGS_KEPT_SECONDS: Final = 5.0
 
 
 class Observer:
-    """Completes what is cached with what has to be asked."""
+    """Observes single datasets."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class NamespaceWarnings:
         self._cluster = cluster
         self._clock = clock
         self._read: dict[str, tuple[datetime, asyncio.Task[Mapping[str, WarningEvent]]]] = {}
-        """Namespace → when its events were asked for, and the answer."""
+        """Namespace → when its events were requested, and the answer."""
 
     async def read_latest(self, namespace: str) -> Mapping[str, WarningEvent]:
-        """By uid of what they are about; at most some seconds old."""
+        """The latest Warning event about each object, by the object's uid; at most some seconds old."""
         now = self._clock()
-        for name, (asked, _) in list(self._read.items()):
-            if (now - asked).total_seconds() >= _WARNINGS_KEPT_SECONDS:
+        for name, (requested, _) in list(self._read.items()):
+            if (now - requested).total_seconds() >= _WARNINGS_KEPT_SECONDS:
                 del self._read[name]
         if namespace not in self._read:
             self._read[namespace] = now, asyncio.create_task(self._cluster.list_warnings(namespace))
@@ -94,8 +94,8 @@ class NamespaceWarnings:
 
 
 def _find_stuck(objects: Iterable[CachedObject], now: datetime) -> frozenset[str]:
-    """The uids of what does not get on for a reason that is in no object: a Job or StatefulSet without its pods, a
-    pod whose containers the kubelet does not even begin with."""
+    """The uids of objects that do not get on for a cause that no object shows: a Job or StatefulSet without its pods,
+    a pod whose containers the kubelet has not begun with."""
     objects = tuple(objects)
     pods = Counter(
         cached.header.owner_uid for cached in objects if isinstance(cached.item, Pod) and not cached.item.deleting
@@ -119,13 +119,18 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
 
 
 def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> Observed:
-    def why(kind: str, name: str, uid: str) -> Any:
-        warned = warnings.get(uid)
-        return diagnose_warning(kind, name, warned.reason, warned.message) if warned else None
+    """``observed``, where what does not get on has the trouble that its latest Warning event tells."""
+
+    def explain(ref: ObjectRef) -> Trouble | None:
+        event = warnings.get(ref.uid)
+        return None if event is None else diagnose_warning(ref.kind, ref.name, event.reason, event.message)
+
+    def explain_pod(pod: Pod) -> Trouble | None:
+        return explain(ObjectRef("Pod", pod.name, pod.uid))
 
     return replace(
         observed,
-        jobs=tuple(replace(job, failure=job.failure or why("Job", job.ref.name, job.ref.uid)) for job in observed.jobs),
-        sets=tuple(replace(one, trouble=why("StatefulSet", one.ref.name, one.ref.uid)) for one in observed.sets),
-        pods=tuple(replace(pod, trouble=pod.trouble or why("Pod", pod.name, pod.uid)) for pod in observed.pods),
+        jobs=tuple(replace(job, failure=job.failure or explain(job.ref)) for job in observed.jobs),
+        sets=tuple(replace(shard_set, trouble=explain(shard_set.ref)) for shard_set in observed.sets),
+        pods=tuple(replace(pod, trouble=pod.trouble or explain_pod(pod)) for pod in observed.pods),
     )

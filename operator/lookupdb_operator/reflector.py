@@ -1,8 +1,8 @@
-"""Keeps the cache as the API server has one kind of object: lists it once, page by page, then watches from there.
+"""A reflector keeps the cache up to date with one kind of object: it lists it once, page by page, then watches.
 
-kopf is not asked to: it keeps a task, two streams and a memory for each object and hands bodies from one to the next,
-which for the pods of some hundred datasets takes minutes and more memory than all that is decided by (docs/operator.md
-has the figures). Here a page is parsed and dropped before the next one is asked for.
+kopf does not do this: it keeps a task, two streams and a memory for each object, which for the pods of some hundred
+datasets takes minutes, and more memory than the whole cache (docs/operator.md has the figures). Here a page is parsed
+and dropped before the next one is requested.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ log = logging.getLogger(__name__)
 PAGE: Final = 250
 """Objects: a page of pods is about 2 MB of JSON, which takes ten times as much while it is parsed."""
 _WATCH_SECONDS: Final = (290, 580)
-"""Between these the API server is asked to end a watch, so that watches which began together do not end together."""
+"""The API server ends a watch after a number of seconds between these, so that watches which began together do not
+end together."""
 _SILENCE_AT_MOST: Final = 150.0
 """Seconds without an event or a bookmark, which come every minute, after which a connection is taken to be dead."""
 _GRACE: Final = 30.0
-"""Seconds after which a watch that the API server has not ended is ended by us."""
+"""Seconds after which we end a watch that the API server should have ended."""
 _FIRST_DELAY: Final = 0.5
 _LONGEST_DELAY: Final = 30.0
 _JITTER: Final = 0.5
 _LASTED: Final = 5.0
 """A watch that ends sooner than after so many seconds, without an event, counts as a failure."""
 _EVENTS_AT_ONCE: Final = 100
-"""So many events are taken before others get a turn."""
+"""Events that are taken before other tasks get a turn."""
 
 
 class EventSink(Protocol):
-    """Where objects are put."""
+    """Receives the objects that a reflector reads."""
 
     def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """An object is as ``body`` says. The body is not kept."""
+        """Take an object that was listed, added or changed. ``body`` must not be kept."""
 
     def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """An object is gone; ``body`` is its last version."""
+        """Take note that an object was deleted; ``body`` is its last version."""
 
     def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
-        """By uid, what is known of ``kind`` in ``namespace`` (empty: anywhere)."""
+        """The header of each cached object of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
 
     def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
-        """These were known, and a list does not have them any more."""
+        """Take note of objects that were cached and that a list does not have any more."""
 
 
 class Reflector:
@@ -60,7 +61,7 @@ class Reflector:
     def __init__(
         self, api: Api, kind: Kind, namespace: str, selector: str, sink: EventSink, turns: asyncio.Semaphore
     ) -> None:
-        """``turns``: so many reflectors list at once; each holds a page in memory."""
+        """``turns`` bounds how many reflectors list at once: each holds a page in memory."""
         self._api = api
         self._kind = kind
         self._path = kind.path(namespace)
@@ -71,23 +72,23 @@ class Reflector:
         self._version = ""
         self._failures = 0
         self._deadline: asyncio.Timeout | None = None
-        """Of the watch that is open."""
+        """Of the open watch."""
         self.synced = asyncio.Event()
         """Set once everything was listed."""
 
     @property
     def kind(self) -> Kind:
-        """What it lists and watches."""
+        """The kind that it lists and watches."""
         return self._kind
 
     def relist(self) -> None:
-        """List everything again: what was told by watches is not to be trusted."""
+        """List everything again, because the watch cannot be trusted."""
         self._version = ""
         if self._deadline is not None:
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """List and watch until cancelled."""
         while True:
             try:
                 if not self._version:
@@ -95,14 +96,14 @@ class Reflector:
                 await self._watch()
             except Expired:
                 self._version = ""
-                log.info("%s: the watch fell behind; listing anew", self._kind.plural)
+                log.info("%s: the watch fell behind; listing again", self._kind.plural)
                 await self._back_off()
             except ApiError as error:
                 log.warning("%s: %s", self._kind.plural, error)
                 await self._back_off()
 
     async def _back_off(self) -> None:
-        """How long the API server wants to be left alone, ``Api`` sees to."""
+        """``Retry-After`` is no concern of ours: ``Api`` holds all requests back."""
         delay = min(_FIRST_DELAY * 2.0**self._failures, _LONGEST_DELAY) * random.uniform(1 - _JITTER, 1)  # noqa: S311
         self._failures = min(self._failures + 1, 16)
         await asyncio.sleep(delay)
@@ -116,7 +117,7 @@ class Reflector:
                 answer = await self._api.request(
                     "GET",
                     self._path,
-                    what=f"all {self._kind.plural}",
+                    subject=f"all {self._kind.plural}",
                     query=query | ({"continue": more} if more else {}),
                 )
                 version, more = self._take_page(answer, uids)
@@ -128,7 +129,7 @@ class Reflector:
         self.synced.set()
 
     def _take_page(self, page: Mapping[str, Any], uids: set[str]) -> tuple[str, str]:
-        """The version of the list, and where it goes on."""
+        """Take the objects of ``page``. Returns the version of the list, and the token of its next page."""
         for body in page.get("items") or ():
             uids.add(body["metadata"]["uid"])
             self._sink.on_changed(self._kind, body)
@@ -136,7 +137,7 @@ class Reflector:
         return str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
 
     async def _watch(self) -> None:
-        """Take what is told until the watch ends, which it does every few minutes."""
+        """Take events until the watch ends, which it does every few minutes."""
         loop = asyncio.get_running_loop()
         began, version = loop.time(), self._version
         seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - not a secret
@@ -150,7 +151,7 @@ class Reflector:
             async with asyncio.timeout(seconds + _GRACE) as self._deadline:
                 async for lines in self._api.stream(
                     self._path,
-                    what=f"the watch of {self._kind.plural}",
+                    subject=f"the watch of {self._kind.plural}",
                     query=query,
                     silence_at_most=_SILENCE_AT_MOST,
                 ):
@@ -190,5 +191,5 @@ class Reflector:
 
 
 def _error(kind: Kind, status: Mapping[str, Any]) -> ApiError:
-    what, message = f"the watch of {kind.plural}", str(status.get("message") or "the watch ended with an error")
-    return Expired(what, message) if status.get("code") == 410 else Unreachable(what, message)
+    subject, message = f"the watch of {kind.plural}", str(status.get("message") or "the watch ended with an error")
+    return Expired(subject, message) if status.get("code") == 410 else Unreachable(subject, message)

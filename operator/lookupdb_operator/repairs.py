@@ -1,7 +1,7 @@
-"""Objects that are written as they were written before: put right at once, unless somebody changes them back each time.
+"""A brake on repairs: an object that drifted is written again at once, unless somebody changes it back each time.
 
-A few repairs are made at once. From then on the object is left alone for longer each time, so that two who do not agree
-do not write as fast as the API server answers. What has changed on our side is written at once all the same.
+The first few repairs are made at once. After each further one the object is left alone for longer, so that two writers
+who do not agree do not write as fast as the API server answers. A change on our side is written at once all the same.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Name = tuple[str, str]
 """Kind and name."""
 
 AT_ONCE: Final = 3
-"""Writes of the same, the first one among them."""
+"""Writes of the same manifest that are made at once, the first one included."""
 FIRST_DELAY: Final = 10.0
 LONGEST_DELAY: Final = 300.0
 FORGOTTEN_AFTER: Final = 600.0
-"""Seconds without another write, after which the object is not contested any more."""
+"""Seconds without a write after which an object is no longer contested."""
 _PACED_ELSEWHERE: Final = frozenset({kinds.SECRET.name, kinds.POD.name})
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """The last write of one object, and how often it was the same."""
+    """The last write of one object, and how many in a row were the same."""
 
     mark: str
     count: int
@@ -37,7 +37,7 @@ class _Write:
 
 
 class Repairs:
-    """What was written of each dataset's objects, and when: forgotten soon."""
+    """The recent writes of each dataset's objects."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -53,7 +53,7 @@ class Repairs:
         )
 
     def note_write(self, observed: Observed, manifest: Manifest) -> None:
-        """``manifest`` was written of the dataset as ``observed``."""
+        """Note that ``manifest`` was written for the dataset ``observed``."""
         name = manifest["kind"], manifest["metadata"]["name"]
         if name[0] in _PACED_ELSEWHERE:
             return
@@ -67,7 +67,7 @@ class Repairs:
         self._writes[observed.dataset.key] = writes
 
     def next_in(self, key: Key) -> float | None:
-        """Seconds until something of ``key`` may be written again, or is not contested any more."""
+        """Seconds until an object of ``key`` may be written again, or is no longer contested; None when none is."""
         now = self._clock()
         waits = (
             self._wait(write) or write.moment + FORGOTTEN_AFTER - now
@@ -95,6 +95,6 @@ class Repairs:
 
 
 def _find_changer(observed: Observed, name: Name) -> str:
-    """Who has changed the object last; empty when nobody knows, and when it is not there."""
+    """The manager that changed the object last; empty when that is unknown, or the object is absent."""
     objects: tuple[ShardSet | ExistingObject, ...] = (*observed.sets, *observed.others)
     return next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")

@@ -1,8 +1,8 @@
-"""Asks routers from which routing table they answer, apart from looks: a router that does not answer takes seconds, and
-must not take a worker of the queue from other datasets meanwhile.
+"""Polls routers for the routing table that they answer from, outside of looks: a router that does not answer takes
+seconds, in which it must not occupy a worker of the queue.
 
-A look that needs to know ends where it is (``ReportsPending``); when all have answered or been given up, the dataset is
-looked at again, and that look has their reports.
+A look that needs the reports is ended (``ReportsPending``). When all routers have answered or timed out, the dataset is
+queued again, and its next look has their reports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE: Final = 128
 _ASKED_AT_ONCE_OF_A_DATASET: Final = 16
-"""So that one with many routers that do not answer leaves room for others."""
+"""A dataset with many routers that do not answer leaves room for others."""
 
 
 class ReportsPending(LookDeferred):
@@ -29,14 +29,14 @@ class ReportsPending(LookDeferred):
 
 
 class RouterClient(Protocol):
-    """What asks a router."""
+    """Asks one router."""
 
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
         """What the router at ``ip`` answers from; a report with a problem when it does not answer."""
 
 
 class RouterPolls:
-    """Polls under way, and reports that no look has had yet; of each dataset at most one of either."""
+    """The polls under way, and the reports that no look has taken yet; at most one of either for each dataset."""
 
     def __init__(self, client: RouterClient, wake: Callable[[Key], None]) -> None:
         """``wake`` is called with the dataset whose reports are there."""
@@ -47,8 +47,8 @@ class RouterPolls:
         self._reports: dict[Key, Mapping[str, RouterReport]] = {}
 
     def take_reports(self, observed: Observed) -> Mapping[str, RouterReport]:
-        """By the pod's uid what each router of ``observed`` has answered since this was last asked for. Raises
-        ReportsPending when they have yet to be asked."""
+        """What each router of ``observed`` has answered since the last call, by the pod's uid. Raises ReportsPending
+        when the routers have yet to be asked."""
         key = observed.dataset.key
         routers = _running_routers(observed)
         if key in self._reports:
@@ -66,7 +66,7 @@ class RouterPolls:
             poll.cancel()
 
     async def close(self) -> None:
-        """End all polls."""
+        """Cancel all polls."""
         polls = tuple(self._polls.values())
         for poll in polls:
             poll.cancel()

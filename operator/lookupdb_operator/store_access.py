@@ -1,4 +1,4 @@
-"""How builders and fetchers reach the store: the operator's own settings and Secret, read again and again."""
+"""How builders and fetchers reach the store: by the operator's settings and Secret, which is read at each resync."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoreAccessReader:
         self.access = StoreAccess(problem="the store's credentials have not been read yet")
 
     async def refresh(self) -> bool:
-        """Read the Secret. Whether anything has changed. Raises Unreachable, and then keeps what is known."""
+        """Read the Secret. Returns whether anything has changed. Raises Unreachable, and then ``access`` stays."""
         before = self.access
         if not self._secret:
             self.access = make_access(self._environment)
@@ -48,13 +48,14 @@ class StoreAccessReader:
 
 
 def make_access(environment: Mapping[str, str]) -> StoreAccess:
-    """``environment`` with its digest."""
+    """Access by ``environment``, with its digest."""
     text = json.dumps(dict(environment), sort_keys=True)
     return StoreAccess(environment=dict(environment), digest=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: str) -> StoreAccess:
-    """``environment`` and a Secret's ``data``, which wins. A key that names no environment variable is a problem."""
+    """Access by ``environment`` and a Secret's ``data``, which takes precedence. A key that cannot name an environment
+    variable is a problem."""
     merged = dict(environment)
     for key, value in data.items():
         if not _VARIABLE.fullmatch(key):

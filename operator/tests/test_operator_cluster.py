@@ -251,7 +251,7 @@ async def test_errors_are_told_apart(status: int, answer: Any, error: type[ApiEr
         with pytest.raises(ApiError) as caught:
             await cluster.apply(CONFIG_MAP)
     assert type(caught.value) is error
-    assert caught.value.what == "ConfigMap c"
+    assert caught.value.subject == "ConfigMap c"
     assert str(caught.value).startswith("ConfigMap c: ")
     if isinstance(answer, dict) and answer:
         assert answer["message"] in caught.value.message
@@ -358,10 +358,10 @@ async def test_a_token_that_was_rotated_is_read_again(tmp_path: Path) -> None:
         api = Api(configuration)
         loader.host = configuration.host = f"http://127.0.0.1:{server.port}"
         try:
-            await api.request("GET", "/one", what="x")
+            await api.request("GET", "/one", subject="x")
             token.write_text("second")
             loader.token_expires_at -= loader._token_refresh_period
-            await api.request("GET", "/two", what="x")
+            await api.request("GET", "/two", subject="x")
         finally:
             await api.close()
     assert [request.headers["authorization"] for request in server.asked] == ["bearer first", "bearer second"]
@@ -382,7 +382,7 @@ async def test_a_kubeconfig_is_used_where_there_is_no_service_account(
         }
         await asyncio.to_thread((tmp_path / "kubeconfig").write_text, yaml.safe_dump(config))
         api = await Api.connect(str(tmp_path / "kubeconfig"))
-        await api.request("GET", "/x", what="x")
+        await api.request("GET", "/x", subject="x")
         await api.close()
     assert server.asked[0].headers["authorization"] == "Bearer mine"
 

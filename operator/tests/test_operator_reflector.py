@@ -209,16 +209,16 @@ async def test_an_api_server_that_asks_to_be_left_alone_is(status: int) -> None:
     async with serving() as (server, api):
         server.pages, server.headers = [status], {"Retry-After": "1"}
         with pytest.raises(Unreachable) as raised:
-            await api.request("GET", "/x", what="x")
+            await api.request("GET", "/x", subject="x")
         assert raised.value.retry_after == 1
         began = asyncio.get_running_loop().time()
         server.pages = [page(version=1)]
-        await api.request("GET", "/y", what="y")
+        await api.request("GET", "/y", subject="y")
         assert asyncio.get_running_loop().time() - began >= 0.9
         server.pages = [403]
         with pytest.raises(Refused):
-            await api.request("GET", "/z", what="z")
+            await api.request("GET", "/z", subject="z")
         began = asyncio.get_running_loop().time()
         server.pages = [page(version=1)]
-        await api.request("GET", "/y", what="y")
+        await api.request("GET", "/y", subject="y")
         assert asyncio.get_running_loop().time() - began < 0.9, "a refusal is no such wish"
