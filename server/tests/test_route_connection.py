@@ -12,8 +12,8 @@ from support.routing import identity
 from support.scripted_shard import ScriptedShard
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.connection import ServerConnection
-from lookupdb.route.table.routing_table import ServerAddress
 
 NOWHERE = ServerAddress("no such host", 7000)
 

@@ -13,7 +13,7 @@ from support.scripted_shard import ScriptedShard, hang_up, hold, late
 from support.waiting import soon
 
 from lookupdb import shardfile
-from lookupdb.route.lookup_core import Problem
+from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers import identity as identities
 from lookupdb.route.shards.coalescer import MOST_TURNS
 

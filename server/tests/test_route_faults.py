@@ -14,7 +14,7 @@ from support.waiting import soon
 
 from lookupdb.keys import shard_number
 from lookupdb.route.limits import RouterLimits
-from lookupdb.route.lookup_core import Problem
+from lookupdb.route.lookups.waiters import Problem
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(500)}
 KEYS = [f"k{i}" for i in range(500)]

@@ -27,7 +27,7 @@ from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb import shardfile
-from lookupdb.route.lookup_core import UNAVAILABLE, Problem
+from lookupdb.route.lookups.waiters import UNAVAILABLE, Problem
 from lookupdb.route.shards.lane import Lane
 
 LARGE = [f"large{number}" for number in range(60)]
@@ -259,8 +259,8 @@ async def test_of_a_request_that_is_done_nothing_is_kept_while_others_are_waited
     told = Answer()
     gather = core.lookups.find_many([f"key{number}" for number in range(500)], told)
     assert gather
-    parts = list(gather._parts)
-    assert sum(len(part.keys) for part in parts) == 500
+    slices = list(gather._slices)
+    assert sum(len(shard_slice.keys) for shard_slice in slices) == 500
     gone = weakref.ref(told)
     gc.disable()
     try:
@@ -269,7 +269,7 @@ async def test_of_a_request_that_is_done_nothing_is_kept_while_others_are_waited
         assert gone() is None, "nothing waits for the garbage collector"
     finally:
         gc.enable()
-    assert not any(part.keys or part.positions for part in parts)
+    assert not any(shard_slice.keys or shard_slice.positions for shard_slice in slices)
 
 
 async def test_when_the_budget_is_used_up_batches_are_refused_before_lookups(stack: AsyncExitStack) -> None:

@@ -15,8 +15,8 @@ from lookupdb.route.budget import (
     affordable_connections,
     worker_budget,
 )
-from lookupdb.route.lookups.pending import ScatterGather, ShardSlice
-from lookupdb.route.shards.batch_size import BATCH_BYTES, BATCH_KEYS, FIRST_KEYS, BatchSize, part_keys
+from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
+from lookupdb.route.shards.batch_size import BATCH_BYTES, BATCH_KEYS, FIRST_KEYS, BatchSize, fitting_slice_keys
 from lookupdb.route.shards.fair_queue import FairQueue
 from lookupdb.route.shards.stall_watch import PROGRESS_BYTES, StallWatch
 
@@ -67,9 +67,9 @@ class TestBatchSize:
         assert size.keys == FIRST_KEYS // 4
 
     def test_parts_are_cut_by_the_size_of_values(self) -> None:
-        assert part_keys(0) == part_keys(100) == 64
-        assert part_keys(100_000) == 5
-        assert part_keys(64 * MIB) == 1
+        assert fitting_slice_keys(0) == fitting_slice_keys(100) == 64
+        assert fitting_slice_keys(100_000) == 5
+        assert fitting_slice_keys(64 * MIB) == 1
 
 
 def parts_of(name: str, count: int) -> list[ShardSlice]:

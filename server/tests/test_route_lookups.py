@@ -12,7 +12,7 @@ from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
 from lookupdb import keys
-from lookupdb.route.lookup_core import UNAVAILABLE, Problem
+from lookupdb.route.lookups.waiters import UNAVAILABLE, Problem
 
 SHARDS = 4
 
@@ -106,7 +106,7 @@ async def test_a_candidate_is_asked_by_name_and_the_active_generation_otherwise(
     await core.serve(table(entry(addresses(old)), entry(addresses(new), "g2")))
     await soon(lambda: all(shard.proofs for shard in new), "the candidate is connected")
     for generation, value in ((None, b"old"), ("g1", b"old"), ("g2", b"new")):
-        await soon(lambda: core.lookups.live.generations["g2"].shards[0].proven, "proven")  # type: ignore[union-attr]
+        await soon(lambda: core.lookups.live.generations["g2"].shards[0].is_proven, "proven")  # type: ignore[union-attr]
         answer, batch = core.find("a", generation), core.find_many(["a"], generation)
         assert (await answer, await batch) == (value, [value])
         assert answer.generation == batch.generation == (generation or "g1")

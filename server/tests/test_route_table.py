@@ -12,11 +12,11 @@ import pytest
 from support.routing import entry, table, table_file
 from support.waiting import soon
 
+from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.table.routing_table import (
     MAX_BYTES,
     InvalidTable,
     RoutingTable,
-    ServerAddress,
     may_take_over,
     parse,
     refusal,

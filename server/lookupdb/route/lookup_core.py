@@ -6,24 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lookupdb.keys import InvalidKey, shard_number, shard_numbers
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookups.deadlines import Deadlines
-from lookupdb.route.lookups.generation import Generation
-from lookupdb.route.lookups.pending import ScatterGather, ShardSlice, SingleKey
-from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values, Waiter
-
-if TYPE_CHECKING:
-    from lookupdb.route.shards.replicas import ShardReplicas
-    from lookupdb.route.table.live_table import LiveTable
-
-__all__ = ["UNAVAILABLE", "BatchWaiter", "DatasetInfo", "Generation", "LookupCore", "Problem", "Values", "Waiter"]
+from lookupdb.route.lookups.pending import SingleKey
+from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
+from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem, Waiter
+from lookupdb.route.shards.replicas import ShardReplicas
+from lookupdb.route.table.live_table import LiveTable, RoutedGeneration
 
 _MISSING: Final = INDEX["keys_missing"]
 _UNAVAILABLE: Final = INDEX["keys_unavailable"]
@@ -83,10 +78,10 @@ class LookupCore:
             return
         shards = chosen.shards
         shard = shards[shard_number(encoded, len(shards))]
-        ask = SingleKey(encoded, waiter, chosen, shard, self._now())
-        shard.ask(ask)
-        if not ask.done:
-            self._watch(ask)
+        lookup = SingleKey(encoded, waiter, chosen, shard, self._now())
+        shard.submit(lookup)
+        if not lookup.is_done:
+            self._watch(lookup)
 
     def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> ScatterGather | None:
         """Look all ``keys`` up in one generation, retries included. May call the waiter at once.
@@ -107,15 +102,15 @@ class LookupCore:
             waiter.unavailable(OVERLOADED)
             return None
         gather = ScatterGather(len(keys), waiter, chosen, self.budget)
-        parts = self._parts(keys, gather, chosen)
-        if not parts:
+        slices = self._slices(keys, gather, chosen)
+        if not slices:
             gather.finish()
             return None
-        gather.await_parts(parts)
-        for part in parts:
-            part.shard.ask(part)
-            if not part.done:
-                self._watch(part)
+        gather.await_slices(slices)
+        for shard_slice in slices:
+            shard_slice.replicas.submit(shard_slice)
+            if not shard_slice.is_done:
+                self._watch(shard_slice)
         return gather
 
     def dataset(self) -> DatasetInfo | None:
@@ -132,31 +127,32 @@ class LookupCore:
             shards=len(entry.shards),
             built_at=entry.built_at,
             age=max(0.0, time.time() - entry.built_timestamp),
-            candidates=tuple(e.generation for e in table.entries if e.generation != table.active),
+            candidates=tuple(other.generation for other in table.entries if other.generation != table.active),
         )
 
-    def _parts(self, keys: list[str], gather: ScatterGather, generation: Generation) -> list[ShardSlice]:
-        """The asks for ``keys``, each of one shard and no larger than a batch."""
+    def _slices(self, keys: list[str], gather: ScatterGather, generation: RoutedGeneration) -> list[ShardSlice]:
+        """The pending lookups of ``keys``, each of one shard and no larger than a batch."""
         shards, now = generation.shards, self._now()
         encoded, positions = self._encode(keys, generation)
-        found: defaultdict[int, tuple[list[bytes], list[int]]] = defaultdict(lambda: ([], []))
-        for key, position, number in zip(encoded, positions, shard_numbers(encoded, len(shards)), strict=True):
-            part_keys, part_positions = found[number]
-            part_keys.append(key)
-            part_positions.append(position)
-        return [
-            part
-            for number, (part_keys, part_positions) in found.items()
-            for part in _cut(part_keys, part_positions, gather, shards[number], now)
-        ]
+        indexes_of: defaultdict[int, list[int]] = defaultdict(list)
+        for index, number in enumerate(shard_numbers(encoded, len(shards))):
+            indexes_of[number].append(index)
+        slices: list[ShardSlice] = []
+        for number, indexes in indexes_of.items():
+            own_keys = list(map(encoded.__getitem__, indexes))
+            own_positions = indexes if positions is None else list(map(positions.__getitem__, indexes))
+            slices += _cut(own_keys, own_positions, gather, shards[number], now)
+        return slices
 
-    def _encode(self, keys: list[str], generation: Generation) -> tuple[list[bytes], Sequence[int]]:
-        """The keys that a record can have, as bytes, and their places among ``keys``; the others are missing."""
+    def _encode(self, keys: list[str], generation: RoutedGeneration) -> tuple[list[bytes], list[int] | None]:
+        """The keys that a record can have, as bytes, and their positions among ``keys``, None when these are all; the
+        others are missing."""
         encode = generation.encode
         try:
-            return [encode(key) for key in keys], range(len(keys))
+            return [encode(key) for key in keys], None
         except InvalidKey:
-            encoded, positions = [], []
+            encoded: list[bytes] = []
+            positions: list[int] = []
             for position, key in enumerate(keys):
                 with contextlib.suppress(InvalidKey):
                     encoded.append(encode(key))
@@ -168,7 +164,7 @@ class LookupCore:
 def _cut(
     keys: list[bytes], positions: list[int], gather: ScatterGather, shard: ShardReplicas, now: float
 ) -> list[ShardSlice]:
-    most = shard.part_keys
+    most = shard.slice_keys
     if len(keys) <= most:
         return [ShardSlice(keys, positions, gather, shard, now)]
     return [

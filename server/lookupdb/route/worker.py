@@ -19,7 +19,8 @@ from lookupdb.route.counters import INDEX
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
-from lookupdb.route.shards.endpoint import Settings
+from lookupdb.route.servers.link import LinkSettings
+from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.runtime import worker
@@ -45,15 +46,17 @@ def config(
     }
 
 
-def settings(limits: RouterLimits, slot: memoryview, budget: RouterBudget, password: str | None) -> Settings:
+def settings(limits: RouterLimits, slot: memoryview, budget: RouterBudget, password: str | None) -> EndpointSettings:
     """Of the endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
-    return Settings(
+    return EndpointSettings(
         deadline_seconds=limits.deadline_seconds,
         max_queued_keys=max(limits.max_queued_keys, limits.max_keys),
-        counters=slot,
-        random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
-        budget=budget,
-        password=password,
+        link=LinkSettings(
+            counters=slot,
+            random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
+            budget=budget,
+            password=password,
+        ),
     )
 
 

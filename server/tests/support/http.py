@@ -18,7 +18,9 @@ from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import RouterLimits
-from lookupdb.route.lookup_core import UNAVAILABLE, BatchWaiter, DatasetInfo, Generation, Problem, Waiter
+from lookupdb.route.lookup_core import DatasetInfo
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.lookups.waiters import UNAVAILABLE, BatchWaiter, Problem, Waiter
 from lookupdb.runtime.counters import Counters
 
 LIMITS = RouterLimits(
@@ -36,15 +38,14 @@ LIMITS = RouterLimits(
 UNREACHABLE = Problem("Unreachable", "shard 1: no endpoint of 2 answers", shard=1)
 
 
-def generation(name: str, value_format: Literal["json", "raw"] = "json") -> Generation:
+def generation(name: str, value_format: Literal["json", "raw"] = "json") -> ServedGeneration:
     """A generation without shards."""
-    return Generation(
+    return ServedGeneration(
         name=name,
         value_format=value_format,
         records=3,
         built_at="2026-11-21T00:00:00Z",
         encode=make_key_encoder(["strip", "lowercase"]),
-        shards=(),
     )
 
 
@@ -57,8 +58,8 @@ class ScriptedLookups:
     delays: dict[str, float] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     """Keys that are answered only once ``release`` is called."""
-    active: Generation = field(default_factory=lambda: generation("g1"))
-    candidates: tuple[Generation, ...] = ()
+    active: ServedGeneration = field(default_factory=lambda: generation("g1"))
+    candidates: tuple[ServedGeneration, ...] = ()
     asked: list[str] = field(default_factory=list)
     budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
@@ -82,11 +83,11 @@ class ScriptedLookups:
         for answer in waiting:
             answer()
 
-    def _choose(self, name: str | None) -> Generation | None:
+    def _choose(self, name: str | None) -> ServedGeneration | None:
         served = {served.name: served for served in (self.active, *self.candidates)}
         return self.active if name is None else served.get(name)
 
-    def _answer(self, key: str, waiter: Waiter, chosen: Generation) -> None:
+    def _answer(self, key: str, waiter: Waiter, chosen: ServedGeneration) -> None:
         try:
             chosen.encode(key)
         except InvalidKey:

@@ -13,11 +13,13 @@ import orjson
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.limits import RouterLimits
-from lookupdb.route.lookup_core import UNAVAILABLE, LookupCore, Problem, Values
-from lookupdb.route.lookups.generation import Generation
+from lookupdb.route.lookup_core import LookupCore
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.lookups.waiters import UNAVAILABLE, Problem, Values
 from lookupdb.route.servers.heartbeat import Heartbeat
 from lookupdb.route.servers.identity import ShardIdentity
-from lookupdb.route.shards.endpoint import Settings
+from lookupdb.route.servers.link import LinkSettings
+from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table import routing_table as tables
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.routing_table import RoutingTable
@@ -80,20 +82,20 @@ class Answer:
     def __await__(self) -> Any:
         return self.future.__await__()
 
-    def _tell(self, what: Any, generation: Generation | None = None) -> None:
+    def _tell(self, what: Any, generation: ServedGeneration | None = None) -> None:
         self.generation = generation.name if generation else None
         self.future.set_result(what)  # raises when told twice
 
-    def found(self, value: bytes, generation: Generation) -> None:
+    def found(self, value: bytes, generation: ServedGeneration) -> None:
         self._tell(value, generation)
 
-    def missing(self, generation: Generation) -> None:
+    def missing(self, generation: ServedGeneration) -> None:
         self._tell(None, generation)
 
     def too_large(self, limit: int) -> None:
         self._tell(limit)
 
-    def done(self, generation: Generation, values: Values, size: int, problem: Problem | None) -> None:
+    def done(self, generation: ServedGeneration, values: Values, size: int, problem: Problem | None) -> None:
         assert (problem is not None) == (UNAVAILABLE in values)
         assert size == sum(len(value) for value in values if isinstance(value, bytes))
         assert any(value is not UNAVAILABLE for value in values) or not values
@@ -132,14 +134,8 @@ class Core:
     def __post_init__(self) -> None:
         self.budget = RouterBudget(self.budget_bytes)
         self.lookups = LookupCore(self.limits, self.counters, self.budget)
-        settings = Settings(
-            self.limits.deadline_seconds,
-            self.limits.max_queued_keys,
-            self.counters,
-            random.Random(1),
-            self.budget,
-            heartbeat=self.heartbeat,
-        )
+        link = LinkSettings(self.counters, random.Random(1), self.budget, heartbeat=self.heartbeat)
+        settings = EndpointSettings(self.limits.deadline_seconds, self.limits.max_queued_keys, link)
         self.cutover = Cutover(self.lookups, settings, lambda: None, self.dataset_uid)
 
     def count(self, name: str) -> int:

@@ -15,7 +15,8 @@ import orjson
 from lookupdb.route.http import problems
 from lookupdb.route.http.limits import MAX_HEADS
 from lookupdb.route.http.problems import REASONS, HttpProblem
-from lookupdb.route.lookup_core import UNAVAILABLE, Generation, Values
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.lookups.waiters import UNAVAILABLE, Values
 
 STAY: Final = b""
 """HTTP/1.1 connections stay open without being asked to."""
@@ -34,7 +35,7 @@ class Heads:
 
     __slots__ = ("batch", "found", "found_of", "media_type", "missing", "missing_body")
 
-    def __init__(self, generation: Generation, date: str) -> None:
+    def __init__(self, generation: ServedGeneration, date: str) -> None:
         common = {"Date": date, "Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
         self.media_type = JSON if generation.value_format == "json" else OCTETS
         self.found = _open_head(200, {**common, "Content-Type": self.media_type})
@@ -55,7 +56,7 @@ class Heads:
         return head
 
 
-def missing_detail(generation: Generation) -> str:
+def missing_detail(generation: ServedGeneration) -> str:
     """The sentence that goes with a key that is not there."""
     return f"generation {generation.name} holds no record with this key"
 
@@ -75,9 +76,9 @@ class Answers:
         if second != self._second:
             self._second = second
             self._date = formatdate(second, usegmt=True)
-            self._heads: dict[Generation, Heads] = {}
+            self._heads: dict[ServedGeneration, Heads] = {}
 
-    def heads(self, generation: Generation) -> Heads:
+    def heads(self, generation: ServedGeneration) -> Heads:
         """The heads of answers out of ``generation``."""
         heads = self._heads.get(generation)
         if heads is None:
@@ -112,7 +113,7 @@ def _open_head(status: int, fields: dict[str, str]) -> bytes:
     return _head(status, fields) + b"Content-Length: "
 
 
-def batch_body(generation: Generation, keys: list[str], values: Values, *, partial: bool) -> bytes:
+def batch_body(generation: ServedGeneration, keys: list[str], values: Values, *, partial: bool) -> bytes:
     """The JSON that answers a batch of distinct ``keys``, with whose order ``values`` are aligned.
 
     JSON values go in as the bytes they are, raw ones as base64. ``partial`` adds the member ``unavailable``;
@@ -135,7 +136,7 @@ def batch_body(generation: Generation, keys: list[str], values: Values, *, parti
     return orjson.dumps(document)
 
 
-def batch_pieces(generation: Generation, keys: list[str], values: list[Any], *, partial: bool) -> list[bytes]:
+def batch_pieces(generation: ServedGeneration, keys: list[str], values: list[Any], *, partial: bool) -> list[bytes]:
     """As ``batch_body``, in pieces that are to follow each other: no JSON value is copied. Empties ``values``, so that
     of raw values there is only the base64."""
     raw = generation.value_format == "raw"

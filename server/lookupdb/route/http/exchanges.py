@@ -16,13 +16,13 @@ from lookupdb.route.http import problems
 from lookupdb.route.http.answers import CONTINUE, JSON, STAY, batch_body, batch_pieces, missing_detail
 from lookupdb.route.http.limits import JOINED_BYTES
 from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.lookup_core import UNAVAILABLE, Generation, Problem, Values
-from lookupdb.route.lookups.waiters import OVERLOADED
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, Problem, Values
 
 if TYPE_CHECKING:
     from lookupdb.route.http.accept import Accept
     from lookupdb.route.http.connection import HttpConnection
-    from lookupdb.route.lookups.pending import ScatterGather
+    from lookupdb.route.lookups.scatter_gather import ScatterGather
 
 _LONGEST_CHARACTER: Final = 12
 """Bytes: a character has at most 4 in UTF-8, and normalisation makes it three at most."""
@@ -197,7 +197,7 @@ class LookupExchange(Exchange):
         """Ask the lookup core."""
         self.connection.lookups.find(self.key, self, self.generation)
 
-    def found(self, value: bytes, generation: Generation) -> None:
+    def found(self, value: bytes, generation: ServedGeneration) -> None:
         """The key's value."""
         connection = self.connection
         heads = connection.answers.heads(generation)
@@ -213,7 +213,7 @@ class LookupExchange(Exchange):
         body = b"" if self.bodyless else value
         connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), line, body))
 
-    def missing(self, generation: Generation) -> None:
+    def missing(self, generation: ServedGeneration) -> None:
         """No record of the generation has the key."""
         connection = self.connection
         heads = connection.answers.heads(generation)
@@ -225,7 +225,7 @@ class LookupExchange(Exchange):
         body = b"" if self.bodyless else heads.missing_body
         connection.answer(self, b"%b%b\r\n%b" % (heads.missing, line, body))
 
-    def _missing_because(self, generation: Generation) -> None:
+    def _missing_because(self, generation: ServedGeneration) -> None:
         """Missing, and maybe no record of any generation can have such a key: then say why."""
         detail = missing_detail(generation)
         try:
@@ -285,7 +285,7 @@ class BatchExchange(Exchange):
         detail = f"the values are more than {limit} bytes together, which is the limit; send fewer keys at once"
         self.refuse(HttpProblem(problems.ANSWER_TOO_LARGE, detail))
 
-    def done(self, generation: Generation, values: Values, size: int, problem: Problem | None) -> None:
+    def done(self, generation: ServedGeneration, values: Values, size: int, problem: Problem | None) -> None:
         """What was found, aligned with the keys: ``size`` bytes; of some keys nothing can be said if ``problem``."""
         if problem and not self.partial:
             detail = (

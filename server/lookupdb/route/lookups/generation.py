@@ -1,18 +1,15 @@
-"""A generation as the router serves it: how a key finds its shard, and what an answer says of where it came from."""
+"""A generation as requests know it: how its keys are encoded, and what an answer says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from lookupdb.route.shards.replicas import ShardReplicas
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Generation:
-    """One generation of the routing table in effect, with its shards' connections. Compared by identity."""
+class ServedGeneration:
+    """One generation of the routing table in effect. Compared by identity."""
 
     name: str
     """``g12``."""
@@ -21,5 +18,4 @@ class Generation:
     built_at: str
     """ISO 8601, UTC."""
     encode: Callable[[str], bytes]
-    """From a key as asked to the bytes it is stored under (see ``keys.key_encoder``); raises InvalidKey."""
-    shards: tuple[ShardReplicas, ...]
+    """From a key as asked to the bytes it is stored under (see ``keys.make_key_encoder``); raises InvalidKey."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
 
-from lookupdb.route.lookups.generation import Generation
+from lookupdb.route.lookups.generation import ServedGeneration
 
 
 class _Mark(Enum):
@@ -38,12 +38,12 @@ OVERLOADED: Final = Problem(
 
 
 class Waiter(Protocol):
-    """Gets exactly one of these calls for one key, possibly before ``Lookups.find`` returns. Must not raise."""
+    """Gets exactly one of these calls for one key, possibly before ``LookupCore.find`` returns. Must not raise."""
 
-    def found(self, value: bytes, generation: Generation) -> None:
+    def found(self, value: bytes, generation: ServedGeneration) -> None:
         """The key's value."""
 
-    def missing(self, generation: Generation) -> None:
+    def missing(self, generation: ServedGeneration) -> None:
         """No record of the generation has the key."""
 
     def unavailable(self, problem: Problem) -> None:
@@ -56,7 +56,7 @@ class Waiter(Protocol):
 class BatchWaiter(Protocol):
     """Gets exactly one of these calls for a list of keys, possibly before ``find_many`` returns. Must not raise."""
 
-    def done(self, generation: Generation, values: Values, size: int, problem: Problem | None) -> None:
+    def done(self, generation: ServedGeneration, values: Values, size: int, problem: Problem | None) -> None:
         """What was found, aligned with the keys: ``size`` bytes. With a ``problem`` some of ``values`` are UNAVAILABLE,
         but not all: it is why the first of them is."""
 

@@ -1,9 +1,22 @@
-"""One RESP connection to an endpoint: bytes out, replies in, in order. What they mean is the endpoint's to know."""
+"""One RESP connection to a shard server: bytes out, replies in, in order. What they mean is for its user to know.
+
+What it reads next is its state:
+
+    PROVING   what the server says of itself: little
+    REPLIES   replies of any kind, by hiredis
+    PONG      the answer to a PING, then replies
+    ELEMENTS  the rest of a reply that turned out to be large, value by value, then replies
+    CLOSED    nothing
+
+Invariants: there is a sink unless it is PROVING or was closed then; in no other state than ELEMENTS is there an element
+reader; in no other than REPLIES are chunks kept, or counted in the budget.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import socket
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -11,8 +24,8 @@ from typing import Any, Final, cast
 import hiredis
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.replies import LARGE_REPLY_BYTES, ElementReader, NotResp, ReplySink
-from lookupdb.route.table.routing_table import ServerAddress
 
 _NOTHING: Final = object()
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -24,6 +37,30 @@ PROOF_BYTES: Final = 64 * 1024
 """Of all that an endpoint says before it is asked for values."""
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 PONG: Final = b"+PONG\r\n"
+
+
+class Reading(enum.Enum):
+    """What a connection reads next."""
+
+    PROVING = enum.auto()
+    REPLIES = enum.auto()
+    PONG = enum.auto()
+    ELEMENTS = enum.auto()
+    CLOSED = enum.auto()
+
+
+TRANSITIONS: Final = frozenset(
+    {
+        (Reading.PROVING, Reading.REPLIES),  # the server has proven itself
+        (Reading.REPLIES, Reading.PONG),  # idle, and asked whether it is alive
+        (Reading.PONG, Reading.REPLIES),  # it is
+        (Reading.REPLIES, Reading.ELEMENTS),  # a reply is larger than hiredis may hold
+        (Reading.ELEMENTS, Reading.REPLIES),  # it is whole
+        *((reading, Reading.CLOSED) for reading in Reading if reading is not Reading.CLOSED),
+    }
+)
+_REPLIES: Final = Reading.REPLIES
+_CLOSED: Final = Reading.CLOSED
 
 
 class ServerConnection(asyncio.Protocol):
@@ -39,7 +76,7 @@ class ServerConnection(asyncio.Protocol):
         self._budget = budget
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: asyncio.Transport | None = None
-        self._why: str | None = None
+        self.reading = Reading.PROVING
         self.received = 0
         """Bytes since the beginning."""
         self._chunks: list[bytes] = []
@@ -47,8 +84,6 @@ class ServerConnection(asyncio.Protocol):
         self._counted = 0
         """What is taken of the budget for it."""
         self._elements: ElementReader | None = None
-        self._read: Callable[[bytes], None] | None = None
-        """Reads what comes instead of hiredis: an answer to PING, or a large reply."""
         self._pong = b""
         """What has not come of the answer to PING."""
         self._received_before = 0
@@ -83,6 +118,12 @@ class ServerConnection(asyncio.Protocol):
             for name, value in KEEPALIVE.items():
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    def use(self, on_reply: Callable[[Any], None], sink: ReplySink) -> None:
+        """Take the connection into use: the server has proven itself. From now on replies may be large."""
+        self.on_reply = on_reply
+        self.sink = sink
+        self.reading = Reading.REPLIES
+
     def write(self, data: bytes) -> None:
         """Send ``data``, unless the connection is closed."""
         if self._transport:
@@ -92,8 +133,7 @@ class ServerConnection(asyncio.Protocol):
         """Hand over whole replies; close at the first byte that is not RESP."""
         self.received += len(data)
         try:
-            if self._read is not None:
-                self._read(data)
+            if self.reading is not _REPLIES and self._read_otherwise(data):
                 return
             reader = self._reader
             if data[0] == _ARRAY and not self._chunks:
@@ -105,13 +145,24 @@ class ServerConnection(asyncio.Protocol):
                 return
             if self._counted:
                 self._forget_chunks()
-            while reply is not _NOTHING and self._why is None:
+            while reply is not _NOTHING and self.reading is not _CLOSED:
                 self.on_reply(reply)
                 reply = reader.gets()
             if reader.has_data():
                 self.close("answered more than it was asked")
         except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
             self.close(f"answered what is not RESP: {error}")
+
+    def _read_otherwise(self, data: bytes) -> bool:
+        """Read ``data`` as what is expected instead of replies; False where it is to be read as those are."""
+        match self.reading:
+            case Reading.PONG:
+                self._read_pong(data)
+            case Reading.ELEMENTS:
+                self._read_elements(data)
+            case Reading.PROVING:
+                return False
+        return True
 
     def _check_length(self, data: bytes) -> None:
         """hiredis allocates what the head of a list announces: see first that it is what was asked for."""
@@ -121,7 +172,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _keep(self, data: bytes) -> None:
         """A reply has come in part: hiredis holds that, and its bytes are kept, should it turn out to be large."""
-        if self.sink is None:
+        if self.sink is None:  # it proves itself
             if self.received > PROOF_BYTES:
                 self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
             return
@@ -137,7 +188,7 @@ class ServerConnection(asyncio.Protocol):
             self._forget_chunks()
             self._reader = hiredis.Reader(notEnoughData=_NOTHING)
             self._elements = ElementReader(self.sink)
-            self._read = self._read_elements
+            self.reading = Reading.ELEMENTS
             for chunk in chunks:
                 self._read_elements(chunk)
 
@@ -145,14 +196,15 @@ class ServerConnection(asyncio.Protocol):
         """Read on in a large reply."""
         elements = self._elements
         if elements is None:
-            if self._why is None:
+            if self.reading is not _CLOSED:
                 raise NotResp("more follows than was asked for")
             return
         end = elements.feed(data)
         if elements.is_whole:
-            self._elements = self._read = None
+            self._elements = None
+            self.reading = Reading.REPLIES
             self.on_reply(elements.reply)
-            if end < len(data) and self._why is None:
+            if end < len(data) and self.reading is not _CLOSED:
                 raise NotResp("more follows than was asked for")
 
     # Whether the other end is alive (see ``heartbeat``).
@@ -160,24 +212,24 @@ class ServerConnection(asyncio.Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether it is gone, for whatever reason."""
-        return self._why is not None
+        return self.reading is Reading.CLOSED
 
     @property
     def is_awaited(self) -> bool:
         """Whether a PING is not answered yet."""
-        return bool(self._pong)
+        return self.reading is Reading.PONG
 
     def ping(self) -> bool:
         """Send a PING if nothing has come since the last call and nothing is asked for; whether one was sent.
 
         Replies come in order: what is asked for from now on is answered after it.
         """
-        is_idle = self.received == self._received_before and self.sink is not None and not self.sink.expected_keys()
+        is_quiet = self.received == self._received_before
         self._received_before = self.received
-        if not is_idle or self._pong:
+        if not is_quiet or self.reading is not Reading.REPLIES or self.sink is None or self.sink.expected_keys():
             return False
+        self.reading = Reading.PONG
         self._pong = PONG
-        self._read = self._read_pong
         self.write(PING)
         return True
 
@@ -188,9 +240,10 @@ class ServerConnection(asyncio.Protocol):
             raise NotResp(f"expected {PONG!r}, found {data[:20]!r}")
         self._pong = self._pong[len(piece) :]
         if not self._pong:
-            self._read = None
+            self.reading = Reading.REPLIES
+            self.received -= len(rest)
+            self._received_before = self.received
             if rest:
-                self.received -= len(rest)
                 self.data_received(rest)
 
     def _forget_chunks(self) -> None:
@@ -202,19 +255,19 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell why, once."""
-        if self._why is None:
+        if self.reading is not _CLOSED:
             self._end(f"connection lost: {exc}" if exc else "the connection was closed by the other end")
 
     def close(self, why: str) -> None:
         """Close at once, for the reason ``why``; no reply that is still on its way will be handed over."""
-        if self._why is None:
+        if self.reading is not _CLOSED:
             if self._transport:
                 self._transport.abort()
             self._end(why)
 
     def _end(self, why: str) -> None:
-        self._why = why
-        self._elements = self._read = None
+        self.reading = Reading.CLOSED
+        self._elements = None
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)  # the heartbeat knows this connection a while longer
         self._forget_chunks()
         self._on_lost(why)

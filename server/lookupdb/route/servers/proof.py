@@ -9,9 +9,9 @@ from typing import Any, Final
 import hiredis
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.connection import ServerConnection
 from lookupdb.route.servers.identity import QUESTION, ShardIdentity
-from lookupdb.route.table.routing_table import ServerAddress
 
 _MOST_REPLIES: Final = 2
 

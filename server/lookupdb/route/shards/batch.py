@@ -18,76 +18,76 @@ log = logging.getLogger(__name__)
 
 
 class ShardBatch:
-    """``keys`` keys of ``asks``, in this order, sent at ``sent`` (the loop's time)."""
+    """``key_count`` keys of ``lookups``, in this order, sent at ``sent_at`` (the loop's time)."""
 
-    __slots__ = ("_arrived", "_starts", "asks", "counted", "keys", "sent")
+    __slots__ = ("_arrived", "_starts", "held_bytes", "key_count", "lookups", "sent_at")
 
-    def __init__(self, asks: list[PendingLookup], keys: int, sent: float) -> None:
-        self.asks = asks
-        self.keys = keys
-        self.sent = sent
+    def __init__(self, lookups: list[PendingLookup], key_count: int, sent_at: float) -> None:
+        self.lookups = lookups
+        self.key_count = key_count
+        self.sent_at = sent_at
         self._starts: list[int] | None = None
-        """Of each ask, the index of its first key; only a large reply needs them."""
+        """Of each lookup, the index of its first key; only a large reply needs them."""
         self._arrived: dict[PendingLookup, int] = {}
-        self.counted = 0
-        """Bytes of values that are taken of the budget, to be released."""
+        self.held_bytes = 0
+        """Taken of the budget for values, until ``release``."""
 
     def accept(self, index: int, size: int, budget: RouterBudget) -> bool:
         """Whether the value of key ``index``, of ``size`` bytes, is to be kept. It is counted if so."""
         if self._starts is None:
-            self._starts = [0, *accumulate(ask.count for ask in self.asks[:-1])]
-        ask = self.asks[bisect_right(self._starts, index) - 1]
-        arrived = self._arrived[ask] = self._arrived.get(ask, 0) + size
-        if ask.done or not ask.may_receive(arrived, budget):
+            self._starts = [0, *accumulate(lookup.key_count for lookup in self.lookups[:-1])]
+        lookup = self.lookups[bisect_right(self._starts, index) - 1]
+        arrived = self._arrived[lookup] = self._arrived.get(lookup, 0) + size
+        if lookup.is_done or not lookup.may_receive(arrived, budget):
             return False
-        self.counted += size  # until the whole reply is there, also if nobody waits for it any longer by then
+        self.held_bytes += size  # until the whole reply is there, also if nobody waits for it any longer by then
         budget.take(size)
         return True
 
     def release(self, budget: RouterBudget) -> None:
-        """The reply is handed out, or will not come."""
-        if self.counted:
-            budget.give(self.counted)
-            self.counted = 0
+        """Give back what was taken of the budget: the reply is delivered, or will not come."""
+        if self.held_bytes:
+            budget.give(self.held_bytes)
+            self.held_bytes = 0
 
-    def hand_out(self, values: list[bytes | None]) -> tuple[int, int]:
-        """Give each ask its values; how many keys were found and missing by those who still wanted to know."""
+    def deliver(self, values: list[bytes | None]) -> tuple[int, int]:
+        """Give each lookup its values; how many keys of lookups that were not done were found, and how many missing."""
         at = 0
         missing, found = values.count(None), len(values)
-        for ask in self.asks:
-            count = ask.count
-            if ask.done:
+        for lookup in self.lookups:
+            count = lookup.key_count
+            if lookup.is_done:
                 missing -= values[at : at + count].count(None)
                 found -= count
             else:
                 try:
-                    ask.take(values, at)
+                    lookup.deliver(values, at)
                 except Exception:  # whatever it is, it must not cost the others their answer
                     log.exception("a waiter failed")
             at += count
         return found - missing, missing
 
-    def hand_out_readable(self, values: list[Any], problem: Callable[[str], Problem]) -> tuple[int, int]:
-        """As ``hand_out``, but some of ``values`` are errors, or SKIPPED where nobody waits any longer."""
+    def deliver_readable(self, values: list[Any], problem: Callable[[str], Problem]) -> tuple[int, int]:
+        """As ``deliver``, but some of ``values`` are errors, or SKIPPED where nobody waits any longer."""
         at = found = missing = 0
-        for ask in self.asks:
-            count = ask.count
-            mine = values[at : at + count]
-            errors = [value for value in mine if type(value) is ReplyError]
-            if not ask.done:
-                missing += mine.count(None)
-                found += count - mine.count(None) - len(errors)
+        for lookup in self.lookups:
+            count = lookup.key_count
+            own_values = values[at : at + count]
+            errors = [value for value in own_values if type(value) is ReplyError]
+            if not lookup.is_done:
+                missing += own_values.count(None)
+                found += count - own_values.count(None) - len(errors)
                 try:
                     if errors:
-                        ask.take_readable(values, at, problem(str(errors[0])[:300]))
+                        lookup.deliver_readable(values, at, problem(str(errors[0])[:300]))
                     else:
-                        ask.take(values, at)
+                        lookup.deliver(values, at)
                 except Exception:  # as above
                     log.exception("a waiter failed")
             at += count
         return found, missing
 
     def fail(self, problem: Problem) -> None:
-        """The try has failed for all."""
-        for ask in self.asks:
-            ask.failed(problem)
+        """Fail the try of all lookups."""
+        for lookup in self.lookups:
+            lookup.fail_try(problem)

@@ -8,24 +8,22 @@ BATCH_KEYS: Final = 256
 """A batch is sent once it has so many keys."""
 FIRST_KEYS: Final = 128
 """Of a lane's first batch, before any value was seen; that of a lane for large work has one."""
-PART_KEYS: Final = 64
-"""A request's keys of one shard are cut into parts of so many: a batch has fewer than BATCH_KEYS + PART_KEYS."""
+SLICE_KEYS: Final = 64
+"""A request's keys of one shard are cut into slices of so many: a batch has fewer than BATCH_KEYS + SLICE_KEYS."""
 BATCH_BYTES: Final = 512 * 1024
 """What an answer should not exceed, unless it is a single value: what small work may have to wait for."""
-LARGE_ASK_BYTES: Final = 64 * 1024
-"""An ask whose values are expected to be larger is large work."""
-LARGE_ASK_KEYS: Final = 16
-"""An ask of more keys is large work whatever came lately: its values may be larger."""
+LARGE_SLICE_BYTES: Final = 64 * 1024
+"""A slice whose values are expected to be larger is large work."""
 _TIMED_BYTES: Final = 64 * 1024
 """Only an answer of so many bytes tells that values come slowly; a small one may have waited for this process."""
-_UNCUT_BYTES: Final = BATCH_BYTES // PART_KEYS
-"""Of a value: up to so many, parts have PART_KEYS."""
+_UNCUT_BYTES: Final = BATCH_BYTES // SLICE_KEYS
+"""Of a value: up to so many, slices have SLICE_KEYS."""
 
 
 class BatchSize:
     """Follows the answers of one lane. An answer should take no longer than ``target_seconds``."""
 
-    __slots__ = ("_target_seconds", "keys", "part_keys", "value_bytes")
+    __slots__ = ("_target_seconds", "keys", "slice_keys", "value_bytes")
 
     def __init__(self, target_seconds: float, first_keys: int = FIRST_KEYS) -> None:
         self._target_seconds = target_seconds
@@ -33,15 +31,15 @@ class BatchSize:
         """At most so many in the next batch."""
         self.value_bytes = 0.0
         """What a key's answer is expected to be: the mean of the last batch, or half of what was expected before it."""
-        self.part_keys = PART_KEYS
+        self.slice_keys = SLICE_KEYS
         """How many keys of one request stay together, by ``value_bytes``."""
 
     def measure(self, keys: int, received: int, seconds: float) -> None:
-        """A batch of ``keys`` was answered with ``received`` bytes in ``seconds``."""
+        """Learn from a batch of ``keys`` that was answered with ``received`` bytes in ``seconds``."""
         mean, half = received / keys, self.value_bytes / 2
         self.value_bytes = mean if mean > half else half
-        if mean > _UNCUT_BYTES or self.part_keys != PART_KEYS:
-            self.part_keys = part_keys(self.value_bytes)
+        if mean > _UNCUT_BYTES or self.slice_keys != SLICE_KEYS:
+            self.slice_keys = fitting_slice_keys(self.value_bytes)
         if received <= BATCH_BYTES and self.keys == BATCH_KEYS:
             return
         fitting = BATCH_BYTES // max(self.value_bytes, 1)
@@ -50,10 +48,10 @@ class BatchSize:
         self.keys = max(1, int(min(fitting, 2 * self.keys, BATCH_KEYS)))
 
     def shrink(self) -> None:
-        """A batch was not answered in time."""
+        """Have fewer keys in the next batch: one was not answered in time."""
         self.keys = max(1, self.keys // 4)
 
 
-def part_keys(value_bytes: float) -> int:
+def fitting_slice_keys(value_bytes: float) -> int:
     """How many keys of one request stay together when a key's answer is expected to have ``value_bytes``."""
-    return max(1, min(PART_KEYS, int(BATCH_BYTES // max(value_bytes, 1))))
+    return max(1, min(SLICE_KEYS, int(BATCH_BYTES // max(value_bytes, 1))))

@@ -1,7 +1,7 @@
 """When batches leave: once a turn of the event loop brings nothing new, for all endpoints of a worker together.
 
-A lone ask leaves at once, after one look at the sockets that does not wait; of a thousand that come together those for
-one shard leave together. Each batch costs a write and a read on both ends, whatever it holds.
+A lone lookup leaves at once, after one look at the sockets that does not wait; of a thousand that come together those
+for one shard leave together. Each batch costs a write and a read on both ends, whatever it holds.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 from typing import Final, Protocol
 
 MOST_TURNS: Final = 4
-"""Of the loop, that asks are kept while each turn brings more. With 100 clients and 4 shards 0 gives batches of 5 to 7
-keys, 4 of 10 to 12. More turns were better with 16 and 256 clients and worse with 100, by runs that vary as much."""
+"""Of the loop, that lookups are kept while each turn brings more. With 100 clients and 4 shards 0 gives batches of 5 to
+7 keys, 4 of 10 to 12. More turns were better with 16 and 256 clients and worse with 100, by runs that vary as much."""
 
 ENOUGH_KEYS: Final = 64
 """A batch that holds so many pays for itself, and nothing is gained by waiting for more."""
@@ -28,33 +28,33 @@ class BatchSender(Protocol):
 
 
 class Coalescer:
-    """Lets each sender that is added send once, soon."""
+    """Has each sender that is added send once, soon."""
 
     def __init__(self) -> None:
         self._call_soon = asyncio.get_running_loop().call_soon
         self._senders: list[BatchSender] = []
-        self._gathered = 0
+        self._coalesced = 0
         """Keys, at the last turn."""
         self._turns = 0
 
     def add(self, sender: BatchSender) -> None:
-        """``sender`` has something to send, and is not among those added already."""
+        """Have ``sender`` send soon. It is not among those added already."""
         if not self._senders:
             self._call_soon(self._turn)
         self._senders.append(sender)
 
     def _turn(self) -> None:
         """Have all send, or look once more for what comes in: a callback that is due keeps the loop from waiting."""
-        gathered = 0
+        key_count = 0
         for sender in self._senders:
-            gathered += sender.outstanding
-        more = self._gathered < gathered < ENOUGH_KEYS * len(self._senders)
+            key_count += sender.outstanding
+        more = self._coalesced < key_count < ENOUGH_KEYS * len(self._senders)
         if more and self._turns < MOST_TURNS:
-            self._gathered = gathered
+            self._coalesced = key_count
             self._turns += 1
             self._call_soon(self._turn)
             return
         senders, self._senders = self._senders, []
-        self._gathered = self._turns = 0
+        self._coalesced = self._turns = 0
         for sender in senders:
             sender.send()

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from lookupdb.route.lookups.pending import PendingLookup, ShardSlice
+from lookupdb.route.lookups.pending import PendingLookup
+from lookupdb.route.lookups.scatter_gather import LARGE_SLICE_KEYS, ShardSlice
 from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.identity import ShardIdentity
-from lookupdb.route.servers.link import LinkState, Settings
-from lookupdb.route.shards.batch_size import LARGE_ASK_BYTES, LARGE_ASK_KEYS
+from lookupdb.route.servers.link_state import LinkState
+from lookupdb.route.shards.batch_size import LARGE_SLICE_BYTES
 from lookupdb.route.shards.lane import Lane
-from lookupdb.route.table.routing_table import ServerAddress
-
-__all__ = ["CONNECTIONS_AN_ENDPOINT", "Endpoint", "LinkState", "Settings"]
+from lookupdb.route.shards.settings import EndpointSettings
 
 CONNECTIONS_AN_ENDPOINT: Final = 2
 """At most: one a lane."""
@@ -25,29 +25,29 @@ CONNECTIONS_AN_ENDPOINT: Final = 2
 class Endpoint:
     """The endpoint at ``address``, which must prove to be ``identity``. Connects from ``start()`` to ``close()``."""
 
-    def __init__(self, address: ServerAddress, identity: ShardIdentity, settings: Settings) -> None:
+    def __init__(self, address: ServerAddress, identity: ShardIdentity, settings: EndpointSettings) -> None:
         self.address = address
         self.identity = identity
         self.observers: list[Callable[[], None]] = []
         """Called when it has become ready or has ceased to be, or is not for another reason than before."""
-        self._small = Lane(address, identity, settings, "small", self._changed)
+        self._small = Lane(address, identity, settings, "small", self._on_state_change)
         self._large = Lane(address, identity, settings, "large", lambda: None)
-        self._ask_small = self._small.ask
+        self._submit_small = self._small.submit
 
-    def ask(self, ask: PendingLookup) -> bool:
-        """Queue ``ask`` for the next batch; False when the queue is full. Only for a ready endpoint."""
-        return self._lane_for(ask).ask(ask) if type(ask) is ShardSlice else self._ask_small(ask)
+    def submit(self, lookup: PendingLookup) -> bool:
+        """Queue ``lookup`` for the next batch; False when the queue is full. Only for a ready endpoint."""
+        return self._lane_for(lookup).submit(lookup) if type(lookup) is ShardSlice else self._submit_small(lookup)
 
-    def _lane_for(self, ask: ShardSlice) -> Lane:
-        """Of a part of a request: the large lane if it is large and that lane is there; it is made at the first."""
-        large, count = self._large, ask.count
-        if count <= LARGE_ASK_KEYS and not ask.gather.is_large:
-            most = LARGE_ASK_BYTES / count
-            if self._small.size.value_bytes <= most and large.size.value_bytes <= most:
+    def _lane_for(self, shard_slice: ShardSlice) -> Lane:
+        """The lane for large work if ``shard_slice`` is, and that lane is there: it is connected for the first."""
+        large, count = self._large, shard_slice.key_count
+        if count <= LARGE_SLICE_KEYS and not shard_slice.gather.is_large:
+            most = LARGE_SLICE_BYTES / count
+            if self._small.batch_size.value_bytes <= most and large.batch_size.value_bytes <= most:
                 return self._small
         if large.is_usable:
             return large
-        if not large.link.is_started:
+        if large.link.state is LinkState.NEW:
             large.link.start()
         return self._small
 
@@ -57,9 +57,9 @@ class Endpoint:
         return self._small.outstanding + self._large.outstanding
 
     @property
-    def part_keys(self) -> int:
+    def slice_keys(self) -> int:
         """How many keys of a request stay together."""
-        small, large = self._small.size.part_keys, self._large.size.part_keys
+        small, large = self._small.batch_size.slice_keys, self._large.batch_size.slice_keys
         return small if small < large else large
 
     @property
@@ -96,11 +96,11 @@ class Endpoint:
         self._small.close()
         self._large.close()
 
-    def problem(self, reason: Any, why: str) -> Problem:
-        """``why`` with this endpoint's name."""
+    def name_problem(self, reason: Any, why: str) -> Problem:
+        """A problem with this endpoint's name."""
         return Problem(reason, f"shard {self.identity.shard}: {self.address}: {why}", self.identity.shard)
 
-    def _changed(self) -> None:
+    def _on_state_change(self) -> None:
         for observer in tuple(self.observers):
             observer()
         if self.state is not LinkState.READY:

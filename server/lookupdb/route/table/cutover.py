@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lookupdb.route.counters import INDEX, TABLE_VERSION
-from lookupdb.route.lookup_core import LookupCore
-from lookupdb.route.shards.endpoint import LinkState, Settings
+from lookupdb.route.servers.link_state import LinkState
+from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table import routing_table as tables
 from lookupdb.route.table.live_table import EndpointPool, LiveTable
 from lookupdb.route.table.routing_table import RoutingTable
@@ -29,6 +29,12 @@ _READY: Final = INDEX["endpoints_ready"]
 _UNREADY: Final = INDEX["endpoints_unready"]
 
 
+class TableUser(Protocol):
+    """Who looks keys up in the table in effect."""
+
+    live: LiveTable | None
+
+
 class Cutover:
     """Puts routing tables into effect in ``lookups``. ``on_change`` is called when ``status()`` has changed.
 
@@ -36,10 +42,15 @@ class Cutover:
     """
 
     def __init__(
-        self, lookups: LookupCore, settings: Settings, on_change: Callable[[], None], dataset_uid: str | None = None
+        self,
+        lookups: TableUser,
+        settings: EndpointSettings,
+        on_change: Callable[[], None],
+        dataset_uid: str | None = None,
     ) -> None:
         self._lookups = lookups
         self._settings = settings
+        self._counters = settings.link.counters
         self._on_change = on_change
         self._dataset_uid = dataset_uid
         self._pool = EndpointPool(settings)
@@ -70,8 +81,8 @@ class Cutover:
     def refuse(self, why: str) -> None:
         """Keep the table in effect; ``why`` a new one cannot be used is told once, and in ``status()``."""
         if why != self._error:
-            self._settings.counters[_REFUSED] += 1
-            log.warning("routing table refused: %s", why, extra={"inEffect": self._settings.counters[_VERSION]})
+            self._counters[_REFUSED] += 1
+            log.warning("routing table refused: %s", why, extra={"inEffect": self._counters[_VERSION]})
             self._error = why
             self._on_change()
 
@@ -146,7 +157,7 @@ class Cutover:
 
     def _take_over(self, new: LiveTable) -> None:
         old, self._lookups.live, self._next = self._lookups.live, new, None
-        counters = self._settings.counters
+        counters = self._counters
         counters[_RELOADS] += 1
         counters[_VERSION] = new.table.version
         log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
@@ -178,5 +189,5 @@ class Cutover:
     def _count_endpoints(self) -> None:
         live = self._lookups.live
         states = [endpoint.state is LinkState.READY for endpoint in live.endpoints()] if live else []
-        self._settings.counters[_READY] = sum(states)
-        self._settings.counters[_UNREADY] = len(states) - sum(states)
+        self._counters[_READY] = sum(states)
+        self._counters[_UNREADY] = len(states) - sum(states)

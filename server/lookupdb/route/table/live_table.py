@@ -10,11 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lookupdb.keys import make_key_encoder
-from lookupdb.route.lookups.generation import Generation
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.identity import ShardIdentity
-from lookupdb.route.shards.endpoint import Endpoint, Settings
+from lookupdb.route.shards.endpoint import Endpoint
 from lookupdb.route.shards.replicas import ShardReplicas
-from lookupdb.route.table.routing_table import GenerationEntry, RoutingTable, ServerAddress
+from lookupdb.route.shards.settings import EndpointSettings
+from lookupdb.route.table.routing_table import GenerationEntry, RoutingTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedGeneration(ServedGeneration):
+    """One generation with its shards' connections."""
+
+    shards: tuple[ShardReplicas, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,13 +31,13 @@ class LiveTable:
     """``table`` with connections. Made by ``EndpointPool.bring_to_life``, ended by ``close``."""
 
     table: RoutingTable
-    active: Generation
-    generations: dict[str, Generation]
+    active: RoutedGeneration
+    generations: dict[str, RoutedGeneration]
 
     @property
     def proven(self) -> list[bool]:
         """Of each shard of the active generation, whether an endpoint is ready now."""
-        return [shard.proven for shard in self.active.shards]
+        return [shard.is_proven for shard in self.active.shards]
 
     @property
     def unreached(self) -> list[int]:
@@ -62,7 +71,7 @@ class LiveTable:
 class EndpointPool:
     """All endpoints that are connected or being connected."""
 
-    settings: Settings
+    settings: EndpointSettings
     _endpoints: dict[tuple[ShardIdentity, ServerAddress], Endpoint] = field(default_factory=dict)
 
     def bring_to_life(self, table: RoutingTable) -> LiveTable:
@@ -78,8 +87,8 @@ class EndpointPool:
                 del self._endpoints[key]
                 endpoint.close()
 
-    def _generation(self, table: RoutingTable, entry: GenerationEntry) -> Generation:
-        return Generation(
+    def _generation(self, table: RoutingTable, entry: GenerationEntry) -> RoutedGeneration:
+        return RoutedGeneration(
             name=entry.generation,
             value_format=entry.value_format,
             records=entry.records,

@@ -15,6 +15,7 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.keys import NORMALIZATIONS
+from lookupdb.route.servers.address import ServerAddress
 
 FORMAT_VERSION: Final = 1
 MAX_BYTES: Final = 4 << 20
@@ -43,18 +44,6 @@ class RoutedDataset:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ServerAddress:
-    """Of an endpoint: where one worker of a shard server listens."""
-
-    host: str
-    """A name or an IP address; an IPv6 address without brackets."""
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

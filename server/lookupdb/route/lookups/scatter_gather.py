@@ -1,0 +1,222 @@
+"""A list of keys, scattered over shards in slices and gathered again: one answer, when all slices have come in."""
+
+from __future__ import annotations
+
+from itertools import compress
+from typing import Any, Final
+
+from hiredis import ReplyError
+
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.lookups.pending import KEYS_UNAVAILABLE, LookupReplicas, PendingLookup
+from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values
+
+LARGE_SLICE_KEYS: Final = 16
+"""A slice of more keys is large work whatever came lately: its values may be larger."""
+
+
+class ScatterGather:
+    """The answers to one list of keys, until all its slices have come in. Counts its values in ``budget``."""
+
+    __slots__ = (
+        "_slices",
+        "_waiter",
+        "budget",
+        "generation",
+        "held_bytes",
+        "is_large",
+        "pending_slices",
+        "problem",
+        "unavailable_positions",
+        "value_bytes",
+        "values",
+    )
+
+    def __init__(self, key_count: int, waiter: BatchWaiter, generation: ServedGeneration, budget: RouterBudget) -> None:
+        self.values: list[bytes | None] = [None] * key_count
+        """A key that is in no slice is missing."""
+        self._waiter: BatchWaiter | None = waiter
+        self.generation = generation
+        self.value_bytes = 0
+        """Of the values that have come, or are known to come."""
+        self.pending_slices = 0
+        self.unavailable_positions: list[int] = []
+        """Of the keys of which nothing can be said."""
+        self.problem: Problem | None = None
+        """The first one."""
+        self.budget = budget
+        self.held_bytes = 0
+        """Taken of the budget."""
+        self._slices: list[ShardSlice] = []
+        self.is_large = False
+        """Whether its slices are large work, by their mean: then those that happen to be small go with them."""
+
+    def await_slices(self, slices: list[ShardSlice]) -> None:
+        """Wait for all of ``slices``."""
+        self._slices = slices
+        self.pending_slices = len(slices)
+        self.is_large = len(self.values) > LARGE_SLICE_KEYS * len(slices)
+
+    def count_bytes(self, size: int) -> bool:
+        """Count ``size`` bytes of values more; False when they are too many: then the waiter was told."""
+        self.value_bytes += size
+        if self.value_bytes <= self.budget.answer_bytes:
+            return True
+        waiter = self._release_waiter()
+        self.abandon()
+        waiter.too_large(self.budget.answer_bytes)
+        return False
+
+    def hold(self, size: int) -> None:
+        """Take ``size`` bytes of the budget for values that are kept here from now on."""
+        self.held_bytes += size
+        self.budget.take(size)
+
+    def finish_slice(self) -> None:
+        """Tell the waiter when this was the last one."""
+        self.pending_slices -= 1
+        if not self.pending_slices:
+            self.finish()
+
+    def finish(self) -> None:
+        """Tell the waiter."""
+        values: Values = self.values
+        self.values = []  # slices that wait in queues, done as they are, must not keep them
+        if self.problem:
+            if len(self.unavailable_positions) == len(values):
+                self.refuse(self.problem)
+                return
+            marked = list(values)
+            for position in self.unavailable_positions:
+                marked[position] = UNAVAILABLE
+            values = marked
+        size = self.value_bytes
+        self._release_budget()
+        self._release_waiter().done(self.generation, values, size, self.problem)
+
+    def refuse(self, problem: Problem) -> None:
+        """Tell the waiter that nothing can be said about any of the keys, whatever has come."""
+        waiter = self._release_waiter()
+        self.abandon()
+        waiter.unavailable(problem)
+
+    def abandon(self) -> None:
+        """Wait for nothing more, tell nobody, and hold nothing."""
+        for shard_slice in self._slices:
+            shard_slice.end()
+        self._release_budget()
+        self.values = []
+        self._waiter = None
+
+    def _release_waiter(self) -> BatchWaiter:
+        """The waiter, which is told now. It refers back here: nothing waits for the garbage collector."""
+        waiter = self._waiter
+        assert waiter is not None, "the waiter was told already"
+        self._waiter = None
+        return waiter
+
+    def _release_budget(self) -> None:
+        self.budget.give(self.held_bytes)
+        self.held_bytes = 0
+        self._slices = []
+
+
+class ShardSlice(PendingLookup):
+    """Those keys of a ScatterGather that one batch to one shard holds."""
+
+    __slots__ = ("counted_bytes", "gather", "key_count", "keys", "positions")
+
+    def __init__(
+        self,
+        keys: list[bytes],
+        positions: list[int],
+        gather: ScatterGather,
+        replicas: LookupReplicas,
+        started_at: float,
+    ) -> None:
+        super().__init__(replicas, started_at)
+        self.keys = keys
+        self.positions = positions
+        """Of each key, its place among the gather's values."""
+        self.gather = gather
+        self.key_count = len(keys)
+        self.counted_bytes = 0
+        """Of its values, as far as the gather has counted them before they are delivered."""
+
+    def add_keys_to(self, keys: list[bytes]) -> None:
+        """Append all keys."""
+        keys += self.keys
+
+    def deliver(self, values: list[bytes | None], at: int) -> None:
+        """Put the values where they belong."""
+        # Calls are spared: this is the hot path of batches.
+        own_values = values[at : at + self.key_count]
+        size = sum(map(len, filter(None, own_values)))
+        gather = self.gather
+        if self.counted_bytes or gather.value_bytes + size > gather.budget.answer_bytes:
+            if not self._count(size):
+                return
+        else:
+            gather.value_bytes += size
+        gather.held_bytes += size
+        gather.budget.used += size
+        gathered = gather.values
+        for position, value in zip(self.positions, own_values, strict=True):
+            gathered[position] = value
+        self.end()
+        gather.pending_slices -= 1
+        if not gather.pending_slices:
+            gather.finish()
+
+    def end(self) -> None:
+        """Wait for nothing any longer, and keep no keys: a lookup that is done stays in queues for a while, where its
+        keys would be counted nowhere."""
+        self.is_done = True
+        self.keys = []
+        self.positions = []
+
+    def deliver_readable(self, values: list[Any], at: int, problem: Problem) -> None:
+        """Keep what could be read, and try the rest alone. What another endpoint has as well is left to it: its answer
+        must fit what it was asked."""
+        if self.open_tries > 1:
+            self.fail_try(problem)
+            return
+        own_values = values[at : at + self.key_count]
+        readable = [type(value) is not ReplyError for value in own_values]
+        for position, value in compress(zip(self.positions, own_values, strict=True), readable):
+            self.gather.values[position] = value
+        size = sum(len(value) for value in compress(own_values, readable) if value is not None)
+        damaged = [not is_readable for is_readable in readable]
+        self.keys = list(compress(self.keys, damaged))
+        self.positions = list(compress(self.positions, damaged))
+        self.key_count = len(self.keys)
+        if self._count(size):
+            self.gather.hold(size)
+            self.counted_bytes = 0  # of the keys that remain
+            self.fail_try(problem)
+
+    def may_receive(self, size: int, budget: RouterBudget) -> bool:
+        """Whether the gather's values stay within the bounds."""
+        return super().may_receive(size, budget) and self._count(max(size, self.counted_bytes))
+
+    def _count(self, size: int) -> bool:
+        """Have the gather count that the slice has ``size`` bytes of values, or more; two endpoints may bring the same
+        ones. False: too many."""
+        more, self.counted_bytes = size - self.counted_bytes, size
+        return self.gather.count_bytes(more)
+
+    def give_up(self, problem: Problem) -> None:
+        """Note it for all keys. Where the router is short of memory the whole request makes room."""
+        if self.is_done:
+            return
+        gather, counters = self.gather, self.replicas.counters
+        if problem is OVERLOADED:
+            counters[KEYS_UNAVAILABLE] += len(gather.values)
+            gather.refuse(problem)
+            return
+        counters[KEYS_UNAVAILABLE] += self.key_count
+        gather.unavailable_positions += self.positions
+        gather.problem = gather.problem or problem
+        self.end()
+        gather.finish_slice()
