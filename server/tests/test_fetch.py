@@ -26,7 +26,7 @@ from lookupdb import store
 from lookupdb.cli.fetch import command
 from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.serve.verify import locate
+from lookupdb.serve.verify import locate_shard
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.bucket_dataset import BucketDataset
@@ -101,7 +101,7 @@ class TestFolder:
         assert (told["dataset"], told["generation"], told["shard"]) == ("team/things", "g1", 1)
         assert (told["file"], told["bytes"]) == (entry.file, entry.bytes)
         assert json.loads(log.read_bytes()) == told
-        assert locate(folder, 1).manifest == place.manifest("g1")
+        assert locate_shard(folder, 1).manifest == place.manifest("g1")
 
     def test_a_server_answers_from_it(self, local: DirectoryDataset, tmp_path: Path) -> None:
         ShardFetch(local, tmp_path / "data", rate=GIB).run("g1", 0)
@@ -138,7 +138,7 @@ class TestFolder:
         folder = tmp_path / "data"
         for generation in ("g1", "g2"):
             assert fetch(url, folder, generation=generation)["outcome"] == "fetched"
-            served = locate(folder, 0)
+            served = locate_shard(folder, 0)
             assert served.manifest.generation == generation
             verify_shard_file(served.path, served.entry)
         assert names(folder) == [FILE_NAME, served.entry.file], "of the first nothing is left"

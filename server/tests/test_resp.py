@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lookupdb.serve.limits import Limits
+from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.resp import (
     CRLF,
     GET_ENDS,
@@ -15,7 +15,7 @@ from lookupdb.serve.resp import (
     GET_KEYS,
     Command,
     ProtocolError,
-    Requests,
+    RequestParser,
     bulk,
     error,
     keys_of_gets,
@@ -28,8 +28,8 @@ def request(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
-def parse(data: bytes, limits: Limits | None = None, pieces: int | None = None) -> list[Command]:
-    requests = Requests(limits or Limits())
+def parse(data: bytes, limits: ServerLimits | None = None, pieces: int | None = None) -> list[Command]:
+    requests = RequestParser(limits or ServerLimits())
     commands = []
     step = pieces or len(data) or 1
     for start in range(0, len(data), step):
@@ -157,7 +157,7 @@ def test_what_is_not_resp_or_too_much_is_refused(data: bytes, message: str) -> N
 
 
 def test_the_bytes_of_one_command_are_bounded() -> None:
-    limits = Limits(max_request_bytes=1000)
+    limits = ServerLimits(max_request_bytes=1000)
     with pytest.raises(ProtocolError, match="invalid bulk length"):
         parse(request(b"MGET", *[b"k" * 300] * 4), limits)
     assert len(parse(request(b"GET", b"k" * 300) * 10, limits)) == 10
@@ -171,7 +171,7 @@ def test_replies() -> None:
 
 
 def test_an_inline_command_with_quotes_is_short_enough_to_keep_nobody_waiting() -> None:
-    requests = Requests(Limits())
+    requests = RequestParser(ServerLimits())
     requests.feed(b'GET "' + b"a" * 4000 + b'"\r\n')
     assert requests.next() == [b"GET", b"a" * 4000]
     requests.feed(b'GET "' + b"a" * 4096 + b'"\r\n')
@@ -180,10 +180,10 @@ def test_an_inline_command_with_quotes_is_short_enough_to_keep_nobody_waiting() 
 
 
 def test_nothing_is_kept_of_a_large_request_that_was_given_out() -> None:
-    requests = Requests(Limits())
+    requests = RequestParser(ServerLimits())
     requests.feed(request(b"ECHO", b"x" * (1 << 20)))
     assert requests.next() is not None
     assert requests.next() is None
-    assert requests.empty
-    assert requests.held < 2 << 20
+    assert requests.is_empty
+    assert requests.held_bytes < 2 << 20
     assert sys.getsizeof(requests._buffer) < 1024

@@ -29,8 +29,8 @@ from lookupdb.serve.connection import (
     TRANSITIONS,
     RespState,
 )
-from lookupdb.serve.limits import Limits
-from lookupdb.serve.watch import BROKEN
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.poller import BROKEN
 from lookupdb.shardfile import ShardReader
 
 BIG = request(b"GET", b"big")
@@ -38,7 +38,7 @@ REPLY = b"$60000\r\n%b\r\n" % (b"v" * 60_000)
 MANY = request(b"MGET", *[b"big"] * 50)
 MANY_REPLIES = b"*50\r\n" + REPLY * 50
 QUIT = request(b"QUIT")
-LIMITS = Limits(output_high=250_000, slow_seconds=10, idle_seconds=1000)
+LIMITS = ServerLimits(output_high=250_000, slow_seconds=10, idle_seconds=1000)
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_in_every_state_a_client_that_is_gone_is_closed(talk: LoneConnection, st
     talk.client.close()
     assert talk.turn() & BROKEN
     assert talk.connection.moves[-1] == (state, CLOSED)
-    assert talk.host.budget.total == 0
+    assert talk.worker.budget.total == 0
 
 
 @pytest.mark.parametrize("state", ENDABLE)

@@ -15,12 +15,12 @@ from support.shards import Running, serving, write_generation
 from support.waiting import until
 from test_serve import connect, connected, exchange, metrics, request
 
-from lookupdb.serve.limits import BEFORE_AUTH_BYTES, Limits
+from lookupdb.serve.limits import BEFORE_AUTH_BYTES, ServerLimits
 
 PASSWORD = "s3cret"
 AUTH = request(b"AUTH", PASSWORD.encode())
 MEMORY = 'lookupdb_shard_private_bytes{process="worker-0"}'
-HELD = Limits().max_held_bytes
+HELD = ServerLimits().max_held_bytes
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ from support.shards import write_generation
 from test_serve import request
 
 from lookupdb.serve import connection as connections
-from lookupdb.serve.limits import Limits
-from lookupdb.serve.watch import READ
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.poller import READ
 from lookupdb.shardfile import ShardReader
 
 VALUE = b"v" * 60_000
 REPLY = b"$60000\r\n%b\r\n" % VALUE
-LIMITS = Limits(output_high=1 << 30, slow_seconds=10, idle_seconds=1000)
+LIMITS = ServerLimits(output_high=1 << 30, slow_seconds=10, idle_seconds=1000)
 """Nothing pauses a client here."""
 
 
@@ -82,7 +82,7 @@ def test_who_asks_after_a_long_pause_has_all_its_time_to_take_the_reply(talk: Lo
     now = moment()
     assert not talk.is_cut(now)
     assert not talk.is_cut(now + 990)
-    talk.connection.received(request(b"GET", b"big"))  # as the loop does, which reads by itself
+    talk.connection.receive(request(b"GET", b"big"))  # as the loop does, which reads by itself
     assert not talk.is_cut(now + 1010)
     assert not talk.is_cut(now + 1019)
     assert talk.is_cut(now + 1021)

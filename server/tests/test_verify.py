@@ -16,7 +16,7 @@ from support.shards import write_generation
 
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.runtime import pagecache
-from lookupdb.serve.verify import Verification, Warm, locate
+from lookupdb.serve.verify import Verification, WarmPolicy, locate_shard
 
 RECORDS = {f"key {number}": os.urandom(500) for number in range(5000)}
 
@@ -26,8 +26,8 @@ def generation(tmp_path: Path) -> Path:
     return write_generation(tmp_path, RECORDS)
 
 
-def verify(generation: Path, warm: Warm = "auto", bytes_per_second: int = 1 << 40) -> Verification:
-    verification = Verification(locate(generation, None), warm, bytes_per_second)
+def verify(generation: Path, warm: WarmPolicy = "auto", bytes_per_second: int = 1 << 40) -> Verification:
+    verification = Verification(locate_shard(generation, None), warm, bytes_per_second)
     verification.run()
     return verification
 
@@ -89,13 +89,13 @@ def test_a_manifest_of_another_format_is_refused(generation: Path) -> None:
     manifest = generation / "manifest.json"
     manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "formatVersion": 2}))
     with pytest.raises(CorruptFile, match="format version 2; this lookupdb reads 1"):
-        locate(generation, None)
+        locate_shard(generation, None)
 
 
 def test_a_generation_without_a_manifest_is_not_whole(generation: Path) -> None:
     (generation / "manifest.json").unlink()
     with pytest.raises(CorruptFile, match=r"expected manifest\.json in it, found none"):
-        locate(generation, None)
+        locate_shard(generation, None)
 
 
 def test_a_file_that_is_not_there_is_named(generation: Path) -> None:
@@ -103,19 +103,19 @@ def test_a_file_that_is_not_there_is_named(generation: Path) -> None:
     with pytest.raises(CorruptFile, match=r"shard-00000-of-00001\.lmdb: No such file"):
         verify(generation)
     with pytest.raises(UsageError, match="no such file or directory"):
-        locate(generation.parent / "g9", None)
+        locate_shard(generation.parent / "g9", None)
 
 
 def test_a_shard_is_chosen_by_number_or_by_its_file(tmp_path: Path) -> None:
     generation = write_generation(tmp_path, RECORDS, shards=3)
-    assert locate(generation, 2).path.name == "shard-00002-of-00003.lmdb"
-    assert locate(generation / "shard-00001-of-00003.lmdb", None).shard == 1
+    assert locate_shard(generation, 2).path.name == "shard-00002-of-00003.lmdb"
+    assert locate_shard(generation / "shard-00001-of-00003.lmdb", None).shard == 1
     with pytest.raises(UsageError, match="holds 3 shards, and a server serves one"):
-        locate(generation, None)
+        locate_shard(generation, None)
     with pytest.raises(UsageError, match="there is no shard 3"):
-        locate(generation, 3)
+        locate_shard(generation, 3)
     with pytest.raises(UsageError, match="is not shard 2 of the generation"):
-        locate(generation / "shard-00001-of-00003.lmdb", 2)
+        locate_shard(generation / "shard-00001-of-00003.lmdb", 2)
 
 
 def test_a_manifest_cannot_lead_out_of_its_directory(generation: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_manifest_cannot_lead_out_of_its_directory(generation: Path) -> None:
     members["shards"][0]["file"] = "../../etc/passwd"
     manifest.write_bytes(orjson.dumps(members))
     with pytest.raises(CorruptFile, match="shard 0 is called"):
-        locate(generation, None)
+        locate_shard(generation, None)
 
 
 def test_a_file_of_another_dataset_under_a_fitting_manifest_is_refused(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from lookupdb import logs
 from lookupdb.cli.options import Size, log_format, option, password_file
 from lookupdb.runtime import service
 from lookupdb.serve import server
-from lookupdb.serve.limits import Limits
-from lookupdb.serve.verify import Warm, locate
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.verify import WarmPolicy, locate_shard
 
-_LIMITS = Limits()
+_LIMITS = ServerLimits()
 
 
 @click.command(short_help="Serve one shard over RESP, the Redis protocol.")
@@ -34,7 +34,7 @@ _LIMITS = Limits()
 )
 @option(
     "--warm",
-    type=click.Choice(get_args(Warm)),
+    type=click.Choice(get_args(WarmPolicy)),
     default="auto",
     help="Whether the file, read to verify it, stays in the page cache; auto: when it fits into memory.",
 )
@@ -76,11 +76,11 @@ def command(*, path: Path, shard: int | None, password: str | None, **options: A
     The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, answer for --drain-seconds
     more while clients leave, finish what has arrived, end. A second signal ends at once.
     """
-    limits = Limits(**{name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")})
-    settings = server.Settings(
+    limits = ServerLimits(**{name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")})
+    settings = server.ServerSettings(
         **options,
         limits=limits,
         password=password,
         log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
     )
-    asyncio.run(service.run(server.service(locate(path, shard), settings)))
+    asyncio.run(service.run(server.shard_service(locate_shard(path, shard), settings)))

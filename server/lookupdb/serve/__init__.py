@@ -1,6 +1,12 @@
-"""The shard server: one shard file, answered over RESP (the Redis protocol) by a supervised fleet of workers.
+"""The shard server: supervised workers answer for one shard file over RESP, the Redis protocol.
 
-``worker`` is a worker's whole life, ``loop`` what it does all day, ``connection`` one client, ``resp`` the wire,
-``commands`` what can be asked.
-``server`` is the supervisor's part; ``verify`` proves the file before anyone maps it.
+verify          proves the file before anyone maps it
+server          the supervisor's part: configuration, listeners, admin port
+worker          a worker's life: map the shard, serve, drain, end
+loop            its event loop, and in it the hot path: a lone GET
+connection      one client: what it sends, what it is sent, and all that ends it
+resp            the protocol: parsing of requests, encoding of replies
+commands        the reply to each command
+stored_replies  the replies to keys, read from the shard and checked
+budget, limits  what clients may make a worker hold
 """

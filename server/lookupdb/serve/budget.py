@@ -1,46 +1,46 @@
-"""What one worker holds for all of its clients together: parts of requests, and replies that are not taken."""
+"""The bytes that one worker holds for all of its clients together: parts of requests, and replies not taken."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class Holder(Protocol):
+class BudgetHolder(Protocol):
     """A client's connection."""
 
-    held: int
+    held_bytes: int
 
     @property
     def fd(self) -> int:
-        """The client's, which tells it from others."""
+        """The client's file descriptor."""
 
     def cut(self) -> None:
         """Close it, and hold nothing for it any more."""
 
 
-class Budget:
-    """Keeps ``total`` within ``limit`` by cutting clients off: one alone may hold more, for its limits are its own."""
+class ServerBudget:
+    """Keeps ``total`` within ``limit`` by cutting clients off. One alone may hold more: it has limits of its own."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.total = 0
-        self._holders: dict[int, Holder] = {}
-        """By file descriptor; who has held something for longest comes first."""
+        self._holders: dict[int, BudgetHolder] = {}
+        """By file descriptor, in the order in which they began to hold something."""
 
-    def hold(self, holder: Holder, size: int) -> None:
-        """``holder`` now holds ``size`` bytes."""
-        self.total += size - holder.held
-        holder.held = size
+    def charge(self, holder: BudgetHolder, size: int) -> None:
+        """Note that ``holder`` holds ``size`` bytes now, and cut clients off while all hold too much."""
+        self.total += size - holder.held_bytes
+        holder.held_bytes = size
         if size:
             self._holders.setdefault(holder.fd, holder)
         else:
             self._holders.pop(holder.fd, None)
         while self.total > self.limit and len(self._holders) > 1:
-            self._victim().cut()
+            self._next_victim().cut()
 
-    def _victim(self) -> Holder:
-        """Of those that hold no less than the others on average, who has held something for longest: a client that
-        takes its replies comes to hold nothing again and again.
+    def _next_victim(self) -> BudgetHolder:
+        """Return who has held something for longest of those that hold at least the average. A client that takes its
+        replies comes to hold nothing again and again, so it is spared.
         """
         mean = self.total / len(self._holders)
-        return next(holder for holder in self._holders.values() if holder.held >= mean)
+        return next(holder for holder in self._holders.values() if holder.held_bytes >= mean)

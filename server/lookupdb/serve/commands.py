@@ -1,11 +1,11 @@
-"""What a client can ask, command by command. A reply is an iterable of pieces: a large one is sent as it is made."""
+"""The commands of a client. A reply is an iterable of pieces: a large one is sent as it is made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from lookupdb.serve import counted, info
+from lookupdb.serve import info, shard_counters
 from lookupdb.serve.damage import DAMAGED
 from lookupdb.serve.resp import OK, PONG, Command, array, bulk, error, integer, mapping
 from lookupdb.serve.session import Session
@@ -15,58 +15,58 @@ Handler = Callable[[Session, Command], Reply]
 
 
 def execute(session: Session, command: Command) -> Iterator[bytes]:
-    """Answer ``command``, which has a name at least."""
-    session.host.slot[counted.COMMANDS] += 1
-    failure = _refusal(session, command)
+    """Yield the reply to ``command``, which has a name at least."""
+    session.worker.slot[shard_counters.COMMANDS] += 1
+    failure = _diagnose_refusal(session, command)
     if failure is None:
         yield from COMMANDS[command[0].upper()][2](session, command)
     else:
-        yield from _fail(session, failure)
+        yield from _reply_error(session, failure)
 
 
-def _refusal(session: Session, command: Command) -> str | None:
-    """Why the command is not executed, in the words of Redis, which clients know."""
+def _diagnose_refusal(session: Session, command: Command) -> str | None:
+    """Return why the command is refused, in the words of Redis, which clients know; None when it is not."""
     name = command[0].upper()
-    if not session.authorised and name not in _BEFORE_AUTH:
+    if not session.is_authorised and name not in _BEFORE_AUTH:
         return "NOAUTH Authentication required."
     if name in WRITES:
         return "READONLY a shard is immutable: build a new generation of the dataset"
     if name not in COMMANDS:
-        shown = _shown(command[0])
-        return f"ERR unknown command '{shown}', with args beginning with: {_beginning(command[1:])}"
+        shown = _printable(command[0])
+        return f"ERR unknown command '{shown}', with args beginning with: {_show_arguments(command[1:])}"
     least, most, _ = COMMANDS[name]
     if not least <= len(command) - 1 <= most:
-        return f"ERR wrong number of arguments for '{_shown(name.lower())}' command"
+        return f"ERR wrong number of arguments for '{_printable(name.lower())}' command"
     return None
 
 
-def _fail(session: Session, message: str) -> Reply:
-    session.host.slot[counted.ERRORS] += 1
+def _reply_error(session: Session, message: str) -> Reply:
+    session.worker.slot[shard_counters.ERRORS] += 1
     return (error(message),)
 
 
-def _shown(text: bytes) -> str:
+def _printable(text: bytes) -> str:
     return text[:128].decode(errors="replace")
 
 
-def _beginning(arguments: Command) -> str:
-    return "".join(f"'{_shown(argument)}' " for argument in arguments[:8])[:256]
+def _show_arguments(arguments: Command) -> str:
+    return "".join(f"'{_printable(argument)}' " for argument in arguments[:8])[:256]
 
 
 def _get(session: Session, command: Command) -> Reply:
-    return (session.host.lookups.find(command[1]) or session.nil,)
+    return (session.worker.replies.find(command[1]) or session.nil,)
 
 
 def _mget(session: Session, command: Command) -> Reply:
-    lookups, nil, keys = session.host.lookups, session.nil, command[1:]
-    session.host.slot[counted.LOOKUPS] += len(keys)
+    lookups, nil, keys = session.worker.replies, session.nil, command[1:]
+    session.worker.slot[shard_counters.LOOKUPS] += len(keys)
     yield b"*%d\r\n" % len(keys)
-    yield from lookups.rest(keys, nil, 0)
+    yield from lookups.remaining_replies(keys, nil, 0)
 
 
 def _exists(session: Session, command: Command) -> Reply:
     found = 0
-    for number, reply in enumerate(map(session.host.lookups.find, command[1:])):
+    for number, reply in enumerate(map(session.worker.replies.find, command[1:])):
         if reply is DAMAGED:
             yield reply
             return
@@ -77,7 +77,7 @@ def _exists(session: Session, command: Command) -> Reply:
 
 
 def _dbsize(session: Session, _: Command) -> Reply:
-    return (integer(session.host.identity.records),)
+    return (integer(session.worker.identity.records),)
 
 
 def _ping(_: Session, command: Command) -> Reply:
@@ -89,16 +89,16 @@ def _echo(_: Session, command: Command) -> Reply:
 
 
 def _info(session: Session, command: Command) -> Reply:
-    return (bulk(info.render(session.host, [_shown(name) for name in command[1:]])),)
+    return (bulk(info.render(session.worker, [_printable(name) for name in command[1:]])),)
 
 
 def _auth(session: Session, command: Command) -> Reply:
-    if session.host.password is None:
-        return _fail(session, "ERR AUTH called without any password configured for the shard server")
+    if session.worker.password is None:
+        return _reply_error(session, "ERR AUTH called without any password configured for the shard server")
     user = command[1] if len(command) == 3 else b"default"
     if user == b"default" and session.authorise(command[-1]):
         return (OK,)
-    return _fail(session, "WRONGPASS invalid username-password pair or user is disabled.")
+    return _reply_error(session, "WRONGPASS invalid username-password pair or user is disabled.")
 
 
 def _hello(session: Session, command: Command) -> Reply:
@@ -106,27 +106,29 @@ def _hello(session: Session, command: Command) -> Reply:
     options = command[1:]
     if options:
         if options[0] not in (b"2", b"3"):
-            return _fail(session, "NOPROTO unsupported protocol version")
+            return _reply_error(session, "NOPROTO unsupported protocol version")
         protocol = int(options[0])
     if len(options) > _HELLO_WORDS:
-        return _fail(session, f"ERR Syntax error in HELLO: expected at most {_HELLO_WORDS} words, found {len(options)}")
+        return _reply_error(
+            session, f"ERR Syntax error in HELLO: expected at most {_HELLO_WORDS} words, found {len(options)}"
+        )
     name, rest = None, options[1:]
     while rest:
         match rest[0].upper(), len(rest):
             case b"AUTH", length if length >= 3:
                 if rest[1] != b"default" or not session.authorise(rest[2]):
-                    return _fail(session, "WRONGPASS invalid username-password pair or user is disabled.")
+                    return _reply_error(session, "WRONGPASS invalid username-password pair or user is disabled.")
                 rest = rest[3:]
             case b"SETNAME", length if length >= 2:
                 name, rest = rest[1], rest[2:]
             case _:
-                return _fail(session, f"ERR Syntax error in HELLO option '{_shown(rest[0])}'")
-    if not session.authorised:
-        return _fail(session, "NOAUTH HELLO must be called with the client already authenticated")
+                return _reply_error(session, f"ERR Syntax error in HELLO option '{_printable(rest[0])}'")
+    if not session.is_authorised:
+        return _reply_error(session, "NOAUTH HELLO must be called with the client already authenticated")
     if name is not None and not _is_name(name):
-        return _fail(session, _BAD_NAME)
+        return _reply_error(session, _BAD_NAME)
     session.name = session.name if name is None else name
-    session.speak(protocol)
+    session.use_protocol(protocol)
     about = {
         "server": bulk("redis"),
         "version": bulk("7.0.0"),
@@ -152,7 +154,7 @@ def _client(session: Session, command: Command) -> Reply:
     match command[1].upper(), command[2:]:
         case b"SETNAME", [name]:
             if not _is_name(name):
-                return _fail(session, _BAD_NAME)
+                return _reply_error(session, _BAD_NAME)
             session.name = name
             return (OK,)
         case b"GETNAME", []:
@@ -162,7 +164,7 @@ def _client(session: Session, command: Command) -> Reply:
         case (b"SETINFO", [_, _]) | ((b"NO-EVICT" | b"NO-TOUCH"), [_]):
             return (OK,)
         case _:
-            return _fail(session, f"ERR unknown subcommand or wrong arguments for '{_shown(command[1])}'")
+            return _reply_error(session, f"ERR unknown subcommand or wrong arguments for '{_printable(command[1])}'")
 
 
 def _command(_: Session, command: Command) -> Reply:
@@ -174,9 +176,9 @@ def _command(_: Session, command: Command) -> Reply:
 
 def _config(session: Session, command: Command) -> Reply:
     if command[1].upper() != b"GET" or len(command) < 3:
-        return _fail(session, "ERR only CONFIG GET is known: a shard server is configured when it is started")
-    asked = {name.lower() for name in command[2:]}
-    known = [(bulk(name), bulk(value)) for name, value in _SETTINGS.items() if name.encode() in asked]
+        return _reply_error(session, "ERR only CONFIG GET is known: a shard server is configured when it is started")
+    names = {name.lower() for name in command[2:]}
+    known = [(bulk(name), bulk(value)) for name, value in _SETTINGS.items() if name.encode() in names]
     return (mapping(known, session.protocol),)
 
 
@@ -185,11 +187,11 @@ _SETTINGS: Final = {"save": "", "appendonly": "no", "maxmemory": "0", "databases
 
 
 def _select(session: Session, command: Command) -> Reply:
-    return (OK,) if command[1] == b"0" else _fail(session, "ERR DB index is out of range")
+    return (OK,) if command[1] == b"0" else _reply_error(session, "ERR DB index is out of range")
 
 
 def _quit(session: Session, _: Command) -> Reply:
-    session.closing = True
+    session.is_closing = True
     return (OK,)
 
 
@@ -232,4 +234,4 @@ WRITES: Final = frozenset(
     ZUNIONSTORE
     """.split()
 )
-"""Redis' commands that write: told apart from unknown ones so that a client learns why."""
+"""Redis' commands that write. They are refused with a reason of their own, which unknown commands do not have."""

@@ -2,19 +2,19 @@
 
 A lone GET is answered by ``loop``; what else a client sends comes here. Pipelined GETs and one MGET are recognised by
 one look at the bytes. Anything else, and what a client does not read, becomes an iterator of replies, which
-``_pump`` sends and stops at: memory is bounded by ``output_high`` and one value, whatever is asked, and no client keeps
-the others waiting for longer than its turn.
+``_send_replies`` sends and stops at: memory is bounded by ``output_high`` and one value, whatever is asked, and no
+client keeps the others waiting for longer than its turn.
 
 ``RespState`` says what a connection may do next, ``TRANSITIONS`` where it goes from there, and why. These end it:
 
 | what | where | how |
 | --- | --- | --- |
 | the client closes, or only ends its own stream | ``_read`` → ``_end_of_stream`` | its requests are answered first |
-| it is gone in both directions, or a read or write fails | ``ready``, ``_read``, ``_send``, ``_write`` | at once |
-| QUIT, or bytes that are not RESP | ``_serve`` sets ``session.closing`` | after the replies |
+| it is gone in both directions, or a read or write fails | ``handle_events``, ``_read``, ``_send``… | at once |
+| QUIT, or bytes that are not RESP | ``_make_replies`` sets ``session.is_closing`` | after the replies |
 | the worker ends | ``drain``, then ``end`` | after the next reply, or when none is due |
 | no password, no request, or no replies taken for too long | ``sweep`` → ``cut`` | at once |
-| all clients together hold too much, or another needs the place of one without password | ``cut`` | at once |
+| all clients together hold too much, or another client needs its place before AUTH | ``cut`` | at once |
 | an error in the server | ``close``, by the loop | at once |
 """
 
@@ -27,25 +27,25 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from lookupdb.serve import counted
+from lookupdb.serve import shard_counters
 from lookupdb.serve.commands import execute
-from lookupdb.serve.output import Output
+from lookupdb.serve.output import ReplyOutput
+from lookupdb.serve.poller import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Poller
 from lookupdb.serve.resp import (
     ProtocolError,
-    Requests,
+    RequestParser,
     error,
     keys_of_gets,
     keys_of_mget,
 )
-from lookupdb.serve.session import Host, Session
-from lookupdb.serve.watch import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Watch
+from lookupdb.serve.session import Session, WorkerContext
 
 READ_BYTES: Final = 16 << 10
-"""Of one read: a batch of some 500 keys."""
+"""The most bytes of one read: a batch of some 500 keys."""
 FLUSH_BYTES: Final = 64 << 10
 """Replies are collected to so many bytes before they are written."""
 TURN_SECONDS: Final = 0.01
-"""After so long a client's further replies are left to its next turn, behind those of all others."""
+"""After so long a client's further replies wait for its next turn, behind those of all others."""
 
 
 class RespState(enum.IntEnum):
@@ -128,51 +128,51 @@ class RespConnection:
     """See the module. ``fast_path[fd]`` of the poller says whether the loop may answer it by itself."""
 
     __slots__ = (
-        "_active",
-        "_host",
-        "_lookups",
+        "_active_at",
+        "_is_active",
         "_output",
+        "_poller",
         "_replies",
         "_requests",
-        "_seen",
         "_session",
         "_slot",
         "_socket",
         "_state",
-        "_watch",
+        "_stored_replies",
+        "_worker",
         "fd",
-        "held",
+        "held_bytes",
     )
 
-    def __init__(self, host: Host, watch: Watch, client: socket.socket) -> None:
-        self._host, self._watch, self._socket = host, watch, client
+    def __init__(self, worker: WorkerContext, poller: Poller, client: socket.socket) -> None:
+        self._worker, self._poller, self._socket = worker, poller, client
         self.fd: Final = client.fileno()
-        self.held = 0
-        """The budget's: bytes that are held for this client."""
-        self._slot = host.slot
-        self._lookups = host.lookups
-        self._session = Session(host)
-        self._requests = Requests(self._session.limits)
+        self.held_bytes = 0
+        """The bytes that the worker holds for this client. Only the budget sets it."""
+        self._slot = worker.slot
+        self._stored_replies = worker.replies
+        self._session = Session(worker)
+        self._requests = RequestParser(self._session.limits)
         self._replies: Iterator[bytes] | None = None
-        """Those that are still to be made. Nothing is read meanwhile."""
-        self._output = Output(self.fd, host.slot)
+        """The replies that are still to be made. Nothing is read meanwhile."""
+        self._output = ReplyOutput(self.fd, worker.slot)
         self._state = READING
-        self._active = True
-        """Whether it did what it is waited for since the last sweep: took replies if it is to, else asked."""
-        self._seen = time.monotonic()
+        self._is_active = True
+        """Whether it has made progress since the last sweep: taken replies if there are any, else asked."""
+        self._active_at = time.monotonic()
         """When the sweep last saw it active."""
-        watch.add(self.fd)
-        if not self._session.authorised:
-            host.strangers[self.fd] = self
+        poller.add(self.fd)
+        if not self._session.is_authorised:
+            worker.unauthenticated[self.fd] = self
         self._settle()
 
     @property
     def nil(self) -> bytes:
-        """What answers for a key that is not there."""
+        """The reply for a missing key."""
         return self._session.nil
 
-    def received(self, data: bytes) -> None:
-        """``data`` has been read while nothing was under way; empty: the client sends no more."""
+    def receive(self, data: bytes) -> None:
+        """Answer ``data``, which was read while nothing was under way. When empty, the client sends no more."""
         keys = keys_of_gets(data)
         if keys is not None:
             self._answer(b"", keys, len(keys))
@@ -181,83 +181,85 @@ class RespConnection:
         if keys is not None:
             self._answer(b"*%d\r\n" % len(keys), keys, 1)
             return
-        self._take(data)
+        self._feed(data)
 
-    def ready(self, events: int) -> None:
-        """Something can be read or written while the loop is not to answer by itself."""
+    def handle_events(self, events: int) -> None:
+        """Read or write what is ready while the loop must not answer by itself."""
         if events & BROKEN:
             self.close()
             return
         if events & WRITE:
-            self._active = True
+            self._is_active = True
             self._write()
         elif self._state in NOTHING_DUE:
-            self._active = True
+            self._is_active = True
         if events & READ and self._state is not CLOSED:
             self._read()
 
-    def owe(self, data: bytes, sent: int) -> None:
-        """The client took only so many bytes of the reply ``data``: write the rest later."""
-        self._output.owe(data, sent, self._session.limits.output_high)
+    def keep_unsent(self, data: bytes, sent: int) -> None:
+        """Write later what the client has not taken of the reply ``data``: all but the first ``sent`` bytes."""
+        self._output.keep_unsent(data, sent, self._session.limits.output_high)
         self._settle()
 
     def _read(self) -> None:
         try:
-            data = os.read(self.fd, READ_BYTES if self._session.authorised else self._session.limits.max_request_bytes)
+            data = os.read(
+                self.fd, READ_BYTES if self._session.is_authorised else self._session.limits.max_request_bytes
+            )
         except BlockingIOError:
             return
         except OSError:
             self.close()
             return
         if data and self._may_ask():
-            self.received(data)
+            self.receive(data)
         else:
-            self._take(data)
+            self._feed(data)
 
-    def _take(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> None:
         if not data:
             self._end_of_stream()
         elif self._state is not HALF_CLOSED:
             self._requests.feed(data)
-            self._replies = self._serve()
-            self._pump()
+            self._replies = self._make_replies()
+            self._send_replies()
 
     def _end_of_stream(self) -> None:
-        """The client sends no more; what it asked for is still answered."""
+        """Answer what the client asked for, then close: it sends no more."""
         if self._state in NOTHING_DUE:
             self.close()
         else:
             self._enter(CLOSING)
 
     def _answer(self, head: bytes, keys: list[bytes], commands: int) -> None:
-        """Send ``head`` and what is stored under ``keys``."""
-        self._slot[counted.COMMANDS] += commands
-        replies, count = self._lookups.begin(head, keys, self._session.nil)
+        """Send ``head`` and the values of ``keys``."""
+        self._slot[shard_counters.COMMANDS] += commands
+        replies, count = self._stored_replies.first_replies(head, keys, self._session.nil)
         self._send(replies)
         if count < len(keys):
-            self._replies = self._lookups.rest(keys, self._session.nil, count)
-            self._pump()
-        elif self._state is not READING or self._output.owed:
+            self._replies = self._stored_replies.remaining_replies(keys, self._session.nil, count)
+            self._send_replies()
+        elif self._state is not READING or self._output.unsent:
             self._settle()
 
-    def _serve(self) -> Iterator[bytes]:
-        """The replies to all requests that have arrived whole."""
+    def _make_replies(self) -> Iterator[bytes]:
+        """Yield the replies to all requests that have arrived whole."""
         session, requests = self._session, self._requests
         try:
-            while not session.closing:
+            while not session.is_closing:
                 requests.limits = session.limits
                 command = requests.next()
                 if command is None:
                     return
                 yield from execute(session, command)
-                if session.authorised:
-                    self._host.strangers.pop(self.fd, None)
+                if session.is_authorised:
+                    self._worker.unauthenticated.pop(self.fd, None)
         except ProtocolError as problem:
-            self._slot[counted.ERRORS] += 1
-            session.closing = True
+            self._slot[shard_counters.ERRORS] += 1
+            session.is_closing = True
             yield error(f"ERR Protocol error: {problem}")
 
-    def _pump(self) -> None:
+    def _send_replies(self) -> None:
         """Send replies until there are no more, the client is to read first, or its turn is over."""
         if self._replies is None or self._is_stopped():
             self._settle()
@@ -279,7 +281,7 @@ class RespConnection:
         self._settle()
 
     def _is_stopped(self) -> bool:
-        return self._output.paused or self._state is CLOSED
+        return self._output.is_paused or self._state is CLOSED
 
     def _send(self, data: bytes) -> None:
         """Write ``data``, now or when the client takes it."""
@@ -289,19 +291,19 @@ class RespConnection:
             self.close()
 
     def _write(self) -> None:
-        """The client takes more: first of what it is owed, then of what it has asked for."""
-        if self._output.owed:
+        """Write what is unsent, then what is still to be made: the client takes more."""
+        if self._output.unsent:
             try:
                 self._output.flush(self._session.limits.output_high)
             except OSError:
                 self.close()
                 return
-        self._pump()
+        self._send_replies()
 
     def _may_ask(self) -> bool:
-        """Whether the next bytes begin a request, by a client that may ask, with nothing else under way."""
+        """Return whether the next bytes begin a request of a client that may ask, with nothing else under way."""
         is_awaiting = self._state is READING or self._state is DRAIN_READING
-        return is_awaiting and self._session.authorised and self._requests.empty
+        return is_awaiting and self._session.is_authorised and self._requests.is_empty
 
     def _settle(self) -> None:
         """Enter the state that follows from what is under way now, and end the connection if that is due."""
@@ -315,76 +317,78 @@ class RespConnection:
         if state is HALF_CLOSED:
             self._shut_down()
         if self._state is not CLOSED:
-            self._host.budget.hold(self, self._held_bytes())
+            self._worker.budget.charge(self, self._measure_held_bytes())
 
     def _following_state(self) -> RespState:
-        none_due, to_send, to_make = _CLOSE if self._session.closing else _OUTCOMES[self._state]
-        if self._replies is not None or self._output.paused:
+        none_due, to_send, to_make = _CLOSE if self._session.is_closing else _OUTCOMES[self._state]
+        if self._replies is not None or self._output.is_paused:
             return to_make
-        return to_send if self._output.owed else none_due
+        return to_send if self._output.unsent else none_due
 
     def _enter(self, state: RespState) -> None:
-        """Be in ``state``, and wait for its events. Raises RuntimeError when it cannot follow the present one."""
+        """Go to ``state``, and wait for its events. Raises RuntimeError when it cannot follow the present one."""
         if state is not self._state:
             if state not in TRANSITIONS[self._state]:
                 raise RuntimeError(f"a connection cannot go from {self._state.name} to {state.name}")
             if EVENTS[state] != EVENTS[self._state]:
-                self._active = True  # it has all its time for what it is waited for from now on
-                self._watch.change(self.fd, EVENTS[state])
+                self._is_active = True  # the client has all its time for what is awaited from now on
+                self._poller.change(self.fd, EVENTS[state])
             self._state = state
-        self._watch.states[self.fd] = ACTIVE if state is READING and self._may_ask() else BUSY
+        self._poller.fast_path[self.fd] = ACTIVE if state is READING and self._may_ask() else BUSY
 
-    def _held_bytes(self) -> int:
-        return len(self._output.owed) + (0 if self._replies is None and self._requests.empty else self._requests.held)
+    def _measure_held_bytes(self) -> int:
+        return len(self._output.unsent) + (
+            0 if self._replies is None and self._requests.is_empty else self._requests.held_bytes
+        )
 
     def sweep(self, now: float) -> None:
         """Cut the client off when it has not authenticated, has taken no replies, or has asked nothing for too long."""
-        limits, states = self._session.limits, self._watch.states
-        if not self._session.authorised and now - self._session.unauthorised_at > limits.auth_seconds:
+        limits, fast_path = self._session.limits, self._poller.fast_path
+        if not self._session.is_authorised and now - self._session.unauthenticated_since > limits.auth_seconds:
             overdue = True
-        elif self._active or states[self.fd] == ACTIVE:
-            self._active, self._seen, overdue = False, now, False
-            states[self.fd] = min(states[self.fd], IDLE)
+        elif self._is_active or fast_path[self.fd] == ACTIVE:
+            self._is_active, self._active_at, overdue = False, now, False
+            fast_path[self.fd] = min(fast_path[self.fd], IDLE)
         else:
             patience = limits.idle_seconds if self._state in NOTHING_DUE else limits.slow_seconds
-            overdue = 0 < patience < now - self._seen
+            overdue = 0 < patience < now - self._active_at
         if overdue:
             self.cut()
 
     def cut(self) -> None:
-        """Close at once, because of what the client does or does not do."""
-        self._slot[counted.CONNECTIONS_CUT] += 1
+        """Count the client as cut off, and close at once."""
+        self._slot[shard_counters.CONNECTIONS_CUT] += 1
         self.close()
 
-    def check(self) -> None:
+    def check_invariants(self) -> None:
         """Raise AssertionError unless what is always true between two events is true now. Tests call it."""
         state, replies, output = self._state, self._replies, self._output
         if state in NOTHING_DUE:
             assert replies is None, f"{state.name}: replies are still to be made"
-            assert not output.owed, f"{state.name}: replies are still to be sent"
+            assert not output.unsent, f"{state.name}: replies are still to be sent"
         elif state in (SENDING, DRAIN_SENDING):
             assert replies is None, f"{state.name}: replies are still to be made"
-            assert output.owed, f"{state.name}: everything is sent"
-            assert not output.paused, f"{state.name}: more is read from a client that leaves too much unread"
+            assert output.unsent, f"{state.name}: everything is sent"
+            assert not output.is_paused, f"{state.name}: more is read from a client that leaves too much unread"
         elif state in (ANSWERING, DRAIN_ANSWERING):
-            assert replies is not None or output.paused, f"{state.name}: nothing keeps the client from asking"
+            assert replies is not None or output.is_paused, f"{state.name}: nothing keeps the client from asking"
         elif state is CLOSING:
-            assert replies is not None or output.owed, "CLOSING: there is nothing to wait for"
-        assert output.owed or not output.paused, "nothing unsent, and yet too much of it"
-        assert state in (CLOSING, CLOSED) or not self._session.closing, f"{state.name}: its last reply is made"
-        assert state is CLOSED or self.held == self._held_bytes(), "the budget counts something else"
-        assert (self.fd in self._host.connections) is (state is not CLOSED), "the worker's list is wrong"
+            assert replies is not None or output.unsent, "CLOSING: there is nothing to wait for"
+        assert output.unsent or not output.is_paused, "nothing unsent, and yet too much of it"
+        assert state in (CLOSING, CLOSED) or not self._session.is_closing, f"{state.name}: its last reply is made"
+        assert state is CLOSED or self.held_bytes == self._measure_held_bytes(), "the budget counts something else"
+        assert (self.fd in self._worker.connections) is (state is not CLOSED), "the worker's list is wrong"
         if state is not CLOSED:
-            is_fast = state is READING and self._session.authorised and self._requests.empty
-            assert (self._watch.states[self.fd] != BUSY) is is_fast, f"{state.name}: fast path {not is_fast}"
+            is_fast = state is READING and self._session.is_authorised and self._requests.is_empty
+            assert (self._poller.fast_path[self.fd] != BUSY) is is_fast, f"{state.name}: fast path {not is_fast}"
 
     def drain(self) -> None:
-        """The worker ends: answer what has arrived or is on its way, then close. The next reply is the last."""
+        """Make the next reply the last: the worker ends, and answers what has arrived or is on its way."""
         if self._state <= ANSWERING:
             self._enter((DRAIN_READING, DRAIN_SENDING, DRAIN_ANSWERING)[self._state])
 
     def end(self) -> None:
-        """Send the end of the stream, unless replies are still to be sent."""
+        """Send the end of the stream if no reply is due."""
         if self._state is DRAIN_READING:
             self._enter(HALF_CLOSED)
             self._shut_down()
@@ -400,9 +404,9 @@ class RespConnection:
         if self._state is CLOSED:
             return
         self._state, self._replies = CLOSED, None
-        self._host.budget.hold(self, 0)
-        self._host.strangers.pop(self.fd, None)
-        self._watch.remove(self.fd)
+        self._worker.budget.charge(self, 0)
+        self._worker.unauthenticated.pop(self.fd, None)
+        self._poller.remove(self.fd)
         self._socket.close()
-        del self._host.connections[self.fd]
-        self._slot[counted.OPEN_CONNECTIONS] = len(self._host.connections)
+        del self._worker.connections[self.fd]
+        self._slot[shard_counters.OPEN_CONNECTIONS] = len(self._worker.connections)

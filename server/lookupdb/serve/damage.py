@@ -1,4 +1,4 @@
-"""What becomes of a lookup whose stored value, or the page it is on, is damaged: an error for its key alone."""
+"""The reply and the log line for a lookup whose stored value, or the page that it is on, is damaged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from lookupdb.serve import counted
+from lookupdb.serve import shard_counters
 from lookupdb.serve.resp import error
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,8 @@ DAMAGED: Final = error(
 )
 """The reply for such a key: that of a GET, or in the key's place in that of an MGET."""
 LOG_SECONDS: Final = 60.0
-"""A damaged key may be asked for thousands of times a second: it is logged at once, then no more often than this."""
+"""A damaged key may be asked for thousands of times a second: it is logged at once, then once
+in this time."""
 
 
 class DamageReport:
@@ -27,15 +28,15 @@ class DamageReport:
         self._path = path
         self._slot = slot
         self._logged_at: float | None = None
-        self._logged_count = slot[counted.DAMAGED_LOOKUPS]
+        self._logged_count = slot[shard_counters.DAMAGED_LOOKUPS]
 
     def add(self, problem: Exception) -> None:
-        """One lookup ended in ``problem``."""
-        self._slot[counted.DAMAGED_LOOKUPS] += 1
+        """Count a lookup that ended in ``problem``, and log it unless one was logged a short while ago."""
+        self._slot[shard_counters.DAMAGED_LOOKUPS] += 1
         now = time.monotonic()
         if self._logged_at is not None and now - self._logged_at < LOG_SECONDS:
             return
-        count = self._slot[counted.DAMAGED_LOOKUPS]
+        count = self._slot[shard_counters.DAMAGED_LOOKUPS]
         log.error(
             "%s: a stored value is damaged, and its key is answered with an error: %s; fetch or build the file again",
             self._path,

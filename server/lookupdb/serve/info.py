@@ -1,4 +1,4 @@
-"""INFO: what a worker tells of itself, in Redis' form."""
+"""INFO: a worker's description of itself, in Redis' form."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import __version__
-from lookupdb.serve import counted
-from lookupdb.serve.session import Host
+from lookupdb.serve import shard_counters
+from lookupdb.serve.session import WorkerContext
 
-Fields = dict[str, Any]
+InfoFields = dict[str, Any]
 
 
-def render(host: Host, wanted: Iterable[str]) -> str:
-    """The sections called ``wanted``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
-    names = list(dict.fromkeys(name.lower() for name in wanted))
+def render(worker: WorkerContext, names: Iterable[str]) -> str:
+    """Return the sections called ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    names = list(dict.fromkeys(name.lower() for name in names))
     if not names or {"default", "all", "everything"} & set(names):
         names = list(SECTIONS)
     sections = []
     for name in names:
         if name in SECTIONS:
-            lines = [f"{field}:{value}" for field, value in SECTIONS[name](host).items()]
+            lines = [f"{field}:{value}" for field, value in SECTIONS[name](worker).items()]
             sections.append("\r\n".join([f"# {name.capitalize()}", *lines, ""]))
     return "\r\n".join(sections)
 
 
-def _server(host: Host) -> Fields:
-    seconds = int(time.monotonic() - host.started)
+def _server(worker: WorkerContext) -> InfoFields:
+    seconds = int(time.monotonic() - worker.started)
     return {
         # Clients choose by it what they may ask; the commands here are those of Redis 7.
         "redis_version": "7.0.0",
@@ -37,23 +37,23 @@ def _server(host: Host) -> Fields:
         "server_name": "lookupdb",
         "lookupdb_version": __version__,
         "process_id": os.getpid(),
-        "tcp_port": host.port,
+        "tcp_port": worker.port,
         "uptime_in_seconds": seconds,
         "uptime_in_days": seconds // 86400,
     }
 
 
-def _clients(host: Host) -> Fields:
-    return {"connected_clients": len(host.connections), "maxclients": host.limits.max_connections}
+def _clients(worker: WorkerContext) -> InfoFields:
+    return {"connected_clients": len(worker.connections), "maxclients": worker.limits.max_connections}
 
 
-def _memory(host: Host) -> Fields:
+def _memory(worker: WorkerContext) -> InfoFields:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     return {
         # Anonymous memory: what this process owns. The mapped shard is the page cache's and counted on its own.
         "used_memory": _kib(status["RssAnon"]),
         "used_memory_rss": _kib(status["VmRSS"]),
-        "shard_file_bytes": host.file_bytes,
+        "shard_file_bytes": worker.file_bytes,
     }
 
 
@@ -61,29 +61,31 @@ def _kib(text: str) -> int:
     return int(text.split()[0]) * 1024
 
 
-def _stats(host: Host) -> Fields:
-    slot = host.slot
+def _stats(worker: WorkerContext) -> InfoFields:
+    slot = worker.slot
     return {
-        "total_connections_received": slot[counted.CONNECTIONS],
-        "total_commands_processed": slot[counted.COMMANDS],
-        "total_net_output_bytes": slot[counted.SENT_BYTES],
-        "total_error_replies": slot[counted.ERRORS],
-        "rejected_connections": slot[counted.CONNECTIONS_REFUSED],
-        "keyspace_hits": slot[counted.LOOKUPS] - slot[counted.MISSES] - slot[counted.DAMAGED_LOOKUPS],
-        "keyspace_misses": slot[counted.MISSES],
+        "total_connections_received": slot[shard_counters.CONNECTIONS],
+        "total_commands_processed": slot[shard_counters.COMMANDS],
+        "total_net_output_bytes": slot[shard_counters.SENT_BYTES],
+        "total_error_replies": slot[shard_counters.ERRORS],
+        "rejected_connections": slot[shard_counters.CONNECTIONS_REFUSED],
+        "keyspace_hits": slot[shard_counters.LOOKUPS]
+        - slot[shard_counters.MISSES]
+        - slot[shard_counters.DAMAGED_LOOKUPS],
+        "keyspace_misses": slot[shard_counters.MISSES],
     }
 
 
-def _replication(_: Host) -> Fields:
+def _replication(_: WorkerContext) -> InfoFields:
     return {"role": "master", "connected_slaves": 0}
 
 
-def _keyspace(host: Host) -> Fields:
-    return {"db0": f"keys={host.identity.records},expires=0,avg_ttl=0"}
+def _keyspace(worker: WorkerContext) -> InfoFields:
+    return {"db0": f"keys={worker.identity.records},expires=0,avg_ttl=0"}
 
 
-def _lookupdb(host: Host) -> Fields:
-    identity = host.identity
+def _lookupdb(worker: WorkerContext) -> InfoFields:
+    identity = worker.identity
     return {
         "format_version": identity.format_version,
         "dataset": identity.dataset,
@@ -97,7 +99,7 @@ def _lookupdb(host: Host) -> Fields:
     }
 
 
-SECTIONS: Final[dict[str, Callable[[Host], Fields]]] = {
+SECTIONS: Final[dict[str, Callable[[WorkerContext], InfoFields]]] = {
     "server": _server,
     "clients": _clients,
     "memory": _memory,

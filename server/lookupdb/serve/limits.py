@@ -1,4 +1,4 @@
-"""What one client may ask of a worker: numbers, and where they come from."""
+"""The limits of a worker and of each of its clients, and where the numbers come from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEFORE_AUTH_BYTES: Final = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Bounds of one worker. Sizes in bytes, times in seconds."""
 
     max_connections: int = 10_000
@@ -31,13 +31,13 @@ class Limits:
     """A client that asks nothing for so long is closed; 0: never."""
 
     auth_seconds: float = 5.0
-    """A client that has not shown the password for so long is closed."""
+    """A client that has not authenticated for so long is closed."""
     max_held_bytes: int = 32 << 20
     """Of all clients together, parts of requests and replies not taken: beyond it clients are cut off."""
 
     @property
-    def before_auth(self) -> Limits:
-        """Of a client that has yet to show the password: it can say AUTH or HELLO and not much more."""
+    def before_auth(self) -> ServerLimits:
+        """The limits of a client that has not authenticated: enough for AUTH or HELLO."""
         return replace(
             self,
             max_arguments=BEFORE_AUTH_ARGUMENTS,
@@ -47,10 +47,10 @@ class Limits:
         )
 
     @property
-    def max_strangers(self) -> int:
-        """Clients that may be about to show the password at once; one more takes the place of the oldest."""
+    def max_unauthenticated(self) -> int:
+        """The most clients that have not authenticated; one more takes the place of the oldest."""
         return max(1, min(1024, self.max_connections // 4))
 
     def to_config(self) -> dict[str, Any]:
-        """For the worker's configuration."""
+        """Return them as members of the worker's configuration."""
         return asdict(self)

@@ -1,8 +1,8 @@
-"""The worker's event loop, and in it the hot path: one GET read, looked up and answered without a call to ours.
+"""The worker's event loop, and in it the hot path: one GET is read, looked up and answered without a call to our code.
 
 Written by hand because an event loop's transports, protocols and write queues cost as much again as the lookup:
-here an event is one read, one look at its size and beginning, one lookup and one write, and answers leave at once.
-What is not a lone GET is the connection's to handle.
+here an event is one read, one check of its size and beginning, one lookup and one write, and answers leave at once.
+The connection handles what is not a lone GET.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import socket
 import time
 from typing import Final
 
-from lookupdb.serve import counted
+from lookupdb.serve import shard_counters
 from lookupdb.serve.connection import READ_BYTES, RespConnection
-from lookupdb.serve.lookups import MISSING, SUSPECT
+from lookupdb.serve.poller import ACTIVE, Poller
 from lookupdb.serve.resp import CRLF, GET_ENDS, GET_HEADS, GET_KEYS, error
-from lookupdb.serve.session import Host
-from lookupdb.serve.watch import ACTIVE, Watch
+from lookupdb.serve.session import WorkerContext
+from lookupdb.serve.stored_replies import LOOKUP_FAILURES, MISSING
 from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED
 
 log = logging.getLogger(__name__)
@@ -27,19 +27,19 @@ log = logging.getLogger(__name__)
 _HEADS: Final = len(GET_HEADS)
 _TOO_MANY: Final = error("ERR max number of clients reached")
 _EVENTS: Final = 256
-"""At most so many are taken at once."""
+"""The most that one poll returns."""
 _ACCEPTED: Final = 64
-"""At most so many clients are accepted at once: those that are connected wait meanwhile."""
+"""The most clients accepted at once: those that are connected wait meanwhile."""
 
 
-class Loop:
+class WorkerLoop:
     """Accepts clients from ``listener`` and answers them, while it runs."""
 
-    def __init__(self, host: Host, listener: socket.socket) -> None:
-        self._host = host
+    def __init__(self, worker: WorkerContext, listener: socket.socket) -> None:
+        self._worker = worker
         self._listener = listener
-        self._watch = Watch()
-        self._watch.add(listener.fileno())
+        self._poller = Poller()
+        self._poller.add(listener.fileno())
         self._accepting = True
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """Kept for a client that is to be told that there are no descriptors left."""
@@ -47,39 +47,39 @@ class Loop:
         self._alarm, self._bell = socket.socketpair()
         for end in (self._alarm, self._bell):
             end.setblocking(False)
-        self._watch.add(self._alarm.fileno())
+        self._poller.add(self._alarm.fileno())
 
     @property
     def bell(self) -> int:
-        """A file descriptor: what is written to it lets the loop look whether it is to go on."""
+        """A file descriptor: a byte written to it makes the loop check whether it goes on."""
         return self._bell.fileno()
 
     def stop(self) -> None:
-        """Let ``run`` return. Safe to be called by a signal's handler, if the signal rings the bell."""
+        """Let ``run`` return. A signal's handler may call it if the signal rings the bell."""
         self._until = 0.0
 
     def run(self, seconds: float) -> None:
         """Serve for so long, or until ``stop``."""
-        host, now = self._host, time.monotonic
-        poll, read, write = self._watch.epoll.poll, os.read, os.write
-        states, connections, slot = self._watch.states, host.connections, host.slot
-        get, inflate = host.shard.txn.get, host.shard.inflate
+        worker, now = self._worker, time.monotonic
+        poll, read, write = self._poller.epoll.poll, os.read, os.write
+        fast_path, connections, slot = self._poller.fast_path, worker.connections, worker.slot
+        get, inflate = worker.shard.txn.get, worker.shard.inflate
         heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are looked up fastest
         bulk_heads, bulk_ends, bulk_sizes = BULK_HEADS, BULK_ENDS, len(BULK_HEADS)
         tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
         self._until = now() + seconds
-        while (left := self._until - now()) > 0:
+        while (remaining := self._until - now()) > 0:
             lookups = sent = fd = 0
             try:
-                for fd, events in poll(left, _EVENTS):
-                    if not states[fd]:
+                for fd, events in poll(remaining, _EVENTS):
+                    if not fast_path[fd]:
                         self._handle(fd, events)
                         continue
-                    states[fd] = ACTIVE
+                    fast_path[fd] = ACTIVE
                     data = read(fd, READ_BYTES)
                     size = len(data)
                     if size >= sizes or data < heads[size] or data >= ends[size] or data[tail] != crlf:
-                        connections[fd].received(data)
+                        connections[fd].receive(data)
                         continue
                     lookups += 1
                     try:
@@ -96,37 +96,37 @@ class Loop:
                             or reply[tail] != crlf
                         ):
                             # missing, large or damaged
-                            reply = host.lookups.check(key, reply) or connections[fd].nil
+                            reply = worker.replies.verify(key, reply) or connections[fd].nil
                             size = len(reply)
-                    except SUSPECT:
-                        reply = host.lookups.find_again(key) or connections[fd].nil
-                        get, size = host.shard.txn.get, len(reply)
+                    except LOOKUP_FAILURES:
+                        reply = worker.replies.find_after_failure(key) or connections[fd].nil
+                        get, size = worker.shard.txn.get, len(reply)
                     try:
                         written = write(fd, reply)
                     except BlockingIOError:
                         written = 0
                     sent += written
                     if written != size:
-                        connections[fd].owe(reply, written)
+                        connections[fd].keep_unsent(reply, written)
             except Exception as problem:  # ends one connection, never the worker
-                self._broken(fd, problem)
+                self._close_broken(fd, problem)
             if lookups:
-                slot[counted.LOOKUPS] += lookups
-                slot[counted.COMMANDS] += lookups
-                slot[counted.SENT_BYTES] += sent
+                slot[shard_counters.LOOKUPS] += lookups
+                slot[shard_counters.COMMANDS] += lookups
+                slot[shard_counters.SENT_BYTES] += sent
 
     def _handle(self, fd: int, events: int) -> None:
-        """An event that is not for the hot path."""
-        connection = self._host.connections.get(fd)
+        """Handle an event that is not for the hot path."""
+        connection = self._worker.connections.get(fd)
         if connection is not None:
-            connection.ready(events)
+            connection.handle_events(events)
         elif fd == self._listener.fileno():
             self._accept()
         elif fd == self._alarm.fileno():
             self._alarm.recv(4096)
 
-    def _broken(self, fd: int, problem: Exception) -> None:
-        """An event of ``fd`` ended in ``problem``: of the client's going away, or of a bug."""
+    def _close_broken(self, fd: int, problem: Exception) -> None:
+        """Close the connection of ``fd``, whose event ended in ``problem``: the client is gone, or there is a bug."""
         if isinstance(problem, BlockingIOError):
             return
         if not isinstance(problem, ConnectionError):
@@ -134,46 +134,46 @@ class Loop:
                 "a connection is closed because of an error in the server",
                 exc_info=problem,
             )
-        if fd in self._host.connections:
-            self._host.connections[fd].close()
+        if fd in self._worker.connections:
+            self._worker.connections[fd].close()
 
     def _accept(self) -> None:
-        host = self._host
+        worker = self._worker
         for _ in range(_ACCEPTED):
             try:
                 client, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as problem:
-                self._accept_for_refusal(problem)
+                self._refuse_waiting_clients(problem)
                 return
             client.setblocking(False)
             if not self._has_room():
-                self._turn_away(client)
+                self._refuse_client(client)
                 continue
-            connection = RespConnection(host, self._watch, client)
-            host.connections[connection.fd] = connection
-            host.slot[counted.CONNECTIONS] += 1
-            host.slot[counted.OPEN_CONNECTIONS] = len(host.connections)
+            connection = RespConnection(worker, self._poller, client)
+            worker.connections[connection.fd] = connection
+            worker.slot[shard_counters.CONNECTIONS] += 1
+            worker.slot[shard_counters.OPEN_CONNECTIONS] = len(worker.connections)
 
     def _has_room(self) -> bool:
-        """Whether there is room for one more client, if need be in place of one that has not shown the password."""
-        host = self._host
-        is_full = len(host.connections) >= host.limits.max_connections
-        if host.strangers and (is_full or len(host.strangers) >= host.limits.max_strangers):
-            next(iter(host.strangers.values())).cut()
+        """Return whether one more client can be accepted, if need be in place of one that has not authenticated."""
+        worker = self._worker
+        is_full = len(worker.connections) >= worker.limits.max_connections
+        if worker.unauthenticated and (is_full or len(worker.unauthenticated) >= worker.limits.max_unauthenticated):
+            next(iter(worker.unauthenticated.values())).cut()
             return True
         return not is_full
 
-    def _turn_away(self, client: socket.socket) -> None:
+    def _refuse_client(self, client: socket.socket) -> None:
         """Tell ``client`` that there are too many, and close."""
-        self._host.slot[counted.CONNECTIONS_REFUSED] += 1
+        self._worker.slot[shard_counters.CONNECTIONS_REFUSED] += 1
         with client, contextlib.suppress(OSError):
             client.send(_TOO_MANY)
 
-    def _accept_for_refusal(self, problem: OSError) -> None:
-        """Out of descriptors or memory: the listener would be ready again at once, and again. So who waits is told, by
-        the descriptor that is kept for it, and nobody else is accepted until the next sweep.
+    def _refuse_waiting_clients(self, problem: OSError) -> None:
+        """Refuse who waits, and accept nobody until the next sweep: without descriptors or memory the listener would
+        be ready again at once, and again. The spare descriptor lets the clients be told.
         """
         if not self._accepting:
             return
@@ -181,19 +181,19 @@ class Loop:
         os.close(self._spare)
         with contextlib.suppress(OSError):
             for _ in range(_ACCEPTED):
-                self._turn_away(self._listener.accept()[0])
+                self._refuse_client(self._listener.accept()[0])
         with contextlib.suppress(OSError):
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.refuse()
+        self.stop_accepting()
 
-    def refuse(self) -> None:
-        """Accept nobody; who connects waits."""
+    def stop_accepting(self) -> None:
+        """Let clients that connect wait."""
         if self._accepting:
             self._accepting = False
-            self._watch.remove(self._listener.fileno())
+            self._poller.remove(self._listener.fileno())
 
-    def accept(self) -> None:
-        """Accept again, after ``refuse``."""
+    def resume_accepting(self) -> None:
+        """Accept again, after ``stop_accepting``."""
         if not self._accepting:
             self._accepting = True
-            self._watch.add(self._listener.fileno())
+            self._poller.add(self._listener.fileno())

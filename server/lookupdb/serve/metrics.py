@@ -11,8 +11,8 @@ from lookupdb.runtime import pagecache
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.metrics import CounterCollector, ServiceCollector
 from lookupdb.runtime.supervisor import Supervisor
-from lookupdb.serve import counted
-from lookupdb.serve.verify import Served
+from lookupdb.serve import shard_counters
+from lookupdb.serve.verify import ServedShard
 
 PREFIX = "lookupdb_shard"
 
@@ -20,7 +20,7 @@ PREFIX = "lookupdb_shard"
 class ShardCollector(Collector):
     """Of the file that is served."""
 
-    def __init__(self, served: Served, counters: Counters) -> None:
+    def __init__(self, served: ServedShard, counters: Counters) -> None:
         self.served = served
         self.counters = counters
 
@@ -48,10 +48,10 @@ class ShardCollector(Collector):
         )
 
 
-def collectors(served: Served, counters: Counters, supervisor: Supervisor) -> list[Collector]:
+def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) -> list[Collector]:
     """All of them."""
     return [
-        CounterCollector(PREFIX, counters, counted.COUNTERS, counted.GAUGES),
+        CounterCollector(PREFIX, counters, shard_counters.COUNTERS, shard_counters.GAUGES),
         ServiceCollector(PREFIX, supervisor),
         ShardCollector(served, counters),
     ]

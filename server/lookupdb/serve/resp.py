@@ -2,7 +2,7 @@ r"""RESP on the wire: requests in, replies out.
 
 Requests are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read
 of a busy client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few
-operations of C speed. All else goes to ``Requests``, which takes any legal request in any pieces, inline
+operations of C speed. All else goes to ``RequestParser``, which takes any legal request in any pieces, inline
 ones too, and knows every limit. hiredis' parser is as fast, but it allocates what a header
 announces (``*1000000000\r\n``) before anything of it has arrived.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from lookupdb.keys import MAX_KEY_BYTES
-from lookupdb.serve.limits import Limits
+from lookupdb.serve.limits import ServerLimits
 from lookupdb.shardfile import prefix_end
 
 CRLF: Final = b"\r\n"
@@ -27,7 +27,7 @@ Command = list[bytes]
 """A command's name, as it was sent, and its arguments."""
 
 _LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES + 1))]
-"""The length line of a key of so many bytes. No key is empty, so that of an empty one is left to ``Requests``."""
+"""The length line of a key of so many bytes. No key is empty, so that of an empty one is left to the parser."""
 
 MAX_QUOTED_BYTES: Final = 4 << 10
 """Of an inline command with quotes, which people type: to read it takes half a microsecond a byte, and others wait."""
@@ -87,108 +87,108 @@ def keys_of_mget(data: bytes) -> list[bytes] | None:
         return None
 
 
-class Requests:
-    """The requests of one connection, from bytes in any pieces."""
+class RequestParser:
+    """Reads the requests of one connection from bytes in any pieces."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self._buffer = bytearray()
-        self._at = 0
+        self._position = 0
         self._command: Command = []
-        self._missing = 0
-        self._bytes = 0
-        self._arguments = 0
+        self._missing_arguments = 0
+        self._argument_bytes = 0
+        self._argument_count = 0
         """Of the command that was begun last."""
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing has arrived that is not part of a command given out."""
-        return not self._missing and self._at == len(self._buffer)
+    def is_empty(self) -> bool:
+        """Whether all that has arrived belongs to commands that were returned."""
+        return not self._missing_arguments and self._position == len(self._buffer)
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """About how many bytes of memory the last command, or what there is of the next, takes."""
-        return len(self._buffer) + self._bytes + _ARGUMENT_BYTES * self._arguments
+        return len(self._buffer) + self._argument_bytes + _ARGUMENT_BYTES * self._argument_count
 
     def feed(self, data: bytes) -> None:
-        """Take in what has been read."""
-        if self._at:
-            del self._buffer[: self._at]
-            self._at = 0
+        """Append what has been read."""
+        if self._position:
+            del self._buffer[: self._position]
+            self._position = 0
         self._buffer += data
 
     def next(self) -> Command | None:
-        """The next whole command, or None. Raises ProtocolError; the rest is then not to be read."""
+        """Return the next whole command, or None. After a ProtocolError nothing more can be read."""
         while True:
-            if not self._missing and not self._begin():
+            if not self._missing_arguments and not self._read_header():
                 return None
-            while self._missing:
-                if not self._argument():
+            while self._missing_arguments:
+                if not self._read_argument():
                     return None
             if self._command:
                 command, self._command = self._command, []
                 return command
 
-    def _line(self, what: str) -> bytes | None:
+    def _read_line(self, what: str) -> bytes | None:
         """The next line without its end."""
-        end = self._buffer.find(b"\n", self._at)
+        end = self._buffer.find(b"\n", self._position)
         if end < 0:
-            if len(self._buffer) - self._at > self.limits.max_inline_bytes:
+            if len(self._buffer) - self._position > self.limits.max_inline_bytes:
                 raise ProtocolError(f"too big {what}")
             return None
-        line = bytes(self._buffer[self._at : end])
-        self._at = end + 1
+        line = bytes(self._buffer[self._position : end])
+        self._position = end + 1
         return line.removesuffix(b"\r")
 
-    def _begin(self) -> bool:
-        """Read a command's first line. False: it has not arrived."""
-        if self._at == len(self._buffer):
+    def _read_header(self) -> bool:
+        """Read a command's first line. Returns False when it has not arrived."""
+        if self._position == len(self._buffer):
             self._buffer.clear()  # or a large request's bytes would be kept for as long as its client is silent
-            self._at = 0
+            self._position = 0
             return False
-        inline = self._buffer[self._at] != ord("*")
-        line = self._line("inline request" if inline else "mbulk count string")
+        inline = self._buffer[self._position] != ord("*")
+        line = self._read_line("inline request" if inline else "mbulk count string")
         if line is None:
             return False
-        self._bytes = self._arguments = 0
+        self._argument_bytes = self._argument_count = 0
         if inline:
-            self._command = _words(line)
+            self._command = _split_inline(line)
             return True
-        count = _number(line[1:])
+        count = _parse_number(line[1:])
         if count is None or count > self.limits.max_arguments:
             raise ProtocolError("invalid multibulk length")
-        self._missing = max(0, count)
+        self._missing_arguments = max(0, count)
         return True
 
-    def _argument(self) -> bool:
-        """Read one argument of the command. False: it has not arrived."""
-        start = self._at
-        line = self._line("bulk count string")
+    def _read_argument(self) -> bool:
+        """Read one argument of the command. Returns False when it has not arrived."""
+        start = self._position
+        line = self._read_line("bulk count string")
         if line is None:
             return False
         if line[:1] != b"$":
             raise ProtocolError(f"expected '$', got '{chr(line[0]) if line else ' '}'")
-        length = _number(line[1:])
-        if length is None or length < 0 or self._bytes + length > self.limits.max_request_bytes:
+        length = _parse_number(line[1:])
+        if length is None or length < 0 or self._argument_bytes + length > self.limits.max_request_bytes:
             raise ProtocolError("invalid bulk length")
-        end = self._at + length
+        end = self._position + length
         if len(self._buffer) < end + 2:
-            self._at = start
+            self._position = start
             return False
-        self._command.append(bytes(self._buffer[self._at : end]))
-        self._at = end + 2
-        self._missing -= 1
-        self._bytes += length
-        self._arguments += 1
+        self._command.append(bytes(self._buffer[self._position : end]))
+        self._position = end + 2
+        self._missing_arguments -= 1
+        self._argument_bytes += length
+        self._argument_count += 1
         return True
 
 
-def _number(digits: bytes) -> int | None:
+def _parse_number(digits: bytes) -> int | None:
     """A decimal number as RESP writes it; Python's ``int`` alone would take ``1_0`` and spaces as well."""
     return int(digits) if len(digits) <= 20 and digits.removeprefix(b"-").isdigit() else None
 
 
-def _words(line: bytes) -> Command:
+def _split_inline(line: bytes) -> Command:
     """An inline command's words; quotes as in a shell."""
     if b'"' not in line and b"'" not in line:
         return line.split()

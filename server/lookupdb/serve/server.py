@@ -17,10 +17,10 @@ from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.process import Fleet
 from lookupdb.runtime.service import Service
-from lookupdb.serve import counted, metrics
-from lookupdb.serve.limits import Limits
-from lookupdb.serve.session import Identity
-from lookupdb.serve.verify import Served, Verification, Warm
+from lookupdb.serve import metrics, shard_counters
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.session import ServerIdentity
+from lookupdb.serve.verify import ServedShard, Verification, WarmPolicy
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.T
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """How a shard is served. ``port`` is the first worker's; 0 lets each worker take a free one."""
 
     workers: int = 1
@@ -37,21 +37,21 @@ class Settings:
     port: int = 7000
     admin_port: int = 9090
     drain_seconds: float = 5.0
-    warm: Warm = "auto"
+    warm: WarmPolicy = "auto"
     read_rate: int = 1 << 30
     """Bytes a second at which the file is verified and warmed."""
     password: str | None = None
     ready_file: Path | None = None
     log_format: str = "text"
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
 
 
-def service(served: Served, settings: Settings) -> Service:
-    """The service to ``run``. Raises UsageError when a port cannot be listened on."""
+def shard_service(served: ServedShard, settings: ServerSettings) -> Service:
+    """Return the service to ``run``. Raises UsageError when a port cannot be listened on."""
     _compare_tables(served.manifest)
-    settings = replace(settings, limits=_affordable(settings.limits))
+    settings = replace(settings, limits=_limit_connections(settings.limits))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
-    counters = Counters(counted.NAMES, settings.workers)
+    counters = Counters(shard_counters.NAMES, settings.workers)
     fleet = Fleet(
         module="lookupdb.serve.worker",
         configs=[_config(served, settings)] * settings.workers,
@@ -87,15 +87,15 @@ def _compare_tables(manifest: Manifest) -> None:
         )
 
 
-def _affordable(limits: Limits) -> Limits:
-    """``limits`` with as many connections as this process's children may open."""
+def _limit_connections(limits: ServerLimits) -> ServerLimits:
+    """``limits`` with no more connections than this process's children may open."""
     return replace(limits, max_connections=capacity.affordable(limits.max_connections, descriptors.raise_limit()))
 
 
-def identity(served: Served) -> Identity:
-    """What the workers will say they serve."""
+def server_identity(served: ServedShard) -> ServerIdentity:
+    """What the workers say that they serve."""
     manifest = served.manifest
-    return Identity(
+    return ServerIdentity(
         format_version=shardfile.FORMAT_VERSION,
         dataset=f"{manifest.namespace}/{manifest.name}",
         dataset_uid=manifest.uid,
@@ -108,7 +108,7 @@ def identity(served: Served) -> Identity:
     )
 
 
-def _listener(settings: Settings, index: int) -> socket.socket:
+def _listener(settings: ServerSettings, index: int) -> socket.socket:
     listener = listeners.bind(settings.host, settings.port and settings.port + index)
     # Connections inherit these from the socket that accepts them.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -117,11 +117,11 @@ def _listener(settings: Settings, index: int) -> socket.socket:
     return listener
 
 
-def _config(served: Served, settings: Settings) -> Mapping[str, Any]:
+def _config(served: ServedShard, settings: ServerSettings) -> Mapping[str, Any]:
     return {
         "path": str(served.path.absolute()),
         "bytes": served.entry.bytes,
-        "identity": asdict(identity(served)),
+        "identity": asdict(server_identity(served)),
         "dictionary_bytes": served.manifest.dictionary_bytes,
         "limits": settings.limits.to_config(),
         "password": settings.password,
@@ -145,9 +145,9 @@ async def _verify(verification: Verification) -> None:
     )
 
 
-def _status(served: Served, verification: Verification, max_connections: int) -> Mapping[str, Any]:
+def _status(served: ServedShard, verification: Verification, max_connections: int) -> Mapping[str, Any]:
     return {
-        "serves": asdict(identity(served)),
+        "serves": asdict(server_identity(served)),
         "unicode": {"built": served.manifest.unicode, "here": UNICODE_VERSION},
         "maxConnections": max_connections,
         "file": {"path": str(served.path), "bytes": served.entry.bytes, "sha256": served.entry.sha256},

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lookupdb.serve.budget import Budget
-from lookupdb.serve.limits import Limits
-from lookupdb.serve.lookups import Lookups
+from lookupdb.serve.budget import ServerBudget
+from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.resp import NIL
+from lookupdb.serve.stored_replies import StoredReplies
 from lookupdb.shardfile import ShardReader
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServerIdentity:
     """What a worker says it serves: the router compares it before it uses a connection."""
 
     format_version: int
@@ -32,68 +32,68 @@ class Identity:
 
 
 @dataclass(slots=True)
-class Host:
+class WorkerContext:
     """One worker, as its connections see it."""
 
     shard: ShardReader
-    identity: Identity
-    limits: Limits
+    identity: ServerIdentity
+    limits: ServerLimits
     slot: memoryview
-    """Its counters, by the places in ``counted``."""
+    """Its counters; ``shard_counters`` has the place of each."""
     password: bytes | None = None
     port: int = 0
     file_bytes: int = 0
-    lookups: Lookups = field(init=False)
+    replies: StoredReplies = field(init=False)
     started: float = field(default_factory=time.monotonic)
     connections: dict[int, Any] = field(default_factory=dict)
     """By file descriptor."""
-    strangers: dict[int, Any] = field(default_factory=dict)
-    """Connections that have not shown the password, by file descriptor, the oldest first."""
-    budget: Budget = field(init=False)
-    limits_before_auth: Limits = field(init=False)
+    unauthenticated: dict[int, Any] = field(default_factory=dict)
+    """Connections whose client has not authenticated, by file descriptor, the oldest first."""
+    budget: ServerBudget = field(init=False)
+    limits_before_auth: ServerLimits = field(init=False)
     last_id: int = 0
 
     def __post_init__(self) -> None:
-        self.lookups = Lookups(self.shard, self.slot)
-        self.budget = Budget(self.limits.max_held_bytes)
+        self.replies = StoredReplies(self.shard, self.slot)
+        self.budget = ServerBudget(self.limits.max_held_bytes)
         self.limits_before_auth = self.limits.before_auth
 
 
 class Session:
-    """One client: which protocol it chose, whether it may ask, how it called itself."""
+    """One client: the protocol that it chose, whether it may ask, and its name."""
 
-    __slots__ = ("authorised", "closing", "host", "id", "name", "nil", "protocol", "unauthorised_at")
+    __slots__ = ("id", "is_authorised", "is_closing", "name", "nil", "protocol", "unauthenticated_since", "worker")
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        host.last_id += 1
-        self.id: Final = host.last_id
-        self.closing = False
-        """Set by a command after whose reply the connection is to be closed."""
+    def __init__(self, worker: WorkerContext) -> None:
+        self.worker = worker
+        worker.last_id += 1
+        self.id: Final = worker.last_id
+        self.is_closing = False
+        """Whether the connection is closed after the reply that is made now."""
         self.reset()
 
     def reset(self) -> None:
-        """As it was when it connected."""
-        self.authorised = self.host.password is None
-        self.unauthorised_at = time.monotonic()
-        """From when on it has to show the password."""
+        """Forget what the client has said of itself since it connected."""
+        self.is_authorised = self.worker.password is None
+        self.unauthenticated_since = time.monotonic()
+        """Since when it owes the password."""
         self.name = b""
-        self.speak(2)
+        self.use_protocol(2)
 
     @property
-    def limits(self) -> Limits:
-        """Its own, which are narrow until it has shown the password."""
-        return self.host.limits if self.authorised else self.host.limits_before_auth
+    def limits(self) -> ServerLimits:
+        """The limits of this client: narrow ones until it has authenticated."""
+        return self.worker.limits if self.is_authorised else self.worker.limits_before_auth
 
-    def speak(self, protocol: int) -> None:
+    def use_protocol(self, protocol: int) -> None:
         """Use RESP ``protocol``: 2 or 3."""
         self.protocol = protocol
         self.nil = NIL[protocol]
 
     def authorise(self, password: bytes) -> bool:
-        """Whether the password is right; from then on the client may ask."""
-        expected = self.host.password
+        """Return whether the password is right; if so, the client may ask from now on."""
+        expected = self.worker.password
         if expected is None or not hmac.compare_digest(password, expected):
             return False
-        self.authorised = True
+        self.is_authorised = True
         return True

@@ -1,7 +1,7 @@
-"""Proving a shard file before anyone maps it: size and checksum are what the manifest says.
+"""Verifies a shard file before anyone maps it: size and checksum are what the manifest says.
 
-The reading that this takes is the warm-up too: where the file fits into memory its pages stay in the page cache,
-and where it does not they are dropped behind, so that nothing hot has to make room.
+Reading the file warms it up: where it fits into memory its pages stay in the page cache, and where it does not they
+are dropped, so that nothing hot has to make room.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lookupdb.runtime import memory, pagecache
 
 CHUNK_BYTES: Final = 4 << 20
 
-Warm = Literal["auto", "always", "never"]
+WarmPolicy = Literal["auto", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """The one file that a shard server serves."""
+class ServedShard:
+    """The file that a shard server serves."""
 
     path: Path
     manifest: Manifest
@@ -38,10 +38,10 @@ class Served:
         return self.manifest.shards[self.shard]
 
 
-def locate(path: Path, shard: int | None) -> Served:
-    """The shard file meant by a generation's directory and a shard's number, or by the file itself.
+def locate_shard(path: Path, shard: int | None) -> ServedShard:
+    """Return the shard file that a generation's directory and a shard's number name, or the file itself.
 
-    Raises UsageError when it is not clear which, CorruptFile when file or manifest is not there or not whole.
+    Raises UsageError when that is ambiguous, CorruptFile when file or manifest is not there or not whole.
     """
     directory = path if path.is_dir() else path.parent
     try:
@@ -56,17 +56,17 @@ def locate(path: Path, shard: int | None) -> Served:
     manifest = Manifest.from_json(text, str(directory / FILE_NAME))
     shards = len(manifest.shards)
     if path.is_dir():
-        return _in_directory(directory, manifest, shards, shard)
+        return _locate_in_directory(directory, manifest, shards, shard)
     for number, entry in enumerate(manifest.shards):
         if entry.file == path.name and shard in (None, number):
-            return Served(path, manifest, number)
+            return ServedShard(path, manifest, number)
     raise UsageError(
         f"{path.name} is not {'a shard' if shard is None else f'shard {shard}'} of the generation beside it",
         hint=f"{directory / FILE_NAME} names {manifest.shards[0].file} and {shards - 1} more",
     )
 
 
-def _in_directory(directory: Path, manifest: Manifest, shards: int, shard: int | None) -> Served:
+def _locate_in_directory(directory: Path, manifest: Manifest, shards: int, shard: int | None) -> ServedShard:
     if shard is None and shards > 1:
         raise UsageError(
             f"{directory} holds {shards} shards, and a server serves one", hint=f"choose: --shard 0 … {shards - 1}"
@@ -77,17 +77,17 @@ def _in_directory(directory: Path, manifest: Manifest, shards: int, shard: int |
     entry = manifest.shards[number]
     if shardfile.parse_attempt(entry.file, number, shards) is None:
         raise CorruptFile(f"{directory / FILE_NAME}: shard {number} is called {entry.file!r}")
-    return Served(directory / entry.file, manifest, number)
+    return ServedShard(directory / entry.file, manifest, number)
 
 
 @dataclass(slots=True)
 class Verification:
-    """One pass over the file; ``run`` is for a thread of its own, ``stop`` ends it early."""
+    """One pass over the file. Call ``run`` in a thread of its own; ``stop`` ends it early."""
 
-    served: Served
-    warm: Warm
+    served: ServedShard
+    warm: WarmPolicy
     bytes_per_second: int
-    """Reading is slowed down to it, to leave the disk to those who serve."""
+    """No more is read in a second, to leave the disk to servers."""
     done_bytes: int = 0
     seconds: float = 0.0
     keeps_pages: bool = False
@@ -109,14 +109,14 @@ class Verification:
         try:
             size = os.fstat(file).st_size
             if size != entry.bytes:
-                raise _differs(path, "bytes", entry.bytes, size)
+                raise _mismatch(path, "bytes", entry.bytes, size)
             self.keeps_pages = self._fits(size)
             digest = self._read(file, started)
         finally:
             os.close(file)
         self.seconds = time.monotonic() - started
         if not self._stop.is_set() and digest != entry.sha256:
-            raise _differs(path, "sha256", entry.sha256, digest)
+            raise _mismatch(path, "sha256", entry.sha256, digest)
 
     def _fits(self, size: int) -> bool:
         if self.warm == "auto":
@@ -124,7 +124,7 @@ class Verification:
         return self.warm == "always"
 
     def _read(self, file: int, started: float) -> str:
-        """The checksum of what is read, at most at the given speed."""
+        """Return the checksum of what is read, at most at ``bytes_per_second``."""
         digest = hashlib.sha256()
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         while not self._stop.is_set() and (chunk := os.read(file, CHUNK_BYTES)):
@@ -139,7 +139,7 @@ class Verification:
         return digest.hexdigest()
 
 
-def _differs(path: Path, what: str, expected: object, found: object) -> CorruptFile:
+def _mismatch(path: Path, what: str, expected: object, found: object) -> CorruptFile:
     return CorruptFile(
         f"{path}: the manifest says {what} {expected}, found {found}",
         hint="the file is damaged or of another generation: fetch or build it again",

@@ -17,15 +17,15 @@ from typing import Final
 from lookupdb.errors import CorruptFile
 from lookupdb.runtime import listeners
 from lookupdb.runtime.worker import BEAT_SECONDS, Boot, run
-from lookupdb.serve.limits import Limits
-from lookupdb.serve.loop import Loop
-from lookupdb.serve.session import Host, Identity
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.loop import WorkerLoop
+from lookupdb.serve.session import ServerIdentity, WorkerContext
 from lookupdb.shardfile import ShardReader
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = BEAT_SECONDS
-"""How often idle and slow clients are looked for."""
+"""Between two searches for idle and slow clients."""
 QUIET_SECONDS: Final = 0.1
 """When the worker ends, an idle client is given so long for a request that is on its way."""
 LINGER_SECONDS: Final = 2.0
@@ -35,38 +35,38 @@ LINGER_SECONDS: Final = 2.0
 def main(boot: Boot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     (listener,) = boot.listeners()
-    host = _host(boot, listener)
-    host.slot[-1] = 0  # open connections: those of a worker that died are gone
+    context = _open_context(boot, listener)
+    context.slot[-1] = 0  # open connections: those of a worker that died are gone
     # What exists now lives as long as the process; requests make no cycles, so collections may be rare.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its clients' sockets inherit it
     listener.listen(listeners.BACKLOG)
-    loop = Loop(host, listener)
-    asked_to_stop = _on_sigterm(loop)
+    loop = WorkerLoop(context, listener)
+    is_stopping = _stop_on_sigterm(loop)
     beat = boot.heartbeat()
     beat()
-    boot.ready(port=host.port)
-    _serve(loop, host, asked_to_stop, beat)
-    _drain(loop, host, boot.drain_seconds)
+    boot.ready(port=context.port)
+    _serve(loop, context, is_stopping, beat)
+    _drain(loop, context, boot.drain_seconds)
 
 
-def _on_sigterm(loop: Loop) -> Callable[[], bool]:
-    """Let SIGTERM stop the loop; whether it has come."""
-    asked = False
+def _stop_on_sigterm(loop: WorkerLoop) -> Callable[[], bool]:
+    """Let SIGTERM stop the loop. Returns the predicate that says whether it has come."""
+    has_come = False
 
     def stop(*_: object) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal has_come
+        has_come = True
         loop.stop()
 
     signal.signal(signal.SIGTERM, stop)
     # Python alone would wait on for events once the handler has run.
     signal.set_wakeup_fd(loop.bell, warn_on_full_buffer=False)
-    return lambda: asked
+    return lambda: has_come
 
 
-def _host(boot: Boot, listener: socket.socket) -> Host:
+def _open_context(boot: Boot, listener: socket.socket) -> WorkerContext:
     config = boot.config
     path = Path(config["path"])
     size = path.stat().st_size
@@ -77,11 +77,11 @@ def _host(boot: Boot, listener: socket.socket) -> Host:
             hint="shard files are immutable: never write to one that is served; fetch or build it again",
         )
     password = config.get("password")
-    identity = Identity(**config["identity"])
-    return Host(
-        shard=_open(path, identity, config["dictionary_bytes"]),
+    identity = ServerIdentity(**config["identity"])
+    return WorkerContext(
+        shard=_open_shard(path, identity, config["dictionary_bytes"]),
         identity=identity,
-        limits=Limits(**config["limits"]),
+        limits=ServerLimits(**config["limits"]),
         slot=boot.counters().slot(boot.index),
         password=None if password is None else password.encode(),
         port=listener.getsockname()[1],
@@ -89,8 +89,8 @@ def _host(boot: Boot, listener: socket.socket) -> Host:
     )
 
 
-def _open(path: Path, identity: Identity, dictionary_bytes: int) -> ShardReader:
-    """The shard, which must say of itself what the manifest says of it."""
+def _open_shard(path: Path, identity: ServerIdentity, dictionary_bytes: int) -> ShardReader:
+    """Open the shard. Raises CorruptFile when it says of itself what the manifest does not."""
     shard = ShardReader(path)
     meta = shard.meta
     for name, expected, found in (
@@ -108,37 +108,37 @@ def _open(path: Path, identity: Identity, dictionary_bytes: int) -> ShardReader:
     return shard
 
 
-def _serve(loop: Loop, host: Host, stopping: Callable[[], bool], beat: Callable[[], None]) -> None:
-    """Until it is asked to stop. Once a second the supervisor is told, and idle and slow clients are looked for."""
-    while not stopping():
+def _serve(loop: WorkerLoop, context: WorkerContext, is_stopping: Callable[[], bool], beat: Callable[[], None]) -> None:
+    """Serve until SIGTERM. Once a second, tell the supervisor and cut idle and slow clients off."""
+    while not is_stopping():
         loop.run(SWEEP_SECONDS)
         beat()
-        loop.accept()
-        _sweep(host)
+        loop.resume_accepting()
+        _sweep(context)
 
 
-def _sweep(host: Host) -> None:
+def _sweep(context: WorkerContext) -> None:
     now = time.monotonic()
-    for connection in list(host.connections.values()):
+    for connection in list(context.connections.values()):
         connection.sweep(now)
 
 
-def _drain(loop: Loop, host: Host, seconds: float) -> None:
-    """Serve on for so long, while endpoints notice; then let every client have the replies to what has arrived."""
+def _drain(loop: WorkerLoop, context: WorkerContext, seconds: float) -> None:
+    """Serve for so long, while endpoints notice; then send every client the replies to what has arrived."""
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        loop.run(min(left, SWEEP_SECONDS))
-        _sweep(host)
-    loop.refuse()
-    for connection in list(host.connections.values()):
+    while (remaining := end - time.monotonic()) > 0:
+        loop.run(min(remaining, SWEEP_SECONDS))
+        _sweep(context)
+    loop.stop_accepting()
+    for connection in list(context.connections.values()):
         connection.drain()
     loop.run(QUIET_SECONDS)
-    for connection in list(host.connections.values()):
+    for connection in list(context.connections.values()):
         connection.end()
     end = time.monotonic() + LINGER_SECONDS
-    while host.connections and (left := end - time.monotonic()) > 0:
-        loop.run(min(left, QUIET_SECONDS))
-    for connection in list(host.connections.values()):
+    while context.connections and (remaining := end - time.monotonic()) > 0:
+        loop.run(min(remaining, QUIET_SECONDS))
+    for connection in list(context.connections.values()):
         connection.close()
 
 

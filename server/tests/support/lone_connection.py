@@ -12,11 +12,11 @@ import select
 import socket
 import time
 
-from lookupdb.serve import counted
+from lookupdb.serve import shard_counters
 from lookupdb.serve.connection import READ_BYTES, RespConnection, RespState
-from lookupdb.serve.limits import Limits
-from lookupdb.serve.session import Host, Identity
-from lookupdb.serve.watch import ACTIVE, WRITE, Watch
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.poller import ACTIVE, WRITE, Poller
+from lookupdb.serve.session import ServerIdentity, WorkerContext
 from lookupdb.shardfile import ShardReader
 
 
@@ -25,9 +25,9 @@ class RecordedConnection(RespConnection):
 
     __slots__ = ("moves",)
 
-    def __init__(self, host: Host, watch: Watch, server: socket.socket) -> None:
+    def __init__(self, worker: WorkerContext, poller: Poller, server: socket.socket) -> None:
         self.moves: list[tuple[RespState, RespState]] = []
-        super().__init__(host, watch, server)
+        super().__init__(worker, poller, server)
 
     def _enter(self, state: RespState) -> None:
         before = self._state
@@ -53,29 +53,29 @@ class RecordedConnection(RespConnection):
 class LoneConnection:
     """``turn`` is one round of the loop, after which the connection's invariants hold."""
 
-    def __init__(self, shard: ShardReader, limits: Limits, password: bytes | None = None) -> None:
-        self.slot = memoryview(bytearray(8 * len(counted.NAMES) + 8)).cast("q")
-        identity = Identity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
-        self.host = Host(shard=shard, identity=identity, limits=limits, slot=self.slot, password=password)
+    def __init__(self, shard: ShardReader, limits: ServerLimits, password: bytes | None = None) -> None:
+        self.slot = memoryview(bytearray(8 * len(shard_counters.NAMES) + 8)).cast("q")
+        identity = ServerIdentity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
+        self.worker = WorkerContext(shard=shard, identity=identity, limits=limits, slot=self.slot, password=password)
         server, self.client = socket.socketpair()
         server.setblocking(False)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        self.watch = Watch()
-        self.connection = RecordedConnection(self.host, self.watch, server)
-        self.host.connections[self.connection.fd] = self.connection
-        self.connection.check()
+        self.poller = Poller()
+        self.connection = RecordedConnection(self.worker, self.poller, server)
+        self.worker.connections[self.connection.fd] = self.connection
+        self.connection.check_invariants()
 
     def turn(self) -> int:
         """Handle what is ready as the loop does; which events that were."""
         ready = 0
-        for fd, events in self.watch.epoll.poll(0):
+        for fd, events in self.poller.epoll.poll(0):
             ready |= events
-            if self.watch.states[fd]:
-                self.watch.states[fd] = ACTIVE
-                self.connection.received(os.read(fd, READ_BYTES))
+            if self.poller.fast_path[fd]:
+                self.poller.fast_path[fd] = ACTIVE
+                self.connection.receive(os.read(fd, READ_BYTES))
             else:
-                self.connection.ready(events)
-            self.connection.check()
+                self.connection.handle_events(events)
+            self.connection.check_invariants()
         return ready
 
     def turn_until_full(self) -> None:
@@ -108,15 +108,15 @@ class LoneConnection:
 
     def is_cut(self, now: float) -> bool:
         """Whether the sweep at ``now`` cuts it, or an earlier one has."""
-        if self.host.connections:
+        if self.worker.connections:
             self.connection.sweep(now)
-        return self.slot[counted.CONNECTIONS_CUT] == 1
+        return self.slot[shard_counters.CONNECTIONS_CUT] == 1
 
     def close(self) -> None:
         """Both ends."""
         self.client.close()
         self.connection.close()
-        self.watch.epoll.close()
+        self.poller.epoll.close()
 
 
 def moment() -> float:

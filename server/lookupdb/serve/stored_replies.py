@@ -1,7 +1,7 @@
-"""From keys to the RESP replies for them, many at once. One damaged value, or page, is an error for its key alone.
+"""The RESP replies to keys, many at once. A damaged value, or page, is an error for its key alone.
 
-Nearly every batch passes one cheap look at the size and the beginning of each of its replies. Where one does not, the
-batch is looked up again key by key, with care.
+Nearly every batch passes one cheap check of the size and the beginning of each of its replies. A batch that does not
+is looked up again key by key, and every reply is checked to its end.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Final
 import lmdb
 from zstandard import ZstdError
 
-from lookupdb.serve import counted
+from lookupdb.serve import shard_counters
 from lookupdb.serve.damage import DAMAGED, DamageReport
 from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED, DamagedValue, ShardReader, expand, is_framed
 
 CHUNK_BYTES: Final = 64 << 10
 """Of replies to a batch: more are made when these have been sent."""
 CHUNK_KEYS: Final = 512
-"""Of a batch larger than a read."""
+"""Keys looked up at once of a batch larger than a read."""
 MISSING: Final = b"\xff\xff"
 """Stands for what is not stored. It begins as neither a plain value does nor a compressed one below CLAIMS_SIZE, and
 is longer than a byte: Python has but one object for each value of a byte, so that a stored one could be the same.
 """
-SUSPECT: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, MemoryError)
-"""What a lookup without care ends in where something is damaged: look the key up again by ``find_again``."""
+LOOKUP_FAILURES: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, MemoryError)
+"""Errors of an unchecked lookup of something damaged: ``find_after_failure`` looks the key up again."""
 
 
-class Lookups:
-    """What a worker reads of its shard, counted in ``slot``."""
+class StoredReplies:
+    """Reads replies from a worker's shard, and counts lookups and misses in ``slot``."""
 
     def __init__(self, shard: ShardReader, slot: memoryview) -> None:
         self._shard = shard
@@ -40,43 +40,43 @@ class Lookups:
         """Whether no reply can be large: nothing is compressed, and no value needed pages of its own (about 2 KB)."""
 
     def find(self, key: bytes) -> bytes | None:
-        """The reply to ``key``, counted: the bulk string stored, or an error where it is damaged; None: missing, as is
-        every key that cannot exist.
+        """Count the lookup and return the reply to ``key``: the bulk string stored, or an error where that is damaged.
+        None means missing, as is every key that cannot exist.
         """
-        self._slot[counted.LOOKUPS] += 1
+        self._slot[shard_counters.LOOKUPS] += 1
         return self._find(key)
 
-    def begin(self, head: bytes, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:
-        """``head`` with the replies to the first of ``keys``, and how many these are: all, unless that is too much for
-        one write.
+    def first_replies(self, head: bytes, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:
+        """Return ``head`` with the replies to the first of ``keys``, and the number of these: all, unless that is too
+        much for one write.
 
-        All of ``keys`` are counted. ``nil`` answers for what is missing.
+        Counts all of ``keys``. ``nil`` answers for what is missing.
         """
-        self._slot[counted.LOOKUPS] += len(keys)
-        replies = self._chunk(keys, nil)
+        self._slot[shard_counters.LOOKUPS] += len(keys)
+        replies = self._next_replies(keys, nil)
         count = len(replies)
         if head:
             replies.insert(0, head)
         return b"".join(replies), count
 
-    def rest(self, keys: list[bytes], nil: bytes, start: int) -> Iterator[bytes]:
-        """The replies to ``keys[start:]``, which have been counted: some at a time, as they are asked for."""
+    def remaining_replies(self, keys: list[bytes], nil: bytes, start: int) -> Iterator[bytes]:
+        """Yield the replies to ``keys[start:]``, which have been counted, some at a time."""
         while start < len(keys):
-            replies = self._chunk(keys[start : start + CHUNK_KEYS], nil)
+            replies = self._next_replies(keys[start : start + CHUNK_KEYS], nil)
             yield b"".join(replies)
             start += len(replies)
 
-    def check(self, key: bytes, reply: bytes) -> bytes | None:
-        """As ``find``, for a key that has been counted and for which ``reply`` was found: MISSING, a bulk string, or
-        anything else where the value is large or damaged.
+    def verify(self, key: bytes, reply: bytes) -> bytes | None:
+        """Return what ``find`` would, for a key that has been counted and for which ``reply`` was read: MISSING, a bulk
+        string, or anything else where the value is large or damaged.
         """
         if reply is MISSING:
-            self._slot[counted.MISSES] += 1
+            self._slot[shard_counters.MISSES] += 1
             return None
         return reply if is_framed(reply) else self._find(key)
 
-    def find_again(self, key: bytes) -> bytes | None:
-        """As ``find``, for a key that has been counted, after one of SUSPECT."""
+    def find_after_failure(self, key: bytes) -> bytes | None:
+        """Return what ``find`` would, for a key that has been counted, after one of LOOKUP_FAILURES."""
         self._shard.renew()
         return self._find(key)
 
@@ -92,24 +92,24 @@ class Lookups:
         except DamagedValue as problem:
             self._damage.add(problem)
             return DAMAGED
-        self._slot[counted.MISSES] += 1
+        self._slot[shard_counters.MISSES] += 1
         return None
 
-    def _chunk(self, keys: list[bytes], nil: bytes) -> list[bytes]:
-        """The replies to the first of ``keys``: to all, unless they are too much for one write."""
+    def _next_replies(self, keys: list[bytes], nil: bytes) -> list[bytes]:
+        """Return the replies to the first of ``keys``: to all, unless they are too much for one write."""
         try:
-            replies = list(map(self._shard.txn.get, keys, repeat(MISSING))) if self._small else self._expanded(keys)
+            replies = list(map(self._shard.txn.get, keys, repeat(MISSING))) if self._small else self._expand_some(keys)
             misses = _count_misses(replies)
-        except SUSPECT:
+        except LOOKUP_FAILURES:
             self._shard.renew()
-            return self._one_by_one(keys, nil)
+            return self._find_each(keys, nil)
         if misses:
-            self._slot[counted.MISSES] += misses
+            self._slot[shard_counters.MISSES] += misses
             return [nil if reply is MISSING else reply for reply in replies]
         return replies
 
-    def _expanded(self, keys: list[bytes]) -> list[bytes]:
-        """What is stored under the first of ``keys``, decompressed, not yet known to be whole."""
+    def _expand_some(self, keys: list[bytes]) -> list[bytes]:
+        """Return what is stored under the first of ``keys``, decompressed and unchecked."""
         inflate, size, replies = self._shard.inflate, 0, []
         for stored in map(self._shard.txn.get, keys, repeat(MISSING)):
             first = stored[0]
@@ -125,7 +125,7 @@ class Lookups:
                 break
         return replies
 
-    def _one_by_one(self, keys: list[bytes], nil: bytes) -> list[bytes]:
+    def _find_each(self, keys: list[bytes], nil: bytes) -> list[bytes]:
         size, replies = 0, []
         for key in keys:
             reply = self._find(key) or nil
@@ -137,8 +137,8 @@ class Lookups:
 
 
 def _count_misses(replies: list[bytes]) -> int:
-    """How many of ``replies`` are MISSING. Raises DamagedValue unless each other is one bulk string: none can disturb
-    those behind it.
+    """Count those of ``replies`` that are MISSING. Raises DamagedValue unless each other is one bulk string, which
+    cannot disturb those behind it.
     """
     heads, ends, misses = BULK_HEADS, BULK_ENDS, 0
     try:
@@ -154,7 +154,7 @@ def _count_misses(replies: list[bytes]) -> int:
 
 
 def _count_misses_of_any(replies: list[bytes]) -> int:
-    """As ``_count_misses``, of replies some of which are large."""
+    """Do what ``_count_misses`` does, for replies some of which are large."""
     found = [reply for reply in replies if reply is not MISSING]
     if not all(map(is_framed, found)):
         raise DamagedValue("a reply is not one RESP bulk string")

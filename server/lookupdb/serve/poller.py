@@ -1,4 +1,4 @@
-"""What the worker waits for: one epoll, and which clients the hot path may answer."""
+"""The sockets that the worker waits for, by one epoll, and the clients that the hot path may answer."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
 """The client is gone, in both directions."""
 
 BUSY: Final = 0
-"""Not for the hot path: no client, or one of whom something is under way."""
+"""Not for the hot path: no client, or one with a request or replies under way."""
 IDLE: Final = 1
 """Its next bytes begin a request, and it has asked nothing since the last sweep."""
 ACTIVE: Final = 2
 """Its next bytes begin a request."""
 
 
-class Watch:
-    """Level-triggered: what an event leaves unread or unwritten is told again."""
+class Poller:
+    """Level-triggered: the next poll reports again what an event leaves unread or unwritten."""
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
-        self.states: list[int] = []
-        """By file descriptor: BUSY, IDLE or ACTIVE. A list, because the hot path looks here first."""
+        self.fast_path: list[int] = []
+        """By file descriptor: BUSY, IDLE or ACTIVE. A list, because the hot path reads it first."""
 
     def add(self, fd: int) -> None:
         """Wait for ``fd`` to be readable."""
-        missing = fd + 1 - len(self.states)
+        missing = fd + 1 - len(self.fast_path)
         if missing > 0:
-            self.states += [BUSY] * missing
+            self.fast_path += [BUSY] * missing
         self.epoll.register(fd, READ)
 
     def change(self, fd: int, events: int) -> None:
-        """Wait for ``events`` of ``fd``; for ``BROKEN`` too, whatever they are."""
+        """Wait for ``events`` of ``fd``. ``BROKEN`` is always reported."""
         self.epoll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
-        """Wait no longer for ``fd``, which is still open."""
-        self.states[fd] = BUSY
+        """Stop waiting for ``fd``, which is still open."""
+        self.fast_path[fd] = BUSY
         self.epoll.unregister(fd)
