@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.http import Client, ScriptedLookups, Server, generation, request, serving
 
-from lookupdb.route.http.connection import HttpConnection
-from lookupdb.route.http.exchanges import LookupExchange
+from lookupdb.route.http.exchanges import ClientConnection, LookupExchange
 from lookupdb.route.http.repeated import RepeatedRequest
 
 PLAIN = request("/v1/lookup/k1")
@@ -74,7 +73,7 @@ def test_it_is_recognised_the_second_time(server: Server, head: bytes, monkeypat
     recognised: list[bytes] = []
 
     class Noted(RepeatedRequest):
-        def lookup(self, data: bytes, connection: HttpConnection) -> LookupExchange | None:
+        def lookup(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
             found = super().lookup(data, connection)
             recognised.extend([data] if found else [])
             return found

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.route.http import front
+from lookupdb.route.http import front, service
 from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_PIPELINE
 from lookupdb.route.lookups.waiters import Waiter
 
@@ -24,7 +24,7 @@ BIG = b'"' + b"x" * 500_000 + b'"'
 def _frequent_sweeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(front, "LINGER_SECONDS", 0.3)
+        patch.setattr(service, "LINGER_SECONDS", 0.3)
         yield
 
 
@@ -108,7 +108,6 @@ class TestSlowSenders:
             client.send(request("/v1/lookup/huge") + request("/v1/lookup/a")[:20])
             time.sleep(0.6)
             assert client.response().body == huge
-            assert client.send(request("/v1/lookup/a")[20:]).response().body == b"1"
 
     def test_answers_due_come_before_the_408(self, server: Server, client: Client) -> None:
         server.lookups.delays["a"] = 0.5

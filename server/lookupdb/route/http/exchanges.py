@@ -1,12 +1,12 @@
 """One request and its answer: the waiters that turn what the lookup core found into HTTP.
 
 An exchange is begun by its connection, which calls ``start`` in the order of the requests, and answers through
-``Connection.answer``, at once or later, which keeps the answers in that order.
+``ClientConnection.answer``, at once or later, which keeps the answers in that order.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
@@ -20,8 +20,12 @@ from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, Problem, Values
 
 if TYPE_CHECKING:
+    from lookupdb.route.budget import RouterBudget
     from lookupdb.route.http.accept import Accept
-    from lookupdb.route.http.connection import HttpConnection
+    from lookupdb.route.http.answers import Answers
+    from lookupdb.route.http.service import HttpService
+    from lookupdb.route.limits import RouterLimits
+    from lookupdb.route.lookup_core import LookupCore
     from lookupdb.route.lookups.scatter_gather import ScatterGather
 
 _LONGEST_CHARACTER: Final = 12
@@ -43,6 +47,26 @@ Answer = bytes | list[bytes]
 """One piece, or several that follow each other."""
 
 
+class ClientConnection(Protocol):
+    """A client's connection, as its exchanges see it."""
+
+    service: HttpService
+    lookups: LookupCore
+    budget: RouterBudget
+    answers: Answers
+    counts: memoryview
+    limits: RouterLimits
+
+    def answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Send ``answer``, the one to ``exchange``, when it is its turn."""
+
+    def line_of(self, exchange: Exchange) -> bytes:
+        """The ``Connection`` field of the answer to ``exchange``."""
+
+    def charge(self, exchange: Exchange) -> None:
+        """Count what ``exchange`` holds until it is answered."""
+
+
 class Exchange:
     """What all exchanges have: their connection, the ``Connection`` field of the answer, and whether it has a body.
 
@@ -54,7 +78,7 @@ class Exchange:
     is_alone = False
     """No other request of the connection is begun beside it."""
 
-    def __init__(self, connection: HttpConnection, line: bytes, *, bodyless: bool) -> None:
+    def __init__(self, connection: ClientConnection, line: bytes, *, bodyless: bool) -> None:
         self.connection = connection
         self.line = line
         self.bodyless = bodyless
@@ -109,7 +133,7 @@ class Refusal(Exchange):
 
     __slots__ = ("problem",)
 
-    def __init__(self, connection: HttpConnection, line: bytes, problem: HttpProblem, *, bodyless: bool) -> None:
+    def __init__(self, connection: ClientConnection, line: bytes, problem: HttpProblem, *, bodyless: bool) -> None:
         super().__init__(connection, line, bodyless=bodyless)
         self.problem = problem
 
@@ -123,7 +147,7 @@ class OptionsExchange(Exchange):
 
     __slots__ = ("methods",)
 
-    def __init__(self, connection: HttpConnection, line: bytes, methods: str) -> None:
+    def __init__(self, connection: ClientConnection, line: bytes, methods: str) -> None:
         super().__init__(connection, line, bodyless=True)
         self.methods = methods
 
@@ -171,7 +195,7 @@ class LookupExchange(Exchange):
 
     def __init__(
         self,
-        connection: HttpConnection,
+        connection: ClientConnection,
         line: bytes,
         key: str,
         generation: str | None = None,
@@ -205,7 +229,7 @@ class LookupExchange(Exchange):
             self._not_acceptable(heads.media_type)
             return
         connection.counts[_OK] += 1
-        if self.line is STAY and not (self.bodyless or connection.front.draining):
+        if self.line is STAY and not (self.bodyless or connection.service.draining):
             size = len(value)
             connection.answer(self, (heads.found_of.get(size) or heads.found_with(size)) + value)
             return
@@ -249,7 +273,7 @@ class BatchExchange(Exchange):
 
     def __init__(
         self,
-        connection: HttpConnection,
+        connection: ClientConnection,
         line: bytes,
         keys: list[str],
         generation: str | None,

@@ -6,16 +6,15 @@ There is no timer for a request or a connection: a few times a second one sweep 
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
 from typing import Final
 
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
-from lookupdb.route.http.answers import Answers
 from lookupdb.route.http.connection import HttpConnection
-from lookupdb.route.http.limits import LINGER_SECONDS, MAX_LINGERING_REFUSED, SWEEP_SECONDS
+from lookupdb.route.http.limits import MAX_LINGERING_REFUSED, SWEEP_SECONDS
 from lookupdb.route.http.problems import HttpProblem
+from lookupdb.route.http.service import HttpService
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
 from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
@@ -35,16 +34,9 @@ class HttpFront:
     """All client connections of one worker. ``counts`` is the worker's slot of ``counters``."""
 
     def __init__(self, lookups: LookupCore, limits: RouterLimits, counts: memoryview) -> None:
-        self.lookups = lookups
-        self.budget = lookups.budget
-        self.limits = limits
-        self.counts = counts
-        self.answers = Answers()
+        self.service = HttpService(lookups, limits, counts)
+        self._counts = counts
         self._descriptors = descriptors.raise_limit()
-        self.draining = False
-        """Answers say ``Connection: close`` from now on."""
-        self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
-        """What a deadline that begins now is set to: as exact as the sweep."""
         self._connections: set[HttpConnection] = set()
         self._refused: set[HttpConnection] = set()
         """Beyond the limit: open only until they have read that they are."""
@@ -52,21 +44,25 @@ class HttpFront:
         self._sweeping: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
+    def connection(self) -> HttpConnection:
+        """A connection that a client is about to make."""
+        return HttpConnection(self.service, self)
+
     async def listen(self, listener: socket.socket) -> None:
         """Accept connections on ``listener``, which is bound already."""
         if self._sweeping is None:
             self._sweep()
         # The backlog is given again because asyncio would lower it to 100.
-        server = await self._loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
+        server = await self._loop.create_server(self.connection, sock=listener, backlog=BACKLOG)
         self._servers.append(server)
 
     def drain(self) -> None:
         """Go on answering, and have clients leave: every answer from now on closes its connection."""
-        self.draining = True
+        self.service.draining = True
 
     async def close(self, seconds: float) -> None:
         """Accept no more, close idle connections, finish what is in flight within ``seconds``; cut off the rest."""
-        self.draining = True
+        self.service.draining = True
         for server in self._servers:
             server.close()
         deadline = self._loop.time() + seconds
@@ -84,10 +80,10 @@ class HttpFront:
         limit = self._most_connections()
         if len(self._connections) < limit:
             self._connections.add(connection)
-            self.counts[_ACCEPTED] += 1
-            self.counts[_OPEN] = len(self._connections)
+            self._counts[_ACCEPTED] += 1
+            self._counts[_OPEN] = len(self._connections)
             return
-        self.counts[_REFUSED] += 1
+        self._counts[_REFUSED] += 1
         self._refused.add(connection)
         detail = f"there are {limit} connections already, which is the limit"
         connection.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
@@ -96,26 +92,22 @@ class HttpFront:
 
     def _most_connections(self) -> int:
         """As the limits say, unless endpoints leave too few descriptors for so many."""
-        endpoints = self.counts[_ENDPOINTS_READY] + self.counts[_ENDPOINTS_UNREADY]
+        endpoints = self._counts[_ENDPOINTS_READY] + self._counts[_ENDPOINTS_UNREADY]
         connections = CONNECTIONS_AN_ENDPOINT * endpoints
-        return min(self.limits.max_connections, capacity.most_connections(self._descriptors, connections))
+        return min(self.service.limits.max_connections, capacity.most_connections(self._descriptors, connections))
 
     def forget(self, connection: HttpConnection) -> None:
         """``connection`` is lost."""
         self._refused.discard(connection)
         self._connections.discard(connection)
-        self.counts[_OPEN] = len(self._connections)
+        self._counts[_OPEN] = len(self._connections)
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        limits = self.limits
-        self.idle_deadline = now + limits.idle_timeout_seconds
-        self.header_deadline = now + limits.header_timeout_seconds
-        self.write_deadline = now + limits.write_timeout_seconds
-        self.linger_deadline = now + LINGER_SECONDS
-        self.answers.tick()
-        self.counts[_BUDGET] = self.budget.limit
-        self.counts[_USED] = max(self.budget.used, 0)
+        self.service.tick(now)
+        budget = self.service.budget
+        self._counts[_BUDGET] = budget.limit
+        self._counts[_USED] = max(budget.used, 0)
         overdue = [connection for connection in self._connections if connection.deadline < now]
         overdue += [connection for connection in self._refused if connection.deadline < now]
         for connection in overdue:

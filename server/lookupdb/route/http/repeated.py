@@ -7,17 +7,14 @@ of the same kind of characters, and means the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.route.http import target
 from lookupdb.route.http.answers import CLOSE
-from lookupdb.route.http.exchanges import Exchange, LookupExchange
+from lookupdb.route.http.exchanges import ClientConnection, Exchange, LookupExchange
 from lookupdb.route.http.limits import MAX_REPEATED_HEAD_BYTES
 from lookupdb.route.http.request import ACCEPT, CONNECTION, GENERATION, HOST, Request
-
-if TYPE_CHECKING:
-    from lookupdb.route.http.connection import HttpConnection
 
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
@@ -41,7 +38,7 @@ class RepeatedRequest:
         self._generation = lookup.generation
         self._accept = lookup.accept
 
-    def lookup(self, data: bytes, connection: HttpConnection) -> LookupExchange | None:
+    def lookup(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
         """The lookup that ``data``, which begins a request, asks for; None when it is not this request again."""
         if not (data.endswith(self._tail) and data.startswith(_BEGINNING)):
             return None

@@ -187,7 +187,7 @@ class RequestReader:
         if self._ended:
             return
         self._ended = True
-        if cause is not None:
+        if cause is not None and not isinstance(cause, httptools.HttpParserUpgrade):
             log.error("a request could not be read", exc_info=cause)
             raise HttpProblem(problems.INTERNAL, "the router failed to read the request")
         raise HttpProblem(problems.MALFORMED, str(error))

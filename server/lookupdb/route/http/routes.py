@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -12,6 +12,7 @@ from lookupdb.route.http.accept import accept
 from lookupdb.route.http.answers import JSON
 from lookupdb.route.http.exchanges import (
     BatchExchange,
+    ClientConnection,
     DatasetExchange,
     Exchange,
     LookupExchange,
@@ -20,9 +21,6 @@ from lookupdb.route.http.exchanges import (
 )
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.http.request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, GENERATION, Request
-
-if TYPE_CHECKING:
-    from lookupdb.route.http.connection import HttpConnection
 
 METHODS: Final = {
     target.LOOKUP_KEY: "GET, HEAD, OPTIONS",
@@ -41,7 +39,7 @@ _TAKEN_FOR_JSON: Final = (JSON, "application/x-www-form-urlencoded")
 """The second is what ``curl -d`` says of whatever it sends."""
 
 
-def exchange_for(request: Request, connection: HttpConnection) -> Exchange:
+def exchange_for(request: Request, connection: ClientConnection) -> Exchange:
     """The exchange that answers ``request``. Never raises: a bad request's exchange is a refusal."""
     wanted = request.target
     try:
@@ -53,7 +51,7 @@ def exchange_for(request: Request, connection: HttpConnection) -> Exchange:
         return Refusal(connection, request.line, problem, bodyless=request.method == b"HEAD")
 
 
-def _exchange(request: Request, connection: HttpConnection) -> Exchange:
+def _exchange(request: Request, connection: ClientConnection) -> Exchange:
     wanted = request.target
     if not wanted.startswith(b"/"):
         wanted = target.origin_form(wanted)
@@ -77,7 +75,7 @@ def _exchange(request: Request, connection: HttpConnection) -> Exchange:
     return _other(request, connection, path)
 
 
-def _other(request: Request, connection: HttpConnection, resource: bytes) -> Exchange:
+def _other(request: Request, connection: ClientConnection, resource: bytes) -> Exchange:
     """OPTIONS, or a method that ``resource`` does not know."""
     if request.method == b"OPTIONS":
         return OptionsExchange(connection, request.line, METHODS[resource])
@@ -94,7 +92,7 @@ def _no_query(question: bytes) -> None:
         raise HttpProblem(problems.INVALID_TARGET, "this resource takes no query")
 
 
-def _lookup(request: Request, connection: HttpConnection, key: str) -> LookupExchange:
+def _lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
     fields = request.fields
     return LookupExchange(
         connection,
@@ -111,7 +109,7 @@ def _generation(fields: dict[str, bytes]) -> str | None:
     return None if field is None else field.strip().decode("latin-1")
 
 
-def _batch(request: Request, connection: HttpConnection) -> BatchExchange:
+def _batch(request: Request, connection: ClientConnection) -> BatchExchange:
     _check_media_type(request.fields)
     accepted = accept(request.fields.get(ACCEPT))
     if accepted is not None and not accepted.allows(JSON):

@@ -1,0 +1,271 @@
+"""The life of a client connection: real ones pass through every transition of the table, and keep what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from support.http import Client, ScriptedLookups, Server, eventually, request, serving
+
+from lookupdb.route.http import connection as connection_module
+from lookupdb.route.http import front, life, service
+from lookupdb.route.http.connection import HttpConnection
+from lookupdb.route.http.life import INVARIANTS, TRANSITIONS, Phase
+from lookupdb.route.http.limits import SLICE_BYTES
+
+GET = request("/v1/lookup/a")
+HELD = request("/v1/lookup/held")
+CLOSE = request("/v1/lookup/a", "Connection: close")
+HELD_CLOSE = request("/v1/lookup/held", "Connection: close")
+HUGE = request("/v1/lookup/huge")
+PART = GET[:20]
+FILLED = request("/v1/lookup/a", "X: " + "y" * 500)
+"""So many that not all are begun at once are more than is read at once, too."""
+MANY = HELD + FILLED * 200
+assert len(MANY) > 2 * SLICE_BYTES
+
+Edge = tuple[Phase, Phase]
+EDGES = [(begin, end) for begin, ends in TRANSITIONS.items() for end in ends]
+
+
+@dataclass
+class Record:
+    """What the connections of a test passed through, and which invariants were broken after which event."""
+
+    edges: list[Edge] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    connections: list[HttpConnection] = field(default_factory=list)
+
+    def phases(self) -> list[Phase]:
+        """Of all connections, now."""
+        return [connection.phase for connection in self.connections]
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Connections made from now on write down every transition, and look at the invariants after every event."""
+    record = Record()
+
+    class WatchedConnection(HttpConnection):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            record.connections.append(self)
+
+        def _enter(self, phase: Phase) -> None:
+            record.edges.append((self.phase, phase))
+            super()._enter(phase)
+
+    def watch(name: str) -> None:
+        original = getattr(HttpConnection, name)
+
+        def watched(self: HttpConnection, *arguments: Any) -> Any:
+            result = original(self, *arguments)
+            if not self._is_advancing:
+                record.broken += [
+                    f"{rule!r} after {name} in {self.phase.name}"
+                    for rule, holds in INVARIANTS.items()
+                    if not holds(self)
+                ]
+            return result
+
+        setattr(WatchedConnection, name, watched)
+
+    for event in ("connection_made", "data_received", "eof_received", "pause_writing", "resume_writing"):
+        watch(event)
+    for event in ("overdue", "finish", "close", "abort", "connection_lost"):
+        watch(event)
+    monkeypatch.setattr(front, "HttpConnection", WatchedConnection)
+    monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(service, "LINGER_SECONDS", 0.3)
+    return record
+
+
+@pytest.fixture
+def server(record: Record) -> Iterator[Server]:
+    lookups = ScriptedLookups(values={"a": b"1", "held": b"2", "huge": b" " * 20_000_000}, held={"held"})
+    limits = {"header_timeout_seconds": 0.3, "idle_timeout_seconds": 0.6, "write_timeout_seconds": 0.5}
+    with serving(lookups, **limits) as server:
+        yield server
+
+
+@dataclass
+class Stage:
+    """Where a scenario plays: one client of ``server``."""
+
+    server: Server
+    client: Client
+    record: Record
+
+    def wait(self, *phases: Phase) -> None:
+        """Until the connection is in one of ``phases``."""
+        eventually(lambda: self.server.call(self.record.phases)[0] in phases)
+
+    def release(self) -> None:
+        """Answer the lookups that are held."""
+        self.server.call(self.server.lookups.release)
+
+    def drain(self) -> None:
+        """Have answers close their connections from now on."""
+        self.server.call(self.server.front.drain)
+
+    def break_off(self) -> None:
+        """Reset the connection, as a client does that is killed."""
+        self.client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.client.raw.close()
+
+    def read_all(self) -> None:
+        """Take what comes until the end."""
+        with contextlib.suppress(OSError):
+            while self.client.raw.recv(1 << 20):
+                pass
+
+
+def fill_and_end(stage: Stage) -> None:
+    """Send more than is read at once while a lookup is held, and the end: no event loop tells it while reading pauses,
+    but it might."""
+    stage.client.send(MANY)
+    eventually(lambda: stage.record.connections[0]._unread)
+    assert stage.server.call(stage.record.connections[0].eof_received)
+    stage.wait(Phase.READING_HALF_CLOSED)
+
+
+def linger(stage: Stage) -> None:
+    stage.client.send(CLOSE)
+    stage.wait(Phase.LINGERING)
+
+
+def receive(stage: Stage) -> None:
+    stage.client.send(PART)
+    stage.wait(Phase.RECEIVING)
+
+
+def finish(stage: Stage) -> None:
+    stage.client.send(HELD_CLOSE)
+    stage.wait(Phase.FINISHING)
+
+
+def finish_half_closed(stage: Stage) -> None:
+    stage.client.send(HELD).half_close()
+    stage.wait(Phase.FINISHING_HALF_CLOSED)
+
+
+def read_held(stage: Stage) -> None:
+    stage.client.send(HELD)
+    eventually(lambda: stage.server.lookups.asked)
+
+
+Step = Callable[[Stage], Any]
+SCENARIOS: dict[Edge, list[Step]] = {
+    (Phase.READING, Phase.RECEIVING): [receive],
+    (Phase.READING, Phase.READING_HALF_CLOSED): [lambda stage: stage.client.send(GET).half_close()],
+    (Phase.READING, Phase.FINISHING): [finish],
+    (Phase.READING, Phase.LINGERING): [read_held, Stage.drain, Stage.release],
+    (Phase.READING, Phase.CLOSING): [Stage.read_all],
+    (Phase.READING, Phase.CLOSED): [Stage.break_off],
+    (Phase.RECEIVING, Phase.READING): [receive, lambda stage: stage.client.send(GET[20:]).response()],
+    (Phase.RECEIVING, Phase.READING_HALF_CLOSED): [receive, lambda stage: stage.client.half_close()],
+    (Phase.RECEIVING, Phase.FINISHING): [receive, Stage.read_all],
+    (Phase.RECEIVING, Phase.CLOSED): [receive, Stage.break_off],
+    (Phase.READING_HALF_CLOSED, Phase.FINISHING_HALF_CLOSED): [finish_half_closed],
+    (Phase.READING_HALF_CLOSED, Phase.CLOSING): [fill_and_end, Stage.release, Stage.read_all],
+    (Phase.READING_HALF_CLOSED, Phase.CLOSED): [fill_and_end, lambda stage: stage.server.call(abort_all(stage))],
+    (Phase.FINISHING, Phase.FINISHING_HALF_CLOSED): [finish, lambda stage: stage.client.half_close()],
+    (Phase.FINISHING, Phase.LINGERING): [finish, Stage.release],
+    (Phase.FINISHING, Phase.CLOSED): [finish, Stage.break_off],
+    (Phase.FINISHING_HALF_CLOSED, Phase.CLOSING): [finish_half_closed, Stage.release],
+    (Phase.FINISHING_HALF_CLOSED, Phase.CLOSED): [
+        finish_half_closed,
+        lambda stage: stage.server.call(abort_all(stage)),
+    ],
+    (Phase.LINGERING, Phase.CLOSING): [linger, lambda stage: stage.client.half_close()],
+    (Phase.LINGERING, Phase.CLOSED): [linger],
+    (Phase.CLOSING, Phase.CLOSED): [Stage.read_all],
+}
+
+
+def abort_all(stage: Stage) -> Callable[[], None]:
+    """As the front does with what is not done when it closes."""
+
+    def abort() -> None:
+        for connection in stage.record.connections:
+            connection.abort()
+
+    return abort
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), EDGES, ids=[f"{begin.name.lower()} to {end.name.lower()}" for begin, end in EDGES]
+)
+def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
+    server: Server, record: Record, begin: Phase, end: Phase
+) -> None:
+    with server.connect(receive_buffer=4096) as client:
+        eventually(lambda: record.connections)
+        stage = Stage(server, client, record)
+        for step in SCENARIOS[begin, end]:
+            step(stage)
+        eventually(lambda: (begin, end) in record.edges)
+    stage.release()
+    eventually(lambda: server.call(record.phases)[0] is Phase.CLOSED)
+    assert record.broken == []
+    eventually(lambda: server.lookups.budget.used == 0)
+
+
+@pytest.mark.parametrize("begin", Phase)
+@pytest.mark.parametrize("end", Phase)
+def test_no_other_transition_is_possible(server: Server, begin: Phase, end: Phase) -> None:
+    client = server.front.connection()
+    client.phase = begin
+    if end in TRANSITIONS[begin]:
+        client._enter(end)
+        assert client.phase is end
+    else:
+        with pytest.raises(AssertionError, match=f"cannot pass from {begin.name} to {end.name}"):
+            client._enter(end)
+        assert client.phase is begin
+
+
+def test_every_phase_leads_to_the_end_and_only_reading_is_come_back_to() -> None:
+    assert {end for ends in TRANSITIONS.values() for end in ends} | {Phase.READING} == set(Phase)
+    assert all(Phase.CLOSED in ends for begin, ends in TRANSITIONS.items() if begin is not Phase.CLOSED)
+    assert [edge for edge in EDGES if edge[1] < edge[0]] == [(Phase.RECEIVING, Phase.READING)]
+
+
+def test_nothing_else_sets_a_phase() -> None:
+    """But the first one, and ``_enter``."""
+    assert inspect.getsource(life).count("self.phase = ") == 2
+    assert "self.phase = " not in inspect.getsource(connection_module)
+
+
+class TestOverdue:
+    """What the table of deadlines says."""
+
+    def test_a_blocked_client_is_cut_off_in_whatever_phase(self, server: Server, record: Record) -> None:
+        for data in (HUGE, HUGE + CLOSE, HUGE + PART):
+            with server.connect(receive_buffer=4096) as client:
+                client.send(data)
+                eventually(lambda: record.connections and record.connections[-1].is_blocked)
+                eventually(lambda: record.connections[-1].phase is Phase.CLOSED)
+            record.connections.clear()
+        assert server.count("clients_timed_out") == 3
+        assert record.broken == []
+
+    def test_lookups_that_are_due_are_waited_for(self, server: Server, record: Record) -> None:
+        with server.connect() as client:
+            client.send(HELD)
+            eventually(lambda: record.connections and record.connections[0].deadline < server.call(now))
+            assert record.connections[0].phase is Phase.READING
+            server.call(server.lookups.release)
+            assert client.response().body == b"2"
+        assert record.broken == []
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
