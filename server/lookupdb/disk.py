@@ -1,4 +1,4 @@
-"""What every writer of files needs: how a full disk shows, and names that outlive a power cut."""
+"""What all writers of files share: the errors of a full disk, and syncing a folder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The error numbers of a disk, a quota or a file that takes no more."""
+"""The error numbers of a full disk, an exhausted quota, and a file at its maximum size."""
 
 
 def sync_folder(path: Path) -> None:
-    """Put the names in the folder at ``path`` on the disk."""
+    """Sync the names in the folder at ``path`` to the disk, so that they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

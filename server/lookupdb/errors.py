@@ -25,11 +25,11 @@ from typing import ClassVar
 
 
 class LookupdbError(Exception):
-    """Base of all errors that are the user's to see; anything else is a bug and shows a traceback."""
+    """Base of all errors meant for users. Any other exception is a bug and shows a traceback."""
 
     exit_code: int = 1
     reason: ClassVar[str] = "Failed"
-    """CamelCase, stable: the operator puts it into a condition's reason."""
+    """CamelCase and stable: the operator uses it as a condition's reason."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class InvalidManifest(UsageError):
 
 
 class BadSource(LookupdbError):
-    """The source cannot be read, or a row of it cannot be used."""
+    """The source cannot be read, or one of its rows cannot be used."""
 
     exit_code = 3
     reason = "BadSource"
@@ -75,11 +75,11 @@ class StoreError(LookupdbError):
 
 
 class StoreUnreachable(StoreError):
-    """The store's server does not answer: it may come, or come back."""
+    """The store's server does not answer, yet or any more."""
 
 
 class StoreDenied(StoreError):
-    """Credentials or rights do not suffice: trying again does not help."""
+    """The credentials or their rights do not suffice: a retry does not help."""
 
     reason = "StoreDenied"
 
@@ -91,13 +91,13 @@ class GenerationMissing(StoreError):
 
 
 class GenerationExists(StoreError):
-    """The generation to be built is whole already, and not of the spec it is to be built to."""
+    """The generation exists already, built to another spec."""
 
     reason = "GenerationExists"
 
 
 class CorruptFile(StoreError):
-    """A file that is not what its checksum or format version says."""
+    """A file that does not match its checksum or format version."""
 
     reason = "CorruptFile"
 

@@ -1,7 +1,7 @@
-"""The one place that knows how a key becomes bytes and which shard those bytes live in.
+"""The only place that knows how a key becomes bytes, and in which shard those bytes live.
 
-Builder, router and clients all call these functions: a second implementation of either would lose data
-without a sound. The hash is a wire contract; a change of it is a new ``FORMAT_VERSION``.
+Builder, router and clients all call these functions: a second implementation of either would silently lose data. The
+hash is a wire contract; a change needs a new ``FORMAT_VERSION``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_KEY_BYTES = 511
 """LMDB's limit for a key, in bytes of UTF-8."""
 
 UNICODE_VERSION = unicodedata.unidata_version
-"""The character tables that ``lowercase``, ``casefold`` and ``nfc`` follow here; manifests record it."""
+"""The version of the character tables that ``lowercase``, ``casefold`` and ``nfc`` use here; manifests record it."""
 
 _STEPS: dict[str, Callable[[str], str]] = {
     "strip": str.strip,
@@ -27,7 +27,7 @@ _STEPS: dict[str, Callable[[str], str]] = {
 NORMALIZATIONS = tuple(_STEPS)
 
 _TABLE_STEPS = frozenset(["lowercase", "casefold", "nfc"])
-"""The steps whose outcome the character tables decide."""
+"""The steps whose result depends on the character tables."""
 
 
 class InvalidKey(ValueError):
@@ -35,7 +35,7 @@ class InvalidKey(ValueError):
 
 
 def make_normalizer(steps: Sequence[str]) -> Callable[[str], str]:
-    """The function that applies ``steps`` in the order given. Raises KeyError for an unknown step."""
+    """The function that applies ``steps`` in their order. Raises KeyError for an unknown step."""
     functions = [_STEPS[step] for step in steps]
     match functions:
         case []:
@@ -54,14 +54,15 @@ def make_normalizer(steps: Sequence[str]) -> Callable[[str], str]:
 
 
 def has_same_normalization(steps: Sequence[str], unicode_version: str) -> bool:
-    """Whether this process normalises every key by ``steps`` as one with the tables of ``unicode_version`` does."""
+    """Whether this process normalises every key by ``steps`` exactly as a process with tables of
+    ``unicode_version``."""
     return unicode_version == UNICODE_VERSION or _TABLE_STEPS.isdisjoint(steps)
 
 
 def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
-    """The function from a key as asked or as read to the bytes under which it is stored.
+    """The function from a key, as a client or a source has it, to the bytes under which it is stored.
 
-    The returned function raises InvalidKey with the reason when no record can have this key.
+    That function raises InvalidKey, with the reason, if no record can have this key.
     """
     normalize = make_normalizer(steps)
 
@@ -80,11 +81,11 @@ def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
 
 
 def shard_number(key: bytes, shards: int) -> int:
-    """The number of the one shard, 0 to ``shards - 1``, in which the encoded ``key`` lives."""
+    """The shard of the encoded ``key``, from 0 to ``shards - 1``."""
     return xxhash.xxh3_64_intdigest(key) % shards
 
 
 def shard_numbers(encoded: Sequence[bytes], shards: int) -> list[int]:
-    """``shard_number`` each of the keys, with less work a key."""
+    """The ``shard_number`` of each key, at a lower cost per key."""
     digest = xxhash.xxh3_64_intdigest
     return [digest(key) % shards for key in encoded]

@@ -1,4 +1,4 @@
-"""Logging: one line an event, to standard error, as text or as JSON. Nothing is logged per lookup."""
+"""Logging: one line per event, to standard error, as text or JSON. Lookups are never logged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import orjson
 
 FORMAT_VARIABLE: Final = "LOOKUPDB_LOG_FORMAT"
-"""How child processes learn the format."""
+"""The variable that passes the format to child processes."""
 
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 

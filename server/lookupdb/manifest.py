@@ -1,4 +1,4 @@
-"""manifest.json: the description of a whole generation, written last. Its presence says the generation is whole."""
+"""manifest.json describes a whole generation. It is written last: its presence says that the generation is whole."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lookupdb.errors import CorruptFile
 T = TypeVar("T")
 
 _TYPES: Final[dict[Any, Any]] = {"int": int, "float": int | float, "str": str, "str | None": str | None}
-"""By annotation: of what JSON may have instead of it, any other ends in a traceback where it is used."""
+"""By annotation, the JSON types to accept: any other type would end in a traceback where the member is used."""
 
 FORMAT_VERSION: Final = 1
 FILE_NAME: Final = "manifest.json"
 GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
 
 SAMPLES: Final = 10
-"""How many rejected or duplicate rows a manifest names; it counts them all."""
+"""How many rejected or duplicate rows a manifest names; it counts all of them."""
 
 
 def generation_number(generation: str) -> int:
-    """12 for ``g12``. Raises ValueError for anything that is not a generation's name."""
+    """12 for ``g12``. Raises ValueError if ``generation`` is not a generation's name."""
     match = GENERATION.fullmatch(generation)
     if not match:
         raise ValueError(f"a generation is called g1, g2, …, found {generation!r}")
@@ -44,7 +44,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One shard's file."""
+    """The file of one shard."""
 
     file: str
     bytes: int
@@ -54,17 +54,17 @@ class ShardFile:
 
 @dataclass(frozen=True, slots=True)
 class RowSample:
-    """A row that was left out, and why."""
+    """A row that was excluded, and why."""
 
     file: str
     row: int
-    """From 1, the header not counted."""
+    """From 1, without the header."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExcludedRows:
-    """How many rows were left out for one cause, with the first few of them."""
+    """The number of rows excluded for one cause, with the first few of them."""
 
     count: int = 0
     samples: tuple[RowSample, ...] = ()
@@ -72,13 +72,13 @@ class ExcludedRows:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all shards. Bytes are of keys and of values as a lookup answers them, and of the files."""
+    """Sums over all shards: bytes of keys, of values as lookups return them, and of files."""
 
     records: int
     key_bytes: int
     value_bytes: int
     stored_bytes: int
-    """Of the values as they are stored: framed, compressed where that is smaller."""
+    """Of the stored values: framed, and compressed where that is smaller."""
     file_bytes: int
 
 
@@ -93,14 +93,14 @@ class Manifest:
     content: str
     """``DatasetSpec.content_hash()``."""
     fingerprint: str
-    """Changes when any object of the source does."""
+    """Changes if any object of the source changes."""
     source: tuple[SourceFile, ...]
     key_columns: tuple[str, ...]
-    """None when the keys are the names of an object's members."""
+    """Empty if the keys are the names of an object's members."""
     separator: str
     normalize: tuple[str, ...]
     unicode: str
-    """The Unicode version of the tables by which keys were normalised."""
+    """The Unicode version of the tables that normalised the keys."""
     value_format: Literal["json", "raw"]
     compression: Literal["zstd", "none"]
     dictionary_bytes: int
@@ -112,19 +112,19 @@ class Manifest:
     """ISO 8601, UTC."""
     seconds: float
     lookupdb: str
-    """The version that built it."""
+    """The version of lookupdb that built it."""
 
     def to_json(self) -> bytes:
-        """Indented JSON, for people to read too."""
+        """Indented JSON, which people read too."""
         members = {"formatVersion": FORMAT_VERSION, **asdict(self)}
         return orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
     def from_json(cls, text: bytes, where: str) -> Self:
-        """Raises CorruptFile, naming ``where``, for another format version, or a member that is missing or of another
-        type.
+        """Parse a manifest. Raises CorruptFile, which names ``where``, for another format version, and for a member
+        that is missing or has another type.
 
-        Members of a later minor revision are passed over.
+        Ignores members of a later minor revision.
         """
         try:
             members: dict[str, Any] = orjson.loads(text)
@@ -150,7 +150,7 @@ class Manifest:
 
 
 def _parse_members(kind: type[T], members: dict[str, Any]) -> T:
-    """A ``kind`` of those of ``members`` that it has. Raises TypeError for one of another type."""
+    """A ``kind`` made of those ``members`` that are its fields. Raises TypeError for a member of another type."""
     known = [field for field in fields(kind) if field.name in members]  # type: ignore[arg-type]
     for field in known:
         if not isinstance(members[field.name], _TYPES.get(field.type, object)) or isinstance(members[field.name], bool):

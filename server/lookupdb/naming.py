@@ -1,4 +1,4 @@
-"""How a field of a dataclass is called in JSON and YAML, and back."""
+"""Converts the names of fields between Python and JSON or YAML."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a failed request to a web server or an object store means, in words for whoever has to mend it.
+"""Explains a failed request to a web server or an object store to whoever has to fix it.
 
-obstore shows its libraries' view of an error, layer within layer, and in that text alone the cause stands.
+obstore's errors show its libraries' view, layer within layer; only their text has the cause.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _UNREACHABLE: Final = (
     (re.compile(r"kind: Timeout|TimedOut"), "{host} did not answer in time"),
     (re.compile(r"IncompleteMessage|ConnectionReset|BrokenPipe"), "{host} closed the connection without an answer"),
 )
-"""What the libraries say when a server is not there, and what that means."""
+"""What the libraries say about a server that is not there, and what it means."""
 _IDENTITY_SERVICES: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata")
-"""Where clouds give a machine its credentials, asked when it has no others."""
+"""Where a machine in a cloud gets its credentials; libraries ask there if they have no others."""
 _REFUSAL: Final = re.compile(r"<Code>([^<]{1,80})</Code>(?:\s*<Message>([^<]{1,400})</Message>)?")
-"""What an object store says of a request it refuses; the rest of its answer may hold access keys and signatures."""
+"""An object store's reason to refuse a request. The rest of its answer may hold access keys and signatures."""
 _STATUS: Final = re.compile(r"status(?: code)?: 50[0234]")
 
 
 def describe_failure(error: BaseException) -> str:
-    """What ``error`` says, in one sentence and without what may be secret in URLs."""
+    """One sentence for ``error``, without the secrets that URLs may hold."""
     text = str(error)
     host = _find_host(text)
     if lacks_credentials(error):
@@ -65,7 +65,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def describe_socket_failure(error: BaseException, host: str) -> str:
-    """The same of what Python's own client raised when it asked ``host``."""
+    """The same for an error of Python's own client on a request to ``host``."""
     match error:
         case socket.gaierror():
             return f"the host {host} does not resolve"
@@ -87,12 +87,12 @@ def describe_socket_failure(error: BaseException, host: str) -> str:
 
 
 def lacks_credentials(error: BaseException) -> bool:
-    """Whether the environment holds no credentials, nor did the machine get any."""
+    """Whether neither the environment nor the machine has credentials."""
     return _find_host(str(error)) in _IDENTITY_SERVICES
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether the server was not there, or not yet ready to answer: it may come."""
+    """Whether the server is absent or not ready yet, so that a retry may help."""
     text = str(error)
     if _CERTIFICATE.search(text) or lacks_credentials(error):
         return False

@@ -51,11 +51,11 @@ def api_version() -> str:
 
 
 def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
-    """A copy of ``resource`` with every default filled in and without its status, which is not a user's to say.
+    """A copy of ``resource`` with every default filled in and without its status, which users do not set.
 
-    Raises InvalidManifest naming every field that does not fit, what was expected and what was found.
+    Raises InvalidManifest, which names every invalid field, what was expected and what was found.
     """
-    from jsonschema import Draft202012Validator  # here, because a router reads defaults and validates nothing
+    from jsonschema import Draft202012Validator  # imported here, because a router reads defaults and validates nothing
 
     schema = resource_schema()
     resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
@@ -85,10 +85,10 @@ def _header_problems(resource: dict[str, Any]) -> Iterator[str]:
 
 
 def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
-    """A cluster would drop such fields with a warning; a typo is better refused."""
+    """Report fields that the schema does not have. A cluster drops them with a warning; refusing catches typos."""
     properties = schema.get("properties")
     if path == "metadata":
-        return  # every resource's: the CRD bounds some of its fields only
+        return  # every resource has these fields; the CRD bounds only some
     if isinstance(value, dict) and properties:
         for name, child in value.items():
             where = f"{path}.{name}".lstrip(".")
@@ -103,7 +103,7 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
 
 
 def _fill_defaults(value: Json, schema: dict[str, Any]) -> None:
-    """Structural defaulting: a missing field takes its default, then its own fields are looked at."""
+    """Structural defaulting: a missing field takes its default, then the fields within it are filled."""
     if isinstance(value, dict):
         for name, child in schema.get("properties", {}).items():
             if value.get(name) is None and "default" in child:
@@ -124,7 +124,7 @@ def _describe_error(error: ValidationError) -> str:
 
 
 def _is_satisfied(rule: str, value: Json) -> bool:
-    from cel import Context  # here, because importing it takes longer than all else
+    from cel import Context  # imported here, because it takes longer than everything else
 
     context = Context({"self": value})
     context.add_function("quantity", parse_quantity)
@@ -134,7 +134,7 @@ def _is_satisfied(rule: str, value: Json) -> bool:
 
 @cache
 def _compile_rule(rule: str) -> Program:
-    """``rule``, compiled: the CRD has a few, and an operator checks them for every dataset."""
+    """Compile ``rule``, once: the CRD has a few, and an operator checks them for every dataset."""
     from cel import compile as compiled
 
     program: Program = compiled(rule)
@@ -152,7 +152,7 @@ _SUFFIXES: Final = {
 
 
 def parse_quantity(text: str) -> float:
-    """The number that a Kubernetes quantity stands for: 0.5 for ``500m``. Raises ValueError for what is none."""
+    """The number that a Kubernetes quantity denotes: 0.5 for ``500m``. Raises ValueError."""
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]|)", text)
     if not match:
         raise ValueError(f"expected a quantity like 2, 500m or 4Gi, found {text!r}")

@@ -37,23 +37,22 @@ META_DICTIONARY: Final = b"dictionary"
 FRAMED: Final = 0x24
 """The first byte, ``$``, of a stored value that is not compressed."""
 NIL: Final = b"$-1\r\n"
-"""What RESP answers for a key that is not there."""
+"""RESP's answer for a missing key."""
 
 _NOT_A_SHARD: Final = "shard files are called shard-NNNNN-of-NNNNN.lmdb; if this was one, fetch or build it again"
 _FILE_NAME: Final = re.compile(r"shard-[0-9]{5}-of-[0-9]{5}(?:-([0-9a-f]{12}))?\.lmdb")
 
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
-"""No frame may ask for a larger window, in bytes: it bounds what a crafted file can make a server allocate."""
+"""The largest window, in bytes, that a frame may ask for: it bounds what a crafted file can make a server allocate."""
 MAX_VALUE_BYTES: Final = 64 << 20
-"""No value is larger: the most that ``spec.value.maxBytes`` may say."""
+"""The maximum of ``spec.value.maxBytes``."""
 
 CLAIMS_SIZE: Final = 0x80
-"""Compressed values whose first byte is at least this have their size in four or eight bytes of the frame's header
-(RFC 8878, 3.1.1.1): all others are below 66 KB.
-"""
+"""A compressed value whose first byte is at least this has its size in four or eight bytes of the frame's header (RFC
+8878, 3.1.1.1). All others are smaller than 66 KB."""
 
 _SHORT_BYTES: Final = 4096
-"""Bulk strings below have their first line in ``BULK_HEADS``: all that LMDB keeps within a page."""
+"""``BULK_HEADS`` has the first lines of shorter bulk strings: of all that LMDB keeps within a page."""
 
 
 def file_name(shard: int, shards: int, attempt: str = "") -> str:
@@ -62,14 +61,14 @@ def file_name(shard: int, shards: int, attempt: str = "") -> str:
 
 
 def parse_attempt(name: str, shard: int, shards: int) -> str | None:
-    """The attempt that the file ``name`` of this shard is of, "" for none; None when it is no such shard's name."""
+    """The attempt in the file ``name`` of this shard, "" if it has none; None if this is not the shard's file."""
     match = _FILE_NAME.fullmatch(name)
     attempt = (match[1] or "") if match else ""
     return attempt if name == file_name(shard, shards, attempt) else None
 
 
 def is_file_name(name: str) -> bool:
-    """Whether ``name`` is that of some shard's file."""
+    """Whether ``name`` is the name of a shard's file."""
     return _FILE_NAME.fullmatch(name) is not None
 
 
@@ -84,9 +83,8 @@ def unframe(framed: bytes) -> bytes:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The least bytes that are greater than all that begin with ``prefix``: ``prefix <= data < end`` tells whether
-    ``data`` begins with it, at half of what ``startswith`` costs. ``prefix`` must not end in 0xff.
-    """
+    """The smallest bytes greater than all that begin with ``prefix``: ``prefix <= data < end`` tells whether ``data``
+    begins with it, at half the cost of ``startswith``. ``prefix`` must not end in 0xff."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
@@ -101,11 +99,11 @@ def _bulk_bounds() -> tuple[list[bytes], list[bytes]]:
 
 
 BULK_HEADS, BULK_ENDS = _bulk_bounds()
-"""By the size of a whole bulk string: how it begins, which the size decides, and the ``prefix_end`` of that."""
+"""By the size of a whole bulk string: its first line, which the size determines, and the ``prefix_end`` of that."""
 
 
 def is_framed(reply: bytes) -> bool:
-    """Whether ``reply`` is exactly one RESP bulk string: sent, it cannot disturb the replies behind it."""
+    """Whether ``reply`` is exactly one RESP bulk string, which cannot corrupt the replies sent after it."""
     size = len(reply)
     if size < _SHORT_BYTES:
         return BULK_HEADS[size] <= reply < BULK_ENDS[size] and reply.endswith(b"\r\n")
@@ -118,7 +116,7 @@ class DamagedValue(CorruptFile):
 
 
 def expand(stored: bytes, inflate: Callable[[bytes], bytes]) -> bytes:
-    """The RESP bulk string that ``stored`` is or, by ``inflate``, becomes. Raises DamagedValue."""
+    """The RESP bulk string that ``stored`` is, or that ``inflate`` makes of it. Raises DamagedValue."""
     try:
         reply = stored if stored[0] == FRAMED else inflate(_check_claimed_size(stored))
     except (zstandard.ZstdError, MemoryError, IndexError) as error:
@@ -129,7 +127,7 @@ def expand(stored: bytes, inflate: Callable[[bytes], bytes]) -> bytes:
 
 
 def _check_claimed_size(compressed: bytes) -> bytes:
-    """``compressed``, if it does not claim to be more than a value can be."""
+    """Return ``compressed``, unless its header claims a size that no value has. Raises DamagedValue."""
     descriptor = compressed[0]
     if descriptor >= CLAIMS_SIZE:
         start = 1 + (descriptor & 0x20 == 0) + (0, 1, 2, 4)[descriptor & 3]
@@ -158,13 +156,13 @@ class ShardMeta:
     shards: int
     records: int
     normalize: tuple[str, ...]
-    """The steps by which keys were, and are to be, normalised."""
+    """The steps by which keys are normalised."""
     value_format: Literal["json", "raw"]
     compression: Literal["zstd", "none"]
     content: str
-    """``DatasetSpec.content_hash()`` of the spec it was built to."""
+    """``DatasetSpec.content_hash()`` of its spec."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Fields of a later minor revision: kept, not used."""
+    """Fields of a later minor revision, kept but not used."""
 
     def to_json(self) -> bytes:
         """Deterministic JSON: sorted members, no white space."""
@@ -174,7 +172,7 @@ class ShardMeta:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """Raises ValueError or KeyError when a member is missing or of another type."""
+        """Raises ValueError or KeyError if a member is missing or has another type."""
         members = orjson.loads(text)
         known = {name: members.pop(name) for name in cls.__slots__ if name != "extra"}
         known["normalize"] = tuple(known["normalize"])
@@ -182,14 +180,14 @@ class ShardMeta:
 
 
 class ShardReader:
-    """A shard file, open for reading. Not to be shared across fork: open it in the process that reads it.
+    """A shard file, open for reading. Do not share it across fork: open it in the process that reads it.
 
-    Opened without locks and with one read transaction for life, which is safe because the file never changes.
-    ``close()`` unmaps the file; no value returned by ``find`` refers to the map.
+    It is opened without locks, with one read transaction for its whole life, which is safe because the file never
+    changes. ``close()`` unmaps the file; no value that ``find`` returned refers to the map.
     """
 
     def __init__(self, path: Path, *, readahead: bool = False) -> None:
-        """Raises CorruptFile when ``path`` is no shard file, or one of a format version not known here."""
+        """Raises CorruptFile if ``path`` is no shard file, or has an unknown format version."""
         self.path = path
         try:
             self._env = lmdb.open(
@@ -223,7 +221,7 @@ class ShardReader:
         return None if stored is None else self.expand(stored)
 
     def expand(self, stored: bytes) -> bytes:
-        """The RESP bulk string that ``stored``, a value of this file, stands for. Raises DamagedValue."""
+        """The RESP bulk string for ``stored``, a value of this file. Raises DamagedValue."""
         try:
             return expand(stored, self.inflate)
         except DamagedValue as error:
@@ -231,17 +229,17 @@ class ShardReader:
             raise DamagedValue(message, hint="fetch or build it again") from error
 
     def renew(self) -> None:
-        """Begin another ``txn`` after an error of LMDB, which answers any further read of the same with an error."""
+        """Begin another ``txn`` after an error of LMDB: further reads of the old one fail."""
         self.txn.abort()
         self.txn = self._env.begin(db=self._records)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key with its value as it is stored, in order of keys."""
+        """Every key with its stored value, in key order."""
         cursor = self.txn.cursor()
         yield from cursor
 
     def pages(self) -> dict[str, int]:
-        """How LMDB holds the records: ``psize``, ``depth``, ``leaf_pages``, ``overflow_pages``, ``entries`` …"""
+        """LMDB's statistics of the records: ``psize``, ``depth``, ``leaf_pages``, ``overflow_pages``, ``entries`` …"""
         return cast("dict[str, int]", self.txn.stat(self._records))
 
     def close(self) -> None:

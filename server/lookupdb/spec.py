@@ -1,4 +1,4 @@
-"""Our view of a LookupDataset: frozen dataclasses made from a manifest that the schema has completed.
+"""A LookupDataset as frozen dataclasses, made from a manifest that the schema has completed.
 
 Names follow the CRD's fields. Nothing here reads a source, a store or a cluster.
 """
@@ -24,7 +24,7 @@ LOCAL: Final = "local"
 
 @dataclass(frozen=True, slots=True)
 class CsvColumn:
-    """A CSV column that is named or typed by the manifest."""
+    """A CSV column that the manifest names or types."""
 
     name: str
     type: Literal["text", "integer", "number", "boolean", "json"] = "text"
@@ -33,7 +33,7 @@ class CsvColumn:
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """How CSV is read. ``delimiter`` None means: by the file's name."""
+    """How to read CSV. If ``delimiter`` is None, the file's name decides."""
 
     delimiter: str | None = None
     quote: str = '"'
@@ -43,7 +43,7 @@ class Csv:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where records come from. ``format`` and ``compression`` None mean: by the files' names."""
+    """Where records come from. If ``format`` or ``compression`` is None, the files' names decide."""
 
     urls: tuple[str, ...]
     format: Literal["csv", "json", "jsonl", "parquet"] | None
@@ -55,10 +55,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a record is looked up by."""
+    """What records are looked up by."""
 
     columns: tuple[str, ...]
-    """None of them with ``member_names``."""
+    """Empty with ``member_names``."""
     separator: str
     normalize: tuple[str, ...]
     member_names: bool = False
@@ -67,7 +67,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a lookup answers. At most one of ``columns``, ``column``, ``field``; none means all but the key's."""
+    """What a lookup returns. At most one of ``columns``, ``column`` and ``field`` is set; if none is, all columns but
+    the key's."""
 
     columns: tuple[str, ...] | None
     column: str | None
@@ -79,7 +80,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What a new generation must pass before it may serve. None means: not checked."""
+    """What a new generation must pass before it may serve. None disables a check."""
 
     min_records: int
     max_shrink_percent: int | None
@@ -90,7 +91,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """The router's workers and the limits within which it answers. What only its pods are made from is not here."""
+    """The router's workers and limits. What only the manifests of its pods need is not here."""
 
     workers: int
     deadline_milliseconds: int
@@ -107,13 +108,13 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """One LookupDataset, defaulted and validated."""
+    """One LookupDataset, validated and with its defaults."""
 
     namespace: str
     name: str
     uid: str
     base: Path | None
-    """The manifest's own folder, from which relative urls are taken; None in a cluster."""
+    """The manifest's own folder, to which relative urls refer; None in a cluster."""
     source: Source
     key: Key
     value: Value
@@ -126,12 +127,12 @@ class DatasetSpec:
     router: Router
 
     def to_json(self) -> bytes:
-        """For another process of this very version."""
+        """JSON, for another process of the same version."""
         return orjson.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """As ``to_json`` wrote it."""
+        """The spec that ``to_json`` wrote."""
         members = orjson.loads(text)
         source, csv = members["source"], members["source"]["csv"]
         csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
@@ -152,10 +153,10 @@ class DatasetSpec:
         return cls(**members)
 
     def content_hash(self) -> str:
-        """32 hex digits that change when, and only when, the same source would give other shard files."""
+        """32 hex digits that change if and only if the same source would give other shard files."""
         key = asdict(self.key)
         if not self.key.member_names:
-            del key["member_names"]  # generations from before there was this field go on being of this spec
+            del key["member_names"]  # keeps the hash of generations that were built before this field existed
         content = {
             "source": {**asdict(self.source), "secret_name": None},
             "key": key,
@@ -167,7 +168,7 @@ class DatasetSpec:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but for a key that stands twice in a mapping: of which one to believe we do not guess."""
+    """YAML's safe loader, but it refuses a duplicate key in a mapping, instead of guessing which one is meant."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -194,7 +195,7 @@ def read_manifest(path: Path) -> DatasetSpec:
     except yaml.MarkedYAMLError as error:
         place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
         raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: a date or a number that is none
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: an invalid date or number
         raise InvalidManifest(f"{path} is not YAML: {error}") from error
     except RecursionError as error:
         raise InvalidManifest(f"{path} is nested too deeply") from error
@@ -217,7 +218,7 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
 
 
 def parse_completed_resource(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
-    """The same of what ``schema.complete`` returned, which is not checked again."""
+    """The dataset of a resource that ``schema.complete_resource`` returned; does not validate again."""
     return _parse_dataset(resource["spec"], resource["metadata"], base)
 
 

@@ -31,7 +31,7 @@ _OBJECT_SCHEMES: Final = ("s3", "gs", "az")
 
 
 class Store:
-    """One cluster's part of a store."""
+    """The part of a store that belongs to one cluster."""
 
     def __init__(self, url: str, cluster: str, place: Path | Bucket) -> None:
         self.url = url
@@ -39,7 +39,7 @@ class Store:
         self._place = place
 
     def dataset(self, spec: DatasetSpec) -> StoredDataset:
-        """The generations of the dataset that ``spec`` describes; there need not be any yet."""
+        """The generations of the dataset that ``spec`` describes; there may be none yet."""
         return self.at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))
 
     def at(self, address: StoreAddress) -> StoredDataset:
@@ -49,15 +49,15 @@ class Store:
         return BucketDataset(self._place, address)
 
     def wait(self, seconds: float) -> None:
-        """Return once a store that is a bucket answers anything at all, as one that is being installed does not yet.
+        """Return once a bucket answers at all: its server may still be starting. A directory needs no wait.
 
-        Raises StoreUnreachable when it has not for ``seconds``.
+        Raises StoreUnreachable after ``seconds`` without an answer.
         """
         if not isinstance(self._place, Path):
             self._place.wait(seconds)
 
     def addresses(self) -> tuple[StoreAddress, ...]:
-        """Every dataset of this cluster that the store holds anything of. Raises StoreError."""
+        """Every dataset of this cluster that has anything in the store. Raises StoreError."""
         if isinstance(self._place, Path):
             return list_addresses(self._place, self.cluster)
         return self._place.addresses(self.cluster)
@@ -67,7 +67,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
     """The store at ``url``: a directory's path, or a file://, s3://, gs:// or az:// URL.
 
     Nothing is read or created yet. Buckets take credentials and endpoints from the environment: LOOKUPDB_STORE_AWS_…
-    and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). Raises UsageError for a URL that cannot be used.
+    and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). Raises UsageError for an unusable URL.
     """
     check_cluster_id(cluster)
     try:

@@ -1,7 +1,7 @@
-"""A bucket of S3, GCS or Azure, through obstore: its credentials, its errors, what is in it.
+"""A bucket of S3, GCS or Azure, through obstore: its credentials, its errors, its objects.
 
-A write that fails may have happened: the answer can be lost, and what obstore then tries again is refused because of
-its own first try. So a conditional put ends with what stands in the bucket, whatever the answer was (``put_if``).
+A write that fails may have happened: the answer can be lost, and the store then refuses obstore's own retry. So after
+an error a conditional put reads the object, and what stands in the bucket counts (``put_if``).
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 3.0
 LEASE_SECONDS: Final = 15.0
-"""A claim that did not change for this long is a dead builder's."""
+"""The builder of a claim that did not change for this long is dead."""
 PATIENCE_SECONDS: Final = 20.0
-"""So long a builder asks again for one step of a publication, beyond what obstore tries by itself."""
+"""How long a builder retries one step of a publication, beyond obstore's own retries."""
 PART_BYTES: Final = 8 << 20
 _RETRIES: Final = 8
 _RETRY_SECONDS: Final = 20
-"""Of one request; whoever can do without the store for longer tries again."""
+"""For one request. Callers that can do without the store for longer retry themselves."""
 _MAX_BACKOFF_SECONDS: Final = 2
 _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
-"""``timeout`` is for a whole file, however large: what stalls is ended by ``read_timeout``."""
+"""``timeout`` covers a whole file, however large; ``read_timeout`` ends a transfer that stalls."""
 _PROBE_SECONDS: Final = 0.5
-"""Between two looks at whether a store is there yet."""
+"""The pause between two probes of a store that does not answer yet."""
 _PROBE_CLIENT: Final = {"connect_timeout": "2s", "read_timeout": "5s", "timeout": "5s"}
 _PROBE: Final = "lookupdb-is-there"
-"""A name that no object has: any answer to it, a refusal too, says that the store is there."""
+"""A name that no object has: any answer to a request for it, even a refusal, proves that the store is there."""
 
 Version = dict[str, Any]
-"""What a condition on an object names: stores tell an ETag, a version or both."""
+"""The version that a conditional request names: an ETag, a version, or both."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """What an object is after an attempt to put it; ``body`` is None when there is no such object."""
+    """An object after an attempt to put it; ``body`` is None if there is no such object."""
 
     body: bytes | None
     version: Version
     error: StoreError | None = None
-    """Why the put did not succeed, if it was not told that it did."""
+    """Why the put failed, if the answer was an error."""
 
 
 class Bucket:
@@ -79,7 +79,7 @@ class Bucket:
         with self.translate_errors("use"):
             scheme = self.url.partition("://")[0]
             with credentials.store_environment(scheme) as variables:
-                # Options given here displace those that obstore would take from the environment.
+                # These options displace those that obstore would take from the environment.
                 client = {**options, "allow_http": credentials.allows_http(scheme, variables)}
                 if endpoint := credentials.find_endpoint(scheme, variables):
                     self._label = f"{self.url} at {strip_secrets(endpoint)}"
@@ -95,14 +95,14 @@ class Bucket:
 
     @contextmanager
     def translate_errors(self, action: str) -> Iterator[None]:
-        """Turn what obstore says into the error a user can act on."""
+        """Turn obstore's errors into errors that a user can act on."""
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
             raise self.error(action, error) from error
 
     def error(self, action: str, error: Exception) -> StoreError:
-        """What it means that ``error`` came of ``action`` something to this bucket."""
+        """The error for a failed attempt to ``action`` this bucket."""
         message = f"cannot {action} {self._label}"
         if _is_denied(error):
             return StoreDenied(
@@ -117,7 +117,7 @@ class Bucket:
         return StoreError(f"{message}: {describe_failure(error)}", hint="check its address, credentials and rights")
 
     def wait(self, seconds: float) -> None:
-        """Return once the store answers anything at all. Raises StoreUnreachable when it has not for ``seconds``."""
+        """Return once the store answers at all. Raises StoreUnreachable after ``seconds`` without an answer."""
         probe = self._client(_PROBE_CLIENT, 0)
         began = time.monotonic()
         is_logged = False
@@ -138,7 +138,7 @@ class Bucket:
             time.sleep(_PROBE_SECONDS)
 
     def read(self, path: str) -> ObjectState:
-        """The object at ``path`` as it stands. Raises StoreError when that cannot be told."""
+        """The object at ``path`` as it stands. Raises StoreError if it cannot be read."""
         with self.translate_errors("read"):
             try:
                 result = obstore.get(self.store, path)
@@ -147,10 +147,10 @@ class Bucket:
                 return ObjectState(None, {})
 
     def put_if(self, path: str, body: bytes, mode: Any) -> ObjectState:
-        """Put ``body`` at ``path`` on a condition ("create", or the version that is to be replaced), and return what
-        stands there then: ``body`` exactly when the put took effect, even if an error was the answer.
+        """Put ``body`` at ``path`` on a condition ("create", or the version to replace), and return what stands there
+        afterwards: ``body`` exactly if the put took effect, even if the answer was an error.
 
-        What is not there when it is looked for may still come: a request can be under way. Raises StoreError when the
+        An object that is not there yet may still appear, because a request can be in flight. Raises StoreError if the
         answer was an error and the bucket cannot be read.
         """
         try:
@@ -161,29 +161,29 @@ class Bucket:
             return ObjectState(standing.body, standing.version, self.error("write to", error))
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete what is there of ``paths``, in as few requests as the store allows. Raises StoreError."""
+        """Delete those of ``paths`` that exist, in as few requests as the store allows. Raises StoreError."""
         with self.translate_errors("remove objects from"):
             try:
                 obstore.delete(self.store, paths)
-            except FileNotFoundError:  # not every store passes over what is not there
+            except FileNotFoundError:  # some stores refuse to delete what is not there
                 for path in paths:
                     with suppress(FileNotFoundError):
                         obstore.delete(self.store, path)
 
     def folders(self, path: str) -> list[str]:
-        """The names directly under ``path`` that have something under them."""
+        """The names directly under ``path`` that have objects under them."""
         with self.translate_errors("list"):
             prefixes = obstore.list_with_delimiter(self.store, path)["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes]
 
     def files(self, path: str) -> dict[str, dict[str, Any]]:
-        """Every object under ``path``, by its name relative to it, with what the store tells of it."""
+        """Every object under ``path``: its relative name, and its entry in the store's listing."""
         with self.translate_errors("list"):
             entries: Iterator[Any] = (entry for page in obstore.list(self.store, path) for entry in page)
             return {entry["path"].removeprefix(path + "/"): entry for entry in entries}
 
     def entries(self, path: str) -> dict[str, dict[str, dict[str, Any]]]:
-        """As ``files``, by the first part of their names and by the rest."""
+        """The same as ``files``, grouped by the first part of the names."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, entry in self.files(path).items():
             folder, _, file = name.partition("/")
@@ -201,12 +201,12 @@ class Bucket:
 
 
 def version_of(entry: Mapping[str, Any]) -> Version:
-    """The version in what the store tells of an object."""
+    """The version in an entry of the store's listing."""
     return {name: entry[name] for name in ("e_tag", "version") if entry[name] is not None}
 
 
 def _is_denied(error: Exception) -> bool:
-    """Of a request that lists, obstore tells the status in its text only."""
+    """Whether the store refused the request. For listings, obstore gives the status only in the error's text."""
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return True
     return any(f"status code: {status}" in str(error) for status in ("401", "403"))

@@ -1,4 +1,4 @@
-"""A dataset's generations in a bucket: how they are found, read and removed. ``publication`` puts them there."""
+"""A dataset's generations in a bucket: finds, reads and removes them. ``publication`` puts them there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from obstore import GetOptions
 
 ObjectListing = Mapping[str, dict[str, Any]]
-"""Name → what the store tells of the object."""
+"""Name → the object's entry in the store's listing."""
 
 
 class BucketDataset(StoredDataset):
@@ -40,10 +40,10 @@ class BucketDataset(StoredDataset):
         self.address = address
         self.url = f"{bucket.url}/{address.path}"
         self._manifests: dict[str, tuple[Version, Manifest]] = {}
-        """By generation, as they were when they were read: to say what is whole takes all of them."""
+        """Generation → its manifest and that object's version: finding the whole generations needs every manifest."""
 
     def generations(self) -> tuple[str, ...]:
-        """Takes one listing, and a GET for each manifest.json that was not read before."""
+        """Takes one listing, and a GET for each manifest.json that is not in memory."""
         found = self.bucket.entries(self.address.path)
         return tuple(
             generation for generation in _published_generations(found) if self._is_whole(generation, found[generation])
@@ -56,7 +56,7 @@ class BucketDataset(StoredDataset):
     def _is_whole(self, generation: str, files: ObjectListing) -> bool:
         try:
             manifest = self._cached_manifest(generation, version_of(files[FILE_NAME]))
-        except (CorruptFile, GenerationMissing):  # missing: removed since it was listed
+        except (CorruptFile, GenerationMissing):  # missing: removed after the listing
             return False
         return not describe_missing_files(manifest, _object_sizes(files))
 
@@ -87,7 +87,7 @@ class BucketDataset(StoredDataset):
         return f"g{max(map(generation_number, taken), default=0) + 1}"
 
     def local_path(self, generation: str) -> Path | None:
-        """Never: objects are not files."""
+        """None: objects are not files."""
         return None
 
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
@@ -108,7 +108,7 @@ class BucketDataset(StoredDataset):
             target.unlink(missing_ok=True)
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
-        """As the bucket sends it. Raises CorruptFile when a generation that is published lacks the shard."""
+        """The bytes as the bucket sends them. Raises CorruptFile if a published generation lacks the shard."""
         path = f"{self._prefix(generation)}/{shard.file}"
         options: GetOptions = {"range": {"offset": start}} if start else {}
         with self.bucket.translate_errors("read"):
@@ -126,7 +126,7 @@ class BucketDataset(StoredDataset):
             yield bytes(chunk)
 
     def claim(self, generation: str, scratch: Path) -> BuildClaim:
-        """Puts the claim object; where there is one already, watches whether its builder lives."""
+        """Puts the claim object. If there is one already, waits to see whether its builder is alive."""
         prefix = self._prefix(generation)
         try:
             lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}")
@@ -144,7 +144,7 @@ class BucketDataset(StoredDataset):
             raise
 
     def remove(self, generation: str) -> None:
-        """The manifest first, then the rest."""
+        """Removes the manifest first, then the rest."""
         prefix = self._prefix(generation)
         files = self.bucket.files(prefix)
         if FILE_NAME in files:
@@ -152,7 +152,7 @@ class BucketDataset(StoredDataset):
         self.bucket.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
 
     def unfinished_generations(self) -> dict[str, float]:
-        """Those with objects but no manifest.json."""
+        """Generations with objects but no manifest.json."""
         return {
             name: max(entry["last_modified"].timestamp() for entry in files.values())
             for name, files in self.bucket.entries(self.address.path).items()
@@ -160,11 +160,11 @@ class BucketDataset(StoredDataset):
         }
 
     def read_note(self, name: str) -> bytes | None:
-        """An object beside the generations' prefixes."""
+        """Reads an object beside the generations' prefixes."""
         return self.bucket.read(f"{self.address.path}/{name}").body
 
     def write_note(self, name: str, content: bytes | None) -> None:
-        """Put or deleted."""
+        """Puts or deletes that object."""
         path = f"{self.address.path}/{name}"
         if content is None:
             self.bucket.delete([path])
@@ -173,7 +173,7 @@ class BucketDataset(StoredDataset):
             obstore.put(self.bucket.store, path, content)
 
     def free_bytes(self) -> int | None:
-        """A bucket does not say."""
+        """None: a bucket gives no limit."""
         return None
 
 

@@ -1,8 +1,8 @@
-"""Whose credentials a bucket is used with: the store's own, where source and store are not the same owner's.
+"""Selects the credentials for a bucket: the store's own, if source and store have different owners.
 
-A builder reads the user's source and writes the operator's store, and both are told by environment variables.
-LOOKUPDB_STORE_<NAME> is <NAME> for the store alone: LOOKUPDB_STORE_AWS_ACCESS_KEY_ID and the like. When there is any
-for the store's provider, they are all that the store is told; else it is told what sources are, the plain ones.
+A builder reads the user's source and writes the operator's store, and takes the credentials of both from environment
+variables. LOOKUPDB_STORE_<NAME> is <NAME> for the store alone: LOOKUPDB_STORE_AWS_ACCESS_KEY_ID and the like. If there
+are any for the store's provider, the store gets only these; else it gets the plain ones, like sources.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 PREFIX: Final = "LOOKUPDB_STORE_"
 
 _PROVIDERS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""Scheme of a bucket → how the variables begin that obstore reads for it."""
+"""Scheme of a bucket → the prefix of the variables that obstore reads for it."""
 
 _environment_lock: Final = threading.Lock()
 
 
 def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the store is told: plain names, and their values."""
+    """The variables for the store, by their plain names."""
     provider = _PROVIDERS[scheme]
     own = {
         name.removeprefix(PREFIX): value
@@ -34,8 +34,9 @@ def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, st
 
 @contextmanager
 def store_environment(scheme: str) -> Iterator[dict[str, str]]:
-    """While the block runs, the environment is what the store is told: obstore begins with the environment whatever
-    else it is given, and a session token of the source must not go with a key of the store. Yields the variables."""
+    """Replace the provider's variables in the environment by the store's while the block runs: obstore starts from the
+    environment in any case, and a session token of the source must not go with a key of the store. Yields the
+    variables."""
     provider = _PROVIDERS[scheme]
     variables = store_variables(scheme, os.environ)
     with _environment_lock:
@@ -57,11 +58,11 @@ def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
 
 
 def find_endpoint(scheme: str, variables: Mapping[str, str]) -> str | None:
-    """Where the bucket's server is, when it is not the provider's own."""
+    """The URL of the bucket's server, if it is not the provider's own."""
     names = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3", "STORAGE_ENDPOINT", "BASE_URL")
     return next((found for name in names if (found := variables.get(_PROVIDERS[scheme] + name))), None)
 
 
 def allows_http(scheme: str, variables: Mapping[str, str]) -> bool:
-    """Whether the bucket's endpoint may be plain http: for a store of one's own, on one's own network."""
+    """Whether the bucket's endpoint may be plain http, as that of a private store on a private network."""
     return variables.get(f"{_PROVIDERS[scheme]}ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")

@@ -1,4 +1,4 @@
-"""What can be done with one dataset's generations, wherever they are kept."""
+"""The interface to one dataset's generations, wherever they are kept."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _CHUNK: Final = 1 << 20
 
 
 class BuildClaim(ABC):
-    """The sole right to build one generation. Leaving it without ``publish`` leaves nothing of that generation.
+    """The sole right to build one generation. A claim that is left without ``publish`` leaves nothing of that
+    generation.
 
-    A process that is killed loses its claim: its partial files are removed by the next claim on the dataset. So does
-    one that stood still for too long, and it can publish nothing from then on.
+    A killed process loses its claim: the next claim on the dataset removes its partial files. A process that stands
+    still for too long loses it too, and cannot publish any more.
     """
 
     generation: str
@@ -30,16 +31,16 @@ class BuildClaim(ABC):
 
     @abstractmethod
     def publish(self, manifest: Manifest) -> Manifest:
-        """Make the generation whole, its shard files first, manifest.json last; returns the manifest as it stands then,
-        with the files' names in the store.
+        """Make the generation whole: its shard files first, manifest.json last. Returns the manifest with the files'
+        names in the store.
 
-        Raises StoreError, NotEnoughRoom. When the store did not say whether it published, a claim on the same
-        generation finds out, and completes what had been decided.
+        Raises StoreError, NotEnoughRoom. If the store did not answer whether it published, a new claim on the same
+        generation finds out, and completes what was decided.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Give the claim up and remove what is certain not to be published, now or later. May be called twice."""
+        """Give the claim up and remove what can certainly not be published any more. May be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -51,11 +52,12 @@ class BuildClaim(ABC):
 
 
 class StoredDataset(ABC):
-    """One dataset's generations. A whole one has its manifest.json, and every shard that this names with its size."""
+    """One dataset's generations. A whole one has its manifest.json, and every shard that it names with the right
+    size."""
 
     address: StoreAddress
     url: str
-    """Of the folder that holds the generations."""
+    """The folder that holds the generations."""
 
     @abstractmethod
     def generations(self) -> tuple[str, ...]:
@@ -63,66 +65,68 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def published_generations(self) -> tuple[str, ...]:
-        """The generations whose manifest.json stands, whole or damaged, oldest first. Raises StoreError."""
+        """The generations that have a manifest.json, whole or damaged, oldest first. Raises StoreError."""
 
     @abstractmethod
     def manifest(self, generation: str) -> Manifest:
-        """Raises GenerationMissing when there is no manifest.json, CorruptFile when it is not one."""
+        """The manifest. Raises GenerationMissing if there is no manifest.json, CorruptFile if it cannot be parsed."""
 
     @abstractmethod
     def next_generation(self) -> str:
-        """The name after every name in use, those of builds under way included."""
+        """The name after every name in use, including those of running builds."""
 
     @abstractmethod
     def local_path(self, generation: str) -> Path | None:
-        """The folder of ``generation`` when it is on this machine's disk, else None."""
+        """The folder of ``generation`` if it is on this machine's disk, else None."""
 
     @abstractmethod
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
-        """The file of one shard on this machine: itself, or a verified copy in ``scratch``, removed after."""
+        """The file of one shard on this machine: the original, or a verified copy in ``scratch`` that is removed
+        afterwards."""
 
     @abstractmethod
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
-        """The bytes of a shard's file from ``start`` on, in chunks, as they come: nothing is verified.
+        """The bytes of a shard's file from ``start`` on, in chunks as they arrive, not verified.
 
-        Raises StoreError, also in the midst: read on from what has come.
+        Raises StoreError, also between chunks: the caller can resume behind the last chunk.
         """
 
     @abstractmethod
     def claim(self, generation: str, scratch: Path) -> BuildClaim:
-        """Claim ``generation`` for building; a dead builder's claim is taken over once it is known to be dead.
+        """Claim ``generation`` for building; takes over the claim of a builder that is known to be dead.
 
-        Raises GenerationExists when it is whole, CorruptFile when it is published and damaged, StoreError when somebody
-        else is building it.
+        Raises GenerationExists if it is whole, CorruptFile if it is published and damaged, StoreError if another
+        process is building it.
         """
 
     @abstractmethod
     def remove(self, generation: str) -> None:
-        """Remove a generation, its manifest first; one that is not there is no error. Raises StoreError."""
+        """Remove a generation, its manifest first; a missing generation is no error. Raises StoreError."""
 
     @abstractmethod
     def unfinished_generations(self) -> dict[str, float]:
-        """Generations without manifest.json, and when anything of them last changed (UNIX time): builds under way, and
-        what dead ones and interrupted removals left. Raises StoreError."""
+        """Generations without manifest.json, and when any of their files last changed (UNIX time): running builds, and
+        the remains of dead builders and interrupted removals. Raises StoreError."""
 
     @abstractmethod
     def read_note(self, name: str) -> bytes | None:
-        """The content of the dataset's small file ``name``, which is of no generation. Raises StoreError."""
+        """The content of the dataset's small file ``name``, which belongs to no generation. Raises StoreError."""
 
     @abstractmethod
     def write_note(self, name: str, content: bytes | None) -> None:
-        """Write, or with None remove, such a file; a folder that is empty then goes too. Raises StoreError."""
+        """Write such a file, or remove it if ``content`` is None, together with a folder that is empty then. Raises
+        StoreError."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """How much more the store can take; None when it does not say."""
+        """The free bytes of the store; None if it has no known limit."""
 
     def damaged_generations(self) -> tuple[str, ...]:
-        """The published generations that are not whole, oldest first: nothing can be rolled out of them."""
+        """The published generations that are not whole, oldest first. They cannot be rolled out."""
         published, whole = (
             self.published_generations(),
             set(self.generations()),
-        )  # in this order: one may be published in between
+        )  # in this order: a generation may be published in between
         return tuple(generation for generation in published if generation not in whole)
 
     def newest_generation(self) -> str | None:
@@ -130,8 +134,8 @@ class StoredDataset(ABC):
         return next(reversed(self.generations()), None)
 
     def prune(self, keep: int, protect: Collection[str] = ()) -> tuple[str, ...]:
-        """Remove all but the newest ``keep`` whole generations and those in ``protect``, and damaged ones older than
-        these; what was removed, oldest first."""
+        """Remove all but the newest ``keep`` whole generations and those in ``protect``, and also damaged ones older
+        than these. Returns what was removed, oldest first."""
         kept = self.generations()[-keep:]
         oldest = min(map(generation_number, kept), default=0)
         older = (name for name in self.published_generations() if generation_number(name) < oldest)
@@ -141,7 +145,7 @@ class StoredDataset(ABC):
         return removed
 
     def _claim_error(self, generation: str) -> StoreError:
-        """Why ``generation``, whose manifest.json stands, cannot be claimed."""
+        """Why ``generation``, which has a manifest.json, cannot be claimed."""
         damage = self._describe_damage(generation)
         if not damage:
             return GenerationExists(
@@ -154,7 +158,7 @@ class StoredDataset(ABC):
         )
 
     def _lost_shard_error(self, generation: str, shard: ShardFile) -> CorruptFile:
-        """What a shard that is not there means. Raises GenerationMissing when all of its generation is gone."""
+        """The error for a missing shard. Raises GenerationMissing if its whole generation is gone."""
         self.manifest(generation)
         return CorruptFile(
             f"{shard.file} of {generation} is missing in {self.url}, its manifest names it",
@@ -162,7 +166,7 @@ class StoredDataset(ABC):
         )
 
     def _describe_damage(self, generation: str) -> str:
-        """What keeps a published generation from being whole; nothing when it is."""
+        """Why a published generation is not whole; empty if it is."""
         try:
             missing = self._missing_files(self.manifest(generation))
         except CorruptFile as error:
@@ -171,7 +175,7 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """A sentence for each shard of a published generation that is not there with the size that it should have."""
+        """A sentence for each shard of a published generation that is missing or has the wrong size."""
 
     def _missing_generation_error(self, generation: str) -> GenerationMissing:
         there = ", ".join(self.generations()) or "none"
@@ -192,12 +196,12 @@ def describe_missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tupl
 
 
 def sort_generations(names: Collection[str]) -> tuple[str, ...]:
-    """Generations by their numbers."""
+    """Generations, sorted by their numbers."""
     return tuple(sorted(names, key=generation_number))
 
 
 def file_sha256(path: Path) -> str:
-    """The checksum of a file, read in pieces."""
+    """The checksum of a file, which is read in chunks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -206,7 +210,7 @@ def file_sha256(path: Path) -> str:
 
 
 def verify_shard_file(path: Path, shard: ShardFile) -> None:
-    """Raises CorruptFile when the file at ``path`` is not the one that the manifest describes."""
+    """Raises CorruptFile if the file at ``path`` is not the one that the manifest describes."""
     size = path.stat().st_size
     if size != shard.bytes:
         raise CorruptFile(

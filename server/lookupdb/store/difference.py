@@ -1,4 +1,4 @@
-"""What changed between two generations: one pass over both, in key order, in little memory."""
+"""Compares two generations: one pass over both, in key order, in little memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lookupdb.shardfile import FRAMED, ShardReader, unframe
 SAMPLES: Final = 5
 
 _Entry = tuple[bytes, bytes, ShardReader]
-"""Key, stored value, and the shard that knows how to inflate it."""
+"""Key, stored value, and the shard that can inflate it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One key, with its value before and after; None where it was not there."""
+    """One key with its values before and after; None where the key does not exist."""
 
     key: bytes
     before: bytes | None
@@ -28,7 +28,8 @@ class KeyChange:
 
 @dataclass(slots=True)
 class GenerationDifference:
-    """How many keys were added, removed, changed, left the same; with the first few of each in key order."""
+    """How many keys were added, removed, changed or stayed the same, with the first few changes of each kind in key
+    order."""
 
     added: int = 0
     removed: int = 0
@@ -38,21 +39,22 @@ class GenerationDifference:
 
     @property
     def has_changes(self) -> bool:
-        """Whether the generations differ at all."""
+        """Whether the generations differ."""
         return bool(self.added or self.removed or self.changed)
 
 
 def compare_generations(
     before: Sequence[ShardReader], after: Sequence[ShardReader], files: tuple[Sequence[ShardFile], Sequence[ShardFile]]
 ) -> GenerationDifference:
-    """Compare all records of two generations, whose numbers of shards may differ. ``files`` are their descriptions."""
+    """Compare all records of two generations, which may have different numbers of shards. ``files`` are their
+    descriptions."""
     result = GenerationDifference()
     if len(before) != len(after):
         _compare_streams(_merge_entries(before), _merge_entries(after), result)
         return result
     for old, new, *descriptions in zip(before, after, *files, strict=True):
         if descriptions[0].sha256 == descriptions[1].sha256:
-            result.same += descriptions[0].records  # the very same content, whatever the files are called
+            result.same += descriptions[0].records  # identical content, whatever the names of the files
         else:
             _compare_streams(_read_entries(old), _read_entries(new), result)
     for changes in result.samples.values():
@@ -71,7 +73,7 @@ def _merge_entries(shards: Sequence[ShardReader]) -> Iterator[_Entry]:
 
 
 def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: GenerationDifference) -> None:
-    """Two streams in key order, side by side. Samples: the first few of each kind within this pair of streams."""
+    """Compare two streams in key order. Samples the first few changes of each kind within this pair of streams."""
     sample_counts = dict.fromkeys(result.samples, 0)
 
     def sample(kind: str, key: bytes, old: _Entry | None, new: _Entry | None) -> None:
@@ -100,7 +102,8 @@ def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: 
 
 
 def _is_same(old: _Entry, new: _Entry) -> bool:
-    """Inflates only where it must: equal bytes are equal values if they are no frames or share a dictionary."""
+    """Whether two stored values are equal. Inflates only if it must: equal bytes are equal values if they are
+    uncompressed or share a dictionary."""
     if old[1] == new[1] and (old[1][0] == FRAMED or old[2].dictionary == new[2].dictionary):
         return True
     return _framed(old) == _framed(new)

@@ -1,7 +1,7 @@
-"""A store in a directory. A generation appears by one rename, so it is there whole or not at all.
+"""A store in a directory. One rename publishes a generation, so it is there whole or not at all.
 
-A build in progress is ``.g13.partial`` beside the generations, and holds a lock on ``.g13.lock``, which the kernel
-releases however the process ends: what a dead builder left is told from what a living one writes by its lock.
+A running build is ``.g13.partial`` beside the generations, and holds a lock on ``.g13.lock``. The kernel releases the
+lock however the process ends, so the lock tells a live builder's files from a dead one's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @contextmanager
 def store_errors(action: str) -> Iterator[None]:
-    """Turn what the file system says into the error a user can act on."""
+    """Turn errors of the file system into errors that a user can act on."""
     try:
         yield
     except OSError as error:
@@ -44,7 +44,8 @@ def store_errors(action: str) -> Iterator[None]:
 
 
 def list_addresses(root: Path, cluster: str) -> tuple[StoreAddress, ...]:
-    """Every dataset under ``root`` of ``cluster``, by path. A first build that failed leaves an empty folder: none."""
+    """Every dataset of ``cluster`` under ``root``, by path. An empty folder, as a failed first build leaves it, is
+    none."""
     with store_errors(f"cannot list {root}"):
         folders = sorted(path for path in (root / cluster).glob("*/*") if path.is_dir() and any(path.iterdir()))
     found = (StoreAddress.parse(cluster, path.parent.name, path.name) for path in folders)
@@ -72,7 +73,7 @@ class DirectoryDataset(StoredDataset):
     def _is_whole(self, generation: str) -> bool:
         try:
             return not self._missing_files(self.manifest(generation))
-        except (CorruptFile, GenerationMissing):  # missing: removed since it was listed
+        except (CorruptFile, GenerationMissing):  # missing: removed after the listing
             return False
 
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
@@ -109,7 +110,7 @@ class DirectoryDataset(StoredDataset):
         return nullcontext(self.folder / check_generation(generation) / shard.file)
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
-        """Of the file itself."""
+        """Reads the file itself."""
         path = self.folder / check_generation(generation) / shard.file
         if not path.exists():
             raise self._lost_shard_error(generation, shard)
@@ -119,7 +120,7 @@ class DirectoryDataset(StoredDataset):
                 yield chunk
 
     def claim(self, generation: str, scratch: Path) -> BuildClaim:
-        """Takes the lock, then clears what dead builders left."""
+        """Takes the lock, then removes what dead builders left."""
         check_generation(generation)
         with store_errors(f"cannot write to the store at {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,7 @@ class DirectoryDataset(StoredDataset):
         return DirectoryClaim(self.folder, generation, lock)
 
     def remove(self, generation: str) -> None:
-        """The manifest goes first: from then on the generation is not whole and is nobody's to open."""
+        """Removes the manifest first: from then on the generation is not whole, and nobody opens it."""
         folder = self.folder / check_generation(generation)
         with store_errors(f"cannot remove {folder}"):
             with suppress(FileNotFoundError):
@@ -162,13 +163,13 @@ class DirectoryDataset(StoredDataset):
         return found
 
     def read_note(self, name: str) -> bytes | None:
-        """Beside the generations."""
+        """Reads a file beside the generations."""
         with store_errors(f"cannot read {self.folder / name}"), suppress(FileNotFoundError, NotADirectoryError):
             return (self.folder / name).read_bytes()
         return None
 
     def write_note(self, name: str, content: bytes | None) -> None:
-        """By a rename, so that it is never read in half."""
+        """Writes by a rename, so that nobody reads half a file."""
         path = self.folder / name
         with store_errors(f"cannot write {path}"):
             if content is not None:
@@ -182,7 +183,7 @@ class DirectoryDataset(StoredDataset):
                     folder.rmdir()
 
     def free_bytes(self) -> int | None:
-        """Of the file system that the folder is, or will be, on."""
+        """The free bytes of the file system that holds, or will hold, the folder."""
         return free_bytes(self.folder)
 
     def _names(self) -> list[str]:
@@ -193,7 +194,7 @@ class DirectoryDataset(StoredDataset):
         return self.folder / generation / FILE_NAME
 
     def _remove_remains(self, generation: str) -> None:
-        """Remove what is left of builds and removals that were interrupted. ``generation`` is locked by us."""
+        """Remove the remains of interrupted builds and removals. The caller holds the lock of ``generation``."""
         if self._manifest_path(generation).is_file():
             raise self._claim_error(generation)
         if (self.folder / generation).exists():
@@ -217,7 +218,7 @@ class DirectoryClaim(BuildClaim):
         self._lock: int | None = lock
 
     def publish(self, manifest: Manifest) -> Manifest:
-        """Everything is on the disk before the rename that makes it visible."""
+        """Syncs everything to the disk before the rename that makes it visible."""
         with store_errors(f"cannot publish {self._target}"):
             path = self.folder / FILE_NAME
             with path.open("xb") as file:
@@ -231,7 +232,7 @@ class DirectoryClaim(BuildClaim):
         return manifest
 
     def release(self) -> None:
-        """After ``publish`` only the lock is left."""
+        """Removes the partial folder and the lock; after ``publish`` only the lock is left."""
         if self._lock is None:
             return
         shutil.rmtree(self.folder, ignore_errors=True)

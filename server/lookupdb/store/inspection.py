@@ -1,4 +1,4 @@
-"""What shard files amount to: bytes a record, compression, what LMDB's pages waste, a few records to look at."""
+"""Statistics of shard files: bytes per record, compression, LMDB's wasted pages, and a few records to look at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ShardFigures:
-    """Sums over one shard or several, in bytes where not said otherwise."""
+    """Sums over one or several shards, in bytes unless the name says otherwise."""
 
     records: int
     key_bytes: int
@@ -22,24 +22,24 @@ class ShardFigures:
     stored_bytes: int
     file_bytes: int
     dictionary_bytes: int
-    """Of one file; each holds its own copy."""
+    """The size in one file; each file holds a copy."""
     overflow_pages: int
-    """Pages that hold nothing but (a part of) one long value."""
+    """Pages that hold (a part of) one long value and nothing else."""
     overflow_waste_bytes: int
-    """What is left empty at the ends of those."""
+    """The unused bytes at the ends of those pages."""
 
     def per_record(self, size: int) -> float:
-        """``size`` shared out among the records."""
+        """``size`` divided by the number of records."""
         return size / self.records if self.records else 0.0
 
     @property
     def compression(self) -> float:
-        """Stored bytes : value bytes."""
+        """Stored bytes divided by value bytes."""
         return self.stored_bytes / self.value_bytes if self.value_bytes else 1.0
 
 
 def measure_shards(shards: Sequence[ShardReader]) -> ShardFigures:
-    """Read from what each file says of itself; no record is touched."""
+    """Sum up what the files say of themselves, without reading any record."""
     extras = [shard.meta.extra for shard in shards]
     pages = [shard.pages() for shard in shards]
     waste = sum(
@@ -59,6 +59,6 @@ def measure_shards(shards: Sequence[ShardReader]) -> ShardFigures:
 
 
 def sample_records(shards: Sequence[ShardReader], count: int = SAMPLES) -> list[tuple[bytes, bytes]]:
-    """The first ``count`` keys of the first shards that have any, with their values."""
+    """The first ``count`` keys of the first shards that have records, with their values."""
     records = ((shard, key, stored) for shard in shards for key, stored in shard.items())
     return [(key, unframe(shard.expand(stored))) for shard, key, stored in islice(records, count)]

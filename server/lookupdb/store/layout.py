@@ -23,7 +23,7 @@ _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where one dataset's generations stand within a store."""
+    """The place of one dataset's generations within a store."""
 
     cluster: str
     namespace: str
@@ -49,7 +49,7 @@ class StoreAddress:
 
     @classmethod
     def parse(cls, cluster: str, namespace: str, folder: str) -> Self | None:
-        """The address that ``<cluster>/<namespace>/<folder>`` stands for, or None if it is no dataset's."""
+        """The address for ``<cluster>/<namespace>/<folder>``; None if this is no dataset's path."""
         name, _, uid = folder.rpartition("-")
         try:
             return cls(cluster, namespace, name, uid)
@@ -58,12 +58,12 @@ class StoreAddress:
 
 
 def check_cluster_id(cluster: str) -> str:
-    """``cluster`` if it can be part of a path. Raises UsageError."""
+    """Return ``cluster`` if it can be part of a path. Raises UsageError."""
     return StoreAddress(cluster, "default", "dataset", "local").cluster
 
 
 def check_generation(generation: str) -> str:
-    """``generation`` if it is a generation's name. Raises UsageError."""
+    """Return ``generation`` if it is a generation's name. Raises UsageError."""
     try:
         manifest.generation_number(generation)
     except ValueError as error:
@@ -77,9 +77,9 @@ def is_generation(name: str) -> bool:
 
 
 def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Manifest:
-    """The manifest in ``text``, whose files are all within the generation's folder.
+    """Parse a manifest whose files all lie within the generation's folder.
 
-    Raises CorruptFile, naming ``where``, also when it describes another generation than the one given.
+    Raises CorruptFile, which names ``where``, also if the manifest describes another generation than ``generation``.
     """
     parsed = Manifest.from_json(text, where)
     if generation is not None and parsed.generation != generation:

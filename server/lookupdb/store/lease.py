@@ -1,12 +1,12 @@
-"""The claim of a builder in a bucket: an object that is put if it was not there, and put anew every few seconds on the
+"""A builder's claim in a bucket: an object that is created if it does not exist, and replaced every few seconds on the
 condition that it still is the builder's own.
 
-A claim that stops changing belongs to a builder that died and may be taken over; it is watched rather than dated,
-because the clocks of two machines need not agree. Whoever was taken over never gets the claim back.
+A claim that stops changing belongs to a dead builder and may be taken over. It is watched rather than dated, because
+the clocks of two machines need not agree. A builder that lost its claim never gets it back.
 
-The claim decides who publishes, too: a builder is done when it has put its manifest into its own claim, by the same
-conditional put (``decide``). Such a claim cannot be taken over; whoever meets it completes what it says (``decision``).
-So one that was taken over, however long it stood still and wherever, can publish nothing.
+The claim also decides who publishes: a builder's work is decided when it has put its manifest into its own claim, by
+the same conditional put (``decide``). Nobody can take such a claim over; whoever meets it completes the publication. So
+a builder that lost its claim can publish nothing, however long it stood still.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from lookupdb.store.retry import call_with_retries
 
 CLAIM: Final = "claim.json"
 _TRIES: Final = 5
-"""Of one conditional put that meets an older put of our own, which came late."""
+"""How often a conditional put is repeated because an older put of our own arrived late."""
 
 
 class LeaseState(Enum):
     """What is known of a claim; each member says what its holder may delete."""
 
     HELD = auto()
-    """Ours, and nothing is decided: what this attempt has put is nobody's."""
+    """Ours, and undecided: nobody else uses what this attempt has put."""
     LOST = auto()
-    """Another's or gone, for good: this attempt will never be published, and what it has put is nobody's."""
+    """Another's or gone, for good: this attempt will never be published, and nobody uses what it has put."""
     UNKNOWN = auto()
-    """A decision was sent, and whether it took effect cannot be told yet: nothing may be deleted."""
+    """A decision was sent, but nobody knows yet whether it took effect: nothing may be deleted."""
     DECIDED = auto()
-    """The manifest is in the claim: nothing that it names may be deleted, nor the claim before manifest.json stands."""
+    """The manifest is in the claim: nothing that it names may be deleted, nor the claim before manifest.json exists."""
 
 
 class PublicationDecided(Exception):
-    """The claim holds the manifest that is to be published."""
+    """The claim holds a manifest that must be published."""
 
     def __init__(self, manifest: bytes) -> None:
         super().__init__()
@@ -56,9 +56,10 @@ class Lease:
     """A claim object and the thread that keeps it fresh."""
 
     def __init__(self, bucket: Bucket, prefix: str, subject: str) -> None:
-        """Raises StoreError when somebody else is building ``subject``, Decided when somebody else was done with it."""
+        """Raises StoreError if another process is building ``subject``, PublicationDecided if another one has decided
+        its publication."""
         self.attempt: Final = uuid.uuid4().hex[:12]
-        """Unique to this claim: part of the names of what is put under it."""
+        """Unique to this claim, and part of the names of all objects put under it."""
         self.state = LeaseState.HELD
         self._bucket = bucket
         self._path = f"{prefix}/{CLAIM}"
@@ -72,7 +73,7 @@ class Lease:
         self._thread.start()
 
     def _acquire(self) -> None:
-        """Put a claim where there is none, or in the place of one whose builder is dead."""
+        """Create the claim, or replace that of a dead builder."""
         standing = call_with_retries(self._create_claim, self._bucket.patience)
         if self._is_ours(standing):
             return
@@ -90,7 +91,7 @@ class Lease:
         return standing
 
     def _await_expiry(self, first: ObjectState) -> None:
-        """Return when the claim has not changed for a lease. Raises StoreError."""
+        """Return when the claim has not changed for the length of a lease. Raises StoreError if it has."""
         deadline = time.monotonic() + self._bucket.lease
         while time.monotonic() < deadline:
             time.sleep(min(1.0, self._bucket.lease / 10))
@@ -98,7 +99,7 @@ class Lease:
                 raise self._taken_error()
 
     def _put_claim(self, mode: Any, manifest: bytes | None = None) -> ObjectState:
-        """Put the claim, and again where an earlier put of ours came late and displaced the version that was known."""
+        """Put the claim, and repeat it if an older put of our own arrived late and replaced the known version."""
         self._beat += 1
         members = {"owner": self._owner, "beat": self._beat, "manifest": manifest and manifest.decode()}
         body = orjson.dumps(members)
@@ -122,13 +123,13 @@ class Lease:
 
     def _keep_fresh(self) -> None:
         while not self._stop.wait(self._bucket.heartbeat):
-            with suppress(StoreError):  # the network may come back before the lease is over
+            with suppress(StoreError):  # the network may come back before the lease expires
                 if not self._is_ours(self._put_claim(self._version)):
                     self.state = LeaseState.LOST
                     return
 
     def check(self) -> None:
-        """Raises StoreError when somebody else took the claim over."""
+        """Raises StoreError if another process took the claim over."""
         if self.state is LeaseState.LOST:
             raise StoreError(
                 f"{self._subject} was taken over by another process while this one stood still",
@@ -136,17 +137,19 @@ class Lease:
             )
 
     def decide(self, manifest: bytes, is_published: Callable[[], bool]) -> None:
-        """From here on ``manifest`` and no other is to be published; ends the heartbeat.
+        """Decide that ``manifest`` and no other will be published; ends the heartbeat.
 
-        ``is_published`` looks whether it stands: who meets a decision completes it and removes the claim, which then is
-        gone for a good reason. Raises StoreError, and ``state`` is what is known then.
+        ``is_published`` tells whether it is published already: whoever meets a decision completes it and removes the
+        claim, so a missing claim is no loss then. Raises StoreError, with ``state`` set to what is known.
         """
         self.end_heartbeat()
         self.check()
 
         def put() -> ObjectState:
             standing = self._put_claim(self._version, manifest)
-            if self._is_ours(standing) and _read_decision(standing) is None:  # not done, but it may come yet
+            if (
+                self._is_ours(standing) and _read_decision(standing) is None
+            ):  # not decided, but an earlier put may still arrive
                 raise standing.error or StoreError(f"the claim of {self._subject} does not keep what is put into it")
             return standing
 
@@ -157,12 +160,12 @@ class Lease:
         self.check()
 
     def end_heartbeat(self) -> None:
-        """Let the claim run out, unless it is put anew."""
+        """Stop renewing the claim: it expires unless it is put again."""
         self._stop.set()
         self._thread.join()
 
     def remove(self) -> None:
-        """Delete the claim if it is ours. Without a network it runs out by itself."""
+        """Delete the claim if it is ours. Without a network it expires by itself."""
         self.end_heartbeat()
         with suppress(StoreError):
             if self._is_ours(self._bucket.read(self._path)):
@@ -171,7 +174,7 @@ class Lease:
 
 
 def _read_member(standing: ObjectState, name: str) -> str | None:
-    """A member of the claim that stands; None when there is no such member, or nothing that is a claim."""
+    """A member of the claim; None if it is missing, or if the object is no claim."""
     try:
         value = orjson.loads(standing.body or b"{}")[name]
     except (ValueError, KeyError, TypeError):
@@ -180,6 +183,6 @@ def _read_member(standing: ObjectState, name: str) -> str | None:
 
 
 def _read_decision(standing: ObjectState) -> bytes | None:
-    """The manifest that the claim's builder decided to publish, if it did."""
+    """The manifest that the claim's builder decided to publish; None if it has not decided."""
     manifest = _read_member(standing, "manifest")
     return None if manifest is None else manifest.encode()

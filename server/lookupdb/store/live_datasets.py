@@ -1,5 +1,5 @@
-"""The living list: which datasets a cluster has, written by its operator, read by the sweep. Refused unless it is whole
-and of the very cluster that is swept: what it does not name is removed."""
+"""The list of a cluster's live datasets, written by its operator and read by the sweep. The sweep refuses a list that
+is incomplete or of another cluster, because it removes what the list does not name."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class LiveDataset:
-    """One dataset that lives, and what of it stays in the store."""
+    """A dataset that exists in the cluster, and what the store must keep of it."""
 
     address: StoreAddress
     keep: int
-    """So many of the newest generations."""
+    """How many of its newest generations to keep."""
     protect: frozenset[str]
-    """And these: what serves, what is rolled out. What is newer than all of them stays too; none: everything stays."""
+    """Generations that serve or are rolled out: these are kept too, and so is everything newer than all of them. If
+    there are none, everything is kept."""
 
 
 def check_age(path: Path, now: float, max_seconds: float) -> None:
-    """Raises UsageError when the list in the file at ``path`` is older than that at ``now``, or does not tell its age:
-    a dataset that came since would be taken for dead, and what has come to serve since for old."""
+    """Raises UsageError if the list at ``path`` is too old at ``now``, or has no date: an old list lacks datasets that
+    were created since, and generations that began to serve since."""
     try:
         written = datetime.datetime.fromisoformat(
             _check_type(orjson.loads(_read_text(path))["writtenAt"], str, "writtenAt")
@@ -49,7 +50,7 @@ def check_age(path: Path, now: float, max_seconds: float) -> None:
 
 
 def read_cluster(path: Path) -> str:
-    """The cluster whose list it is that is in the file at ``path``. Raises UsageError when it does not say."""
+    """The cluster of the list at ``path``. Raises UsageError if the list does not name it."""
     try:
         return str(
             _check_type(_check_type(orjson.loads(_read_text(path)), dict, "the list")["cluster"], str, "cluster")
@@ -59,8 +60,8 @@ def read_cluster(path: Path) -> str:
 
 
 def read_namespaces(path: Path) -> frozenset[str] | None:
-    """The namespaces that the list is whole for, None for all: an operator may see some only, and another one's
-    datasets are not dead for that. Raises UsageError when it cannot be told."""
+    """The namespaces that the list covers; None for all. An operator that sees only some must not make other operators'
+    datasets look deleted. Raises UsageError."""
     try:
         found = orjson.loads(_read_text(path)).get("namespaces")
         return (
@@ -73,7 +74,7 @@ def read_namespaces(path: Path) -> frozenset[str] | None:
 
 
 def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDataset]:
-    """The list in the file at ``path``. Raises UsageError for any other than a whole one of ``cluster``."""
+    """The live datasets in the list at ``path``. Raises UsageError if the list is incomplete or not of ``cluster``."""
     text = _read_text(path)
     try:
         return _parse(orjson.loads(text), cluster)

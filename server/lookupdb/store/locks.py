@@ -1,4 +1,4 @@
-"""Lock files: the kernel releases them however their holder ends, so a dead process is told from a living one."""
+"""Lock files. The kernel releases a lock however its holder ends, so a lock tells a live process from a dead one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock file at ``path``, made if need be; None when another process has it."""
+    """A descriptor that holds the lock file at ``path``, which is created if necessary; None if another process holds
+    it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -29,7 +30,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def unlock(path: Path, descriptor: int) -> None:
-    """Remove the lock file, then let go of it."""
+    """Remove the lock file, then release the lock."""
     with suppress(FileNotFoundError):
         path.unlink()
     os.close(descriptor)

@@ -40,7 +40,7 @@ from lookupdb.store.lease import CLAIM, Lease, LeaseState
 from lookupdb.store.retry import call_with_retries
 
 _PARTS_AT_ONCE: Final = 4
-"""Bounds what an upload holds in memory: parts × their size."""
+"""An upload holds this many parts in memory."""
 
 
 class BucketClaim(BuildClaim):
@@ -58,7 +58,7 @@ class BucketClaim(BuildClaim):
             self.folder.mkdir()
 
     def publish(self, manifest: Manifest) -> Manifest:
-        """As the module says."""
+        """Publish in the four steps above."""
         shards = manifest.shards
         names = [shardfile.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
         stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
@@ -74,7 +74,7 @@ class BucketClaim(BuildClaim):
         return published
 
     def _upload(self, path: Path, entry: ShardFile) -> None:
-        """One shard; multipart, when it is large."""
+        """Put one shard, in parts if it is large."""
         target = f"{self._prefix}/{entry.file}"
         self._uploads.append(target)
 
@@ -88,7 +88,7 @@ class BucketClaim(BuildClaim):
         call_with_retries(put, self._bucket.patience)
 
     def _is_there(self, target: str, size: int) -> bool:
-        """Objects appear whole, and nobody else puts one of this name."""
+        """Whether the object exists with this size. Objects appear whole, and nobody else puts one of this name."""
         try:
             return int(obstore.head(self._bucket.store, target)["size"]) == size
         except (BaseError, OSError, ValueError):
@@ -106,7 +106,7 @@ class BucketClaim(BuildClaim):
         return self._bucket.read(f"{self._prefix}/{FILE_NAME}").body == manifest
 
     def release(self) -> None:
-        """Deletes as the module says."""
+        """Release the claim and delete what the rules above allow."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lease.end_heartbeat()
         state = self._lease.state
@@ -119,9 +119,9 @@ class BucketClaim(BuildClaim):
 
 
 def complete_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
-    """Let ``manifest``, which a claim has decided, be the generation's manifest.json.
+    """Make ``manifest``, which a claim has decided, the generation's manifest.json.
 
-    Raises GenerationExists when another one is that, StoreError when it cannot be told whether it is.
+    Raises GenerationExists if it has another one, StoreError if the outcome is unknown.
     """
     path = f"{prefix}/{FILE_NAME}"
 

@@ -1,4 +1,4 @@
-"""How long a store that fails is asked again."""
+"""Retries for a store that fails."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 _FIRST_DELAY_SECONDS: Final = 0.25
 _MAX_DELAY_SECONDS: Final = 2.0
 _FINAL: Final = (CorruptFile, GenerationExists, GenerationMissing, StoreDenied)
-"""Trying again does not help."""
+"""Errors that a retry cannot help."""
 
 T = TypeVar("T")
 
 
 def call_with_retries(request: Callable[[], T], seconds: float) -> T:
-    """What ``request`` returns, asked again for at most ``seconds`` while it raises StoreError that may pass."""
+    """Return what ``request`` returns; retry for at most ``seconds`` while it raises a StoreError that may pass."""
     deadline = time.monotonic() + seconds
     delay = _FIRST_DELAY_SECONDS
     while True:

@@ -1,6 +1,6 @@
-"""One shard of a generation, from a store into a folder from which it can be served.
+"""Fetches one shard of a generation from a store into the folder that a shard server serves from.
 
-It arrives beside what serves: slowly enough to leave the disk to others, and without taking the page cache from them.
+It runs beside what serves: it leaves disk bandwidth to others, and does not evict their pages from the page cache.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lookupdb.store.directory import store_errors
 from lookupdb.store.retry import call_with_retries
 
 PATIENCE_SECONDS: Final = 20.0
-"""So long a store may fail, without a byte coming from it, before a fetch is given up."""
+"""How long a store may fail without sending a byte before a fetch gives up."""
 _DROP_EVERY_BYTES: Final = 32 << 20
-"""After so many bytes, what was written is put on the disk and its pages are let go."""
+"""After this many bytes, the written pages are synced and dropped from the page cache."""
 _CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What a fetch did. Present: the file was there already, whole."""
+    """The outcome of a fetch. Present: the whole file was there already."""
 
     outcome: Literal["fetched", "present"]
     file: str
@@ -40,7 +40,7 @@ class FetchResult:
 
 
 class ShardFetch:
-    """Fetches one shard into ``folder``, at most ``rate`` bytes a second."""
+    """Fetches one shard into ``folder``, with at most ``rate`` bytes per second."""
 
     def __init__(self, dataset: StoredDataset, folder: Path, *, rate: int, patience: float = PATIENCE_SECONDS) -> None:
         self._dataset = dataset
@@ -51,10 +51,10 @@ class ShardFetch:
         self._moved = 0
 
     def run(self, generation: str, number: int) -> FetchResult:
-        """The shard's file, verified, and then manifest.json: together they can be served.
+        """Fetch the shard's file, verify it, then write manifest.json: both are needed to serve.
 
-        A file that is there, whole, is not fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, and UsageError
-        when the generation has no such shard.
+        A whole file that is there already is not fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, and
+        UsageError if the generation has no such shard.
         """
         manifest = call_with_retries(lambda: self._dataset.manifest(generation), self._patience)
         shards = manifest.shards
@@ -74,7 +74,7 @@ class ShardFetch:
         return FetchResult("present" if present else "fetched", entry.file, entry.bytes, seconds)
 
     def _remove_other_files(self, manifest: Manifest) -> None:
-        """Remove another generation's manifest, which would tell lies, its shards, and what other fetches left."""
+        """Remove the manifest and the shards of another generation, and the remains of other fetches."""
         path = self._folder / FILE_NAME
         if path.exists() and path.read_bytes() != manifest.to_json():
             path.unlink()
@@ -128,7 +128,7 @@ class ShardFetch:
             partial.unlink(missing_ok=True)
 
     def _chunks(self, generation: str, entry: ShardFile) -> Iterator[bytes]:
-        """The whole file; where the store breaks off, read on from there."""
+        """The bytes of the file; after an error of the store, resumes where it broke off."""
         received = 0
         source = self._dataset.read(generation, entry)
 
@@ -145,7 +145,7 @@ class ShardFetch:
             yield data
 
     def _write(self, manifest: Manifest) -> None:
-        """Last: its presence says that the shard can be served."""
+        """Write the manifest, last: its presence says that the shard can be served."""
         unfinished = self._folder / f".{FILE_NAME}.partial"
         with store_errors(f"cannot write {self._folder / FILE_NAME}"):
             with unfinished.open("wb", buffering=0) as file:
@@ -162,7 +162,7 @@ class ShardFetch:
 
 
 def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
-    """Raises CorruptFile when what came is not what the manifest says."""
+    """Raises CorruptFile if the content differs from what the manifest says."""
     for what, expected, found in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
         if expected != found:
             raise CorruptFile(
@@ -178,6 +178,6 @@ def _write_all(descriptor: int, data: Any) -> None:
 
 
 def _sync_and_drop_pages(descriptor: int) -> None:
-    """Only what is on the disk can be let go of."""
+    """Drop the file's pages from the page cache, which takes synced pages only."""
     os.fdatasync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""A whole generation, opened for reading: from a store, or from a folder that holds its files."""
+"""A whole generation, open for reading: from a store, or from a folder that holds its files."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from lookupdb.store.layout import parse_manifest
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """A manifest, and where the files are that it describes."""
+    """A manifest, and the place of the files that it describes."""
 
     where: str
     manifest: Manifest
     place: StoredDataset | Path
 
     def file(self, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
-        """The file of one shard on this machine; what must be copied is copied to ``scratch`` and removed after."""
+        """The file of one shard on this machine; a copy, if one is needed, lies in ``scratch`` and is removed
+        afterwards."""
         if isinstance(self.place, Path):
             return nullcontext(self.place / shard.file)
         return self.place.shard(self.manifest.generation, shard, scratch)
 
     @contextmanager
     def shards(self, scratch: Path) -> Iterator[list[ShardReader]]:
-        """Every shard in order, open. Raises StoreError, CorruptFile."""
+        """Every shard in order, opened. Raises StoreError, CorruptFile."""
         with ExitStack() as stack:
             yield [
                 stack.enter_context(open_shard(stack.enter_context(self.file(shard, scratch))))

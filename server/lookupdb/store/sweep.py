@@ -1,11 +1,11 @@
-"""The sweep: removes from a store what belongs to no living dataset of a cluster, and living datasets' old generations.
+"""The sweep removes from a store the datasets that no longer exist in a cluster, and old generations of live ones.
 
-A dataset that does not live is marked first, by a note in its folder, and removed when the mark has stood for the grace
-period: a dataset that comes back meanwhile loses its mark and nothing else. Generations whose builder is alive stay.
-The list is older than the sweep: of a living dataset only what is older than the newest generation it protects goes,
-because what was built since may serve, and nothing of one that protects none, of which nobody knows what serves.
-Only whole generations are counted as kept; a damaged one (a shard is missing) goes once it is as old as that.
-What is not known to be ours is never touched, nor is anything of another cluster.
+A dataset that no longer exists is marked first, by a note in its folder, and removed when the mark is older than the
+grace period: a dataset that comes back in time loses its mark and nothing else. Generations whose builder is alive
+stay. The list of live datasets is older than the sweep. So a live dataset loses only generations older than the newest
+protected one, because newer ones may serve by now; and it loses nothing if none is protected, because nobody knows what
+serves. Only whole generations count as kept; a damaged one (a shard is missing) is removed once it is as old as that.
+The sweep never touches files that it does not know, nor another cluster's.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from lookupdb.store.live_datasets import LiveDataset
 log = logging.getLogger(__name__)
 
 MARK_NOTE: Final = "swept.json"
-"""The note that says since when a dataset has not been living."""
+"""The note that says since when a dataset has not existed."""
 
 
 @dataclass(slots=True)
 class SweepSummary:
-    """What a sweep did or, dry, would have done."""
+    """What a sweep did, or would have done in a dry run."""
 
     datasets: int = 0
-    """Looked at."""
+    """How many datasets the sweep looked at."""
     marked: int = 0
     unmarked: int = 0
     removed_generations: int = 0
     removed_remains: int = 0
-    """Of builds that died and removals that were interrupted."""
+    """The remains of dead builders and interrupted removals."""
     removed_datasets: int = 0
     problems: list[str] = field(default_factory=list)
 
 
 class Sweep:
-    """One pass over the datasets of one cluster; ``run`` yields a sentence for each thing that it does."""
+    """One pass over the datasets of one cluster; ``run`` yields a sentence for each action."""
 
     def __init__(self, live: Mapping[StoreAddress, LiveDataset], *, grace: float, now: float, dry: bool) -> None:
         self._live_datasets = live
@@ -58,7 +58,7 @@ class Sweep:
         self.summary = SweepSummary()
 
     def run(self, datasets: Iterator[StoredDataset]) -> Iterator[str]:
-        """A dataset that cannot be swept is a problem in the summary, and the others are swept all the same."""
+        """Sweep all datasets. One that cannot be swept becomes a problem in the summary, and the sweep goes on."""
         for dataset in datasets:
             self.summary.datasets += 1
             try:
@@ -105,7 +105,7 @@ class Sweep:
             dataset.remove(generation)
 
     def _remove_remains(self, dataset: StoredDataset) -> Iterator[str]:
-        """To claim a generation and let it go removes what is left of it, unless its builder is alive."""
+        """Claiming a generation and releasing it removes its remains, unless its builder is alive."""
         for generation, changed in dataset.unfinished_generations().items():
             if self._now - changed < self._grace:
                 continue
@@ -120,7 +120,7 @@ class Sweep:
 
 
 def _find_superseded(whole: Sequence[str], damaged: Sequence[str], live: LiveDataset) -> list[str]:
-    """The generations that the dataset neither keeps nor protects nor may come to need, oldest first."""
+    """The generations that the dataset neither keeps nor protects, and that cannot serve any more; oldest first."""
     newest = max(map(generation_number, live.protect), default=0)
     candidates = sorted((*whole[: -live.keep], *damaged), key=generation_number)
     older = [generation for generation in candidates if generation_number(generation) < newest]
@@ -128,7 +128,7 @@ def _find_superseded(whole: Sequence[str], damaged: Sequence[str], live: LiveDat
 
 
 def _reclaim(dataset: StoredDataset, generation: str) -> bool:
-    """Whether there was nobody to build ``generation``."""
+    """Whether the remains were removed: nobody is building ``generation``."""
     with tempfile.TemporaryDirectory(prefix="lookupdb-sweep-") as scratch:
         try:
             dataset.claim(generation, Path(scratch)).release()
@@ -150,7 +150,7 @@ def _render_mark(now: float) -> bytes:
 
 
 def _parse_mark(mark: bytes) -> float | None:
-    """None for what is no mark: it is written again."""
+    """The time of the mark; None if the note is no mark, and will be written again."""
     try:
         members = orjson.loads(mark)
         if members["formatVersion"] != 1:
