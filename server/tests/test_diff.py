@@ -29,7 +29,7 @@ NEW = {
 @pytest.fixture
 def dataset(tmp_path: Path) -> StoredDataset:
     (tmp_path / "scratch").mkdir()
-    return store.open_store(str(tmp_path / "store")).at(StoreAddress("local", "default", "things", "local"))
+    return store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", "local"))
 
 
 def diff(tmp_path: Path, *arguments: str) -> Any:
@@ -126,7 +126,7 @@ def test_what_cannot_be_compared_says_why(dataset: StoredDataset, tmp_path: Path
 def test_of_several_datasets_one_must_be_chosen(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
     publish(
-        store.open_store(str(tmp_path / "store")).at(StoreAddress("local", "team", "others", "local")),
+        store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "team", "others", "local")),
         "g1",
         {},
         tmp_path / "scratch",

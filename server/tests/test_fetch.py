@@ -53,7 +53,7 @@ def dataset(
     url = str(tmp_path / "store")
     if request.param == "s3":
         url = new_bucket(request.getfixturevalue("server"), monkeypatch).url
-    place = store.open_store(url, "c1").at(ADDRESS)
+    place = store.open_store(url, "c1").dataset_at(ADDRESS)
     for generation in ("g1", "g2"):
         (tmp_path / generation).mkdir()
         publish(place, generation, CONTENT | {"generation": generation.encode()}, tmp_path / generation, shards=2)
@@ -63,7 +63,7 @@ def dataset(
 @pytest.fixture
 def local(tmp_path: Path) -> DirectoryDataset:
     """Generation g1, of one shard, in a directory."""
-    place = store.open_store(str(tmp_path / "store"), "c1").at(ADDRESS)
+    place = store.open_store(str(tmp_path / "store"), "c1").dataset_at(ADDRESS)
     (tmp_path / "scratch").mkdir()
     publish(place, "g1", CONTENT, tmp_path / "scratch", shards=1)
     assert isinstance(place, DirectoryDataset)

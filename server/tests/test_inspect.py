@@ -23,7 +23,7 @@ CONTENT = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % 
 @pytest.fixture
 def dataset(tmp_path: Path) -> StoredDataset:
     (tmp_path / "scratch").mkdir()
-    return store.open_store(str(tmp_path / "store")).at(StoreAddress("local", "default", "things", "local"))
+    return store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", "local"))
 
 
 @pytest.fixture

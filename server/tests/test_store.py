@@ -56,7 +56,7 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> B
 def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> StoredDataset:
     if request.param == "s3":
         return BucketDataset(request.getfixturevalue("bucket"), ADDRESS)
-    return open_store(str(tmp_path / "store")).at(ADDRESS)
+    return open_store(str(tmp_path / "store")).dataset_at(ADDRESS)
 
 
 @pytest.fixture
@@ -172,7 +172,9 @@ def lose(dataset: StoredDataset, generation: str, file: str) -> None:
 
 class TestDirectory:
     def test_it_is_laid_out_as_documented(self, tmp_path: Path, scratch: Path) -> None:
-        dataset = open_store(str(tmp_path / "store"), "c1").at(StoreAddress("c1", "team", "things", "3f2b9c1e-77aa"))
+        dataset = open_store(str(tmp_path / "store"), "c1").dataset_at(
+            StoreAddress("c1", "team", "things", "3f2b9c1e-77aa")
+        )
         publish(dataset, "g1", CONTENT, scratch, shards=2)
         found = sorted(
             str(path.relative_to(tmp_path / "store")) for path in (tmp_path / "store").rglob("*") if path.is_file()
@@ -189,10 +191,10 @@ class TestDirectory:
         script = (
             "import sys, time; from pathlib import Path; from lookupdb.store import StoreAddress, open_store\n"
             "address = StoreAddress('local', 'default', 'things', 'local')\n"
-            "claim = open_store(sys.argv[1]).at(address).claim('g1', Path('.'))\n"
+            "claim = open_store(sys.argv[1]).dataset_at(address).claim('g1', Path('.'))\n"
             "(claim.folder / 'half').write_bytes(b'x'); print(flush=True); time.sleep(60)"
         )
-        dataset = open_store(str(tmp_path / "store")).at(ADDRESS)
+        dataset = open_store(str(tmp_path / "store")).dataset_at(ADDRESS)
         with subprocess.Popen(
             [sys.executable, "-c", script, str(tmp_path / "store")], stdout=subprocess.PIPE
         ) as builder:
@@ -206,7 +208,7 @@ class TestDirectory:
         assert [path.name for path in Path(dataset.url).iterdir()] == ["g2"]
 
     def test_an_interrupted_removal_is_completed_by_a_build_of_that_name(self, tmp_path: Path, scratch: Path) -> None:
-        dataset = open_store(str(tmp_path / "store")).at(ADDRESS)
+        dataset = open_store(str(tmp_path / "store")).dataset_at(ADDRESS)
         publish(dataset, "g1", CONTENT, scratch)
         (Path(dataset.url) / "g1" / "manifest.json").unlink()
         assert dataset.generations() == ()
@@ -214,12 +216,15 @@ class TestDirectory:
         assert dataset.generations() == ("g1",)
 
     def test_a_file_url_is_a_directory(self, tmp_path: Path) -> None:
-        assert open_store(f"file://{tmp_path}/a%20b").at(ADDRESS).url == f"{tmp_path}/a b/local/default/things-local"
+        assert (
+            open_store(f"file://{tmp_path}/a%20b").dataset_at(ADDRESS).url
+            == f"{tmp_path}/a b/local/default/things-local"
+        )
 
     def test_a_store_that_cannot_be_written(self, tmp_path: Path, scratch: Path) -> None:
         (tmp_path / "store").write_text("a file, not a folder")
         with pytest.raises(StoreError, match="cannot write to the store"):
-            open_store(str(tmp_path / "store")).at(ADDRESS).claim("g1", scratch)
+            open_store(str(tmp_path / "store")).dataset_at(ADDRESS).claim("g1", scratch)
 
 
 class TestObjects:
@@ -278,7 +283,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["", "g0", "../g1", "g1/..", "latest", "g1234567890"])
     def test_what_is_no_generation_never_becomes_a_path(self, name: str, tmp_path: Path) -> None:
-        dataset = open_store(str(tmp_path)).at(ADDRESS)
+        dataset = open_store(str(tmp_path)).dataset_at(ADDRESS)
         for use in (dataset.manifest, dataset.remove, dataset.local_path, lambda name: dataset.claim(name, tmp_path)):
             with pytest.raises(UsageError, match="a generation is called"):
                 use(name)

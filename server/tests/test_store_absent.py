@@ -142,4 +142,4 @@ def test_one_that_answers_is_not_waited_for(
     Bucket("s3://lookups").wait(60)
     assert time.monotonic() - began < 5
     with pytest.raises(StoreDenied if status == 403 else StoreError):
-        store.open_store("s3://lookups").at(ADDRESS).generations()
+        store.open_store("s3://lookups").dataset_at(ADDRESS).generations()

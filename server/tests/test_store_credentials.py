@@ -87,7 +87,7 @@ def test_the_store_is_told_its_own_variables_and_nothing_of_the_source(
     )
     before = dict(os.environ)
     with pytest.raises(StoreDenied, match=r"cannot list s3://lookups at http://127.0.0.1:\d+: access denied"):
-        store.open_store("s3://lookups").at(ADDRESS).generations()
+        store.open_store("s3://lookups").dataset_at(ADDRESS).generations()
     assert dict(os.environ) == before, "sources are read with what is plain"
     assert all("Credential=store/" in seen["authorization"] for seen in bouncer.seen)
     assert all("/eu-west-3/" in seen["authorization"] for seen in bouncer.seen)
@@ -99,7 +99,7 @@ def test_without_own_variables_the_store_is_told_what_sources_are(
 ) -> None:
     give(monkeypatch, "", ACCESS_KEY_ID="one", SECRET_ACCESS_KEY="s", ENDPOINT_URL=bouncer.url, ALLOW_HTTP="1")
     with pytest.raises(StoreDenied):
-        store.open_store("s3://lookups").at(ADDRESS).generations()
+        store.open_store("s3://lookups").dataset_at(ADDRESS).generations()
     assert "Credential=one/" in bouncer.seen[0]["authorization"]
 
 
@@ -107,7 +107,7 @@ def test_plain_http_must_be_allowed_for_the_store_itself(bouncer: Bouncer, monke
     give(monkeypatch, "", ALLOW_HTTP="true")
     give(monkeypatch, credentials.PREFIX, ACCESS_KEY_ID="a", SECRET_ACCESS_KEY="b", ENDPOINT_URL=bouncer.url)
     with pytest.raises(StoreError) as caught:
-        store.open_store("s3://lookups").at(ADDRESS).generations()
+        store.open_store("s3://lookups").dataset_at(ADDRESS).generations()
     assert not isinstance(caught.value, StoreDenied)
     assert bouncer.seen == []
 

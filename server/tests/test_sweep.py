@@ -39,7 +39,7 @@ class Place:
         return Store(self.url, cluster, self.bucket) if self.bucket else store.open_store(self.url, cluster)
 
     def dataset(self, name: str, uid: str = "3f2b9c1e", cluster: str = "c1") -> StoredDataset:
-        return self.open(cluster).at(StoreAddress(cluster, "team", name, uid))
+        return self.open(cluster).dataset_at(StoreAddress(cluster, "team", name, uid))
 
     def publish(self, dataset: StoredDataset, *generations: str) -> StoredDataset:
         for generation in generations:
@@ -314,7 +314,7 @@ class TestRefused:
         place.living(people, **changes)
         error = run(place).exception
         assert isinstance(error, UsageError)
-        assert "is not the living list of cluster c1" in error.message
+        assert "is not the list of living datasets of cluster c1" in error.message
         assert said in error.message
         assert people.read_note(MARK_NOTE) is None
 
@@ -360,7 +360,7 @@ class TestRefused:
         words = ["--store", place.url, "--living", str(place.list)]
         error = CliRunner().invoke(verb.command, words, standalone_mode=False).exception
         assert isinstance(error, UsageError)
-        assert f"is not a living list: {said}" in error.message
+        assert f"is not a list of living datasets: {said}" in error.message
 
     @pytest.mark.parametrize("grace", ["24", "1y", "-1h", ""])
     def test_a_grace_period_that_is_none(self, tmp_path: Path, grace: str) -> None:

@@ -33,7 +33,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     dataset = store.dataset(spec)
     active = existing_generations.find_active_manifest(dataset, options.active, spec.gates)
     generation = options.generation or dataset.next_generation()
-    source_bytes = sum(one.description.bytes for one in objects)
+    source_bytes = sum(item.description.bytes for item in objects)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),
         ("source", list(_source_lines(objects))),
@@ -55,20 +55,20 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
 
 
 def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:
-    total = sum(one.description.bytes for one in objects)
+    total = sum(item.description.bytes for item in objects)
     yield f"{format_count(len(objects), 'file')}, {format_quantity(total, 'bytes')}"
-    for one in objects[:_SHOWN_FILES]:
-        modified = f", {one.description.modified}" if one.description.modified else ""
-        yield f"  {one.description.url} ({format_quantity(one.description.bytes, 'bytes')}{modified})"
+    for item in objects[:_SHOWN_FILES]:
+        modified = f", {item.description.modified}" if item.description.modified else ""
+        yield f"  {item.description.url} ({format_quantity(item.description.bytes, 'bytes')}{modified})"
     if len(objects) > _SHOWN_FILES:
         yield f"  and {len(objects) - _SHOWN_FILES:,} more"
 
 
 def _format_lines(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
     source = spec.source
-    for file_format, compression in sorted({(one.format, one.compression) for one in objects}):
+    for file_format, compression in sorted({(item.format, item.compression) for item in objects}):
         yield f"{file_format}, compression {compression}"
-    delimiters = sorted({one.delimiter for one in objects if one.format == "csv"})
+    delimiters = sorted({item.delimiter for item in objects if item.format == "csv"})
     if delimiters:
         header = "the first row names the columns" if source.csv.header else "the manifest names the columns"
         yield f"delimiter {', '.join(map(repr, delimiters))}, quote {source.csv.quote!r}, {header}"

@@ -82,14 +82,14 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
                 assert fingerprint, "what was fetched is identified"
                 if _is_up_to_date(spec, dataset, options, fingerprint):
                     return _unchanged_report(spec, fingerprint, started_at)
-            one = _GenerationBuild(spec, options, progress, scratch, claim, active)
-            manifest = one.run(files, fingerprint, started_at)
+            build = _GenerationBuild(spec, options, progress, scratch, claim, active)
+            manifest = build.run(files, fingerprint, started_at)
     except GenerationExists:
         if options.generation is None:
             raise
         # Another builder published it while this one waited for the claim.
         return _adopt_generation(spec, dataset, options.generation, started_at)
-    return _built_report(manifest, one.reading_peak)
+    return _built_report(manifest, build.reading_peak)
 
 
 class _GenerationBuild:
@@ -122,7 +122,7 @@ class _GenerationBuild:
         ):
             rejected, self.reading_peak = records.rejected, records.peak_memory
             duplicates = DuplicateFilter(
-                self.spec.duplicates, [one.description.url for one in files], records.find_origin
+                self.spec.duplicates, [file.description.url for file in files], records.find_origin
             )
             facts = gates.GateFacts(records.rows, rejected, self.active, lambda _key: True)
             gates.check_gates(gates.BEFORE_WRITING, self.spec.gates, facts)
@@ -137,7 +137,7 @@ class _GenerationBuild:
             generation=self.claim.generation,
             content=spec.content_hash(),
             fingerprint=fingerprint,
-            source=tuple(one.description for one in files),
+            source=tuple(file.description for file in files),
             key_columns=spec.key.columns,
             separator=spec.key.separator,
             normalize=spec.key.normalize,
@@ -181,8 +181,8 @@ class _GenerationBuild:
         )
         with GenerationWriter(self.claim.folder, meta, dictionary, max(1, self.options.threads - 1)) as writer:
             self.progress.begin_phase("writing", records.rows, "rows")
-            for written in writer.write(duplicates.drop_duplicates(records)):
-                self.progress.advance(written)
+            for count in writer.write(duplicates.drop_duplicates(records)):
+                self.progress.advance(count)
             self.progress.end_phase()
             self.progress.begin_phase("syncing", None, "bytes")
             shards, totals = writer.finish()

@@ -64,6 +64,6 @@ def command(
         place = store.open_store(store_url, cluster_id)
         place.wait(store_wait)
         address = StoreAddress(cluster_id, namespace, dataset, uid)
-        fetched = ShardFetch(place.at(address), folder, rate=rate, patience=patience).run(generation, shard)
+        fetched = ShardFetch(place.dataset_at(address), folder, rate=rate, patience=patience).run(generation, shard)
         verb = "fetched" if fetched.outcome == "fetched" else "found whole, and not fetched again"
         result.update(asdict(fetched), reason=fetched.outcome.capitalize(), message=f"{fetched.file}: {verb}")

@@ -93,7 +93,7 @@ def command(
     sweep = Sweep(live_datasets.read_live_datasets(living_list, cluster_id), grace=grace, now=now, dry=dry_run)
     spanned = live_datasets.read_namespaces(living_list)
     found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
-    for sentence in sweep.run(place.at(address) for address in found):
+    for sentence in sweep.run(place.dataset_at(address) for address in found):
         click.echo(f"would have: {sentence}" if dry_run else sentence)
     summary = sweep.summary
     members = {to_camel_case(name): value for name, value in asdict(summary).items()}

@@ -40,9 +40,9 @@ class Store:
 
     def dataset(self, spec: DatasetSpec) -> StoredDataset:
         """The generations of the dataset that ``spec`` describes; there may be none yet."""
-        return self.at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))
+        return self.dataset_at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))
 
-    def at(self, address: StoreAddress) -> StoredDataset:
+    def dataset_at(self, address: StoreAddress) -> StoredDataset:
         """The generations of the dataset at ``address``."""
         if isinstance(self._place, Path):
             return DirectoryDataset(self._place, address)

@@ -142,7 +142,7 @@ class Bucket:
         with self.translate_errors("read"):
             try:
                 result = obstore.get(self.store, path)
-                return ObjectState(bytes(result.bytes()), version_of(result.meta))
+                return ObjectState(bytes(result.bytes()), object_version(result.meta))
             except FileNotFoundError:
                 return ObjectState(None, {})
 
@@ -155,7 +155,7 @@ class Bucket:
         """
         try:
             result = obstore.put(self.store, path, body, mode=mode, use_multipart=False)
-            return ObjectState(body, version_of(result))
+            return ObjectState(body, object_version(result))
         except (BaseError, OSError, ValueError) as error:
             standing = self.read(path)
             return ObjectState(standing.body, standing.version, self.error("write to", error))
@@ -200,7 +200,7 @@ class Bucket:
         return tuple(address for address in found if address)
 
 
-def version_of(entry: Mapping[str, Any]) -> Version:
+def object_version(entry: Mapping[str, Any]) -> Version:
     """The version in an entry of the store's listing."""
     return {name: entry[name] for name in ("e_tag", "version") if entry[name] is not None}
 

@@ -12,7 +12,7 @@ import obstore
 
 from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.bucket import PART_BYTES, Bucket, Version, version_of
+from lookupdb.store.bucket import PART_BYTES, Bucket, Version, object_version
 from lookupdb.store.dataset import (
     BuildClaim,
     StoredDataset,
@@ -55,7 +55,7 @@ class BucketDataset(StoredDataset):
 
     def _is_whole(self, generation: str, files: ObjectListing) -> bool:
         try:
-            manifest = self._cached_manifest(generation, version_of(files[FILE_NAME]))
+            manifest = self._cached_manifest(generation, object_version(files[FILE_NAME]))
         except (CorruptFile, GenerationMissing):  # missing: removed after the listing
             return False
         return not describe_missing_files(manifest, _object_sizes(files))
@@ -177,8 +177,8 @@ class BucketDataset(StoredDataset):
         return None
 
 
-def _published_generations(found: Mapping[str, ObjectListing]) -> tuple[str, ...]:
-    return sort_generations({name for name, files in found.items() if is_generation(name) and FILE_NAME in files})
+def _published_generations(listings: Mapping[str, ObjectListing]) -> tuple[str, ...]:
+    return sort_generations({name for name, files in listings.items() if is_generation(name) and FILE_NAME in files})
 
 
 def _object_sizes(files: ObjectListing) -> dict[str, int]:

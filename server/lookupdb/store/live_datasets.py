@@ -56,7 +56,7 @@ def read_cluster(path: Path) -> str:
             _check_type(_check_type(orjson.loads(_read_text(path)), dict, "the list")["cluster"], str, "cluster")
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a living list: {_reason(error)}") from error
+        raise UsageError(f"{path} is not a list of living datasets: {_reason(error)}") from error
 
 
 def read_namespaces(path: Path) -> frozenset[str] | None:
@@ -70,7 +70,7 @@ def read_namespaces(path: Path) -> frozenset[str] | None:
             else frozenset(_check_type(name, str, "namespaces") for name in _check_type(found, list, ""))
         )
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a living list: {_reason(error)}") from error
+        raise UsageError(f"{path} is not a list of living datasets: {_reason(error)}") from error
 
 
 def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDataset]:
@@ -79,7 +79,7 @@ def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDatas
     try:
         return _parse(orjson.loads(text), cluster)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-        raise UsageError(f"{path} is not the living list of cluster {cluster}: {_reason(error)}") from error
+        raise UsageError(f"{path} is not the list of living datasets of cluster {cluster}: {_reason(error)}") from error
 
 
 def _read_text(path: Path) -> bytes:
@@ -87,7 +87,7 @@ def _read_text(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"the living list {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
+            f"the list of living datasets {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
         ) from error
 
 

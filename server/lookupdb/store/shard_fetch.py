@@ -154,8 +154,8 @@ class ShardFetch:
             unfinished.rename(self._folder / FILE_NAME)
             disk.sync_folder(self._folder)
 
-    def _throttle(self, moved: int) -> None:
-        self._moved += moved
+    def _throttle(self, byte_count: int) -> None:
+        self._moved += byte_count
         ahead = self._moved / self._rate - (time.monotonic() - self._began)
         if ahead > 0:
             time.sleep(ahead)
@@ -163,10 +163,10 @@ class ShardFetch:
 
 def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
     """Raises CorruptFile if the content differs from what the manifest says."""
-    for what, expected, found in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
-        if expected != found:
+    for what, expected, actual in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
+        if expected != actual:
             raise CorruptFile(
-                f"{entry.file} of {generation} has {what} {found} in the store, its manifest says {expected}",
+                f"{entry.file} of {generation} has {what} {actual} in the store, its manifest says {expected}",
                 hint="the generation is damaged: build another",
             )
 

@@ -119,10 +119,10 @@ class Sweep:
             dataset.write_note(MARK_NOTE, content)
 
 
-def _find_superseded(whole: Sequence[str], damaged: Sequence[str], live: LiveDataset) -> list[str]:
+def _find_superseded(generations: Sequence[str], damaged: Sequence[str], live: LiveDataset) -> list[str]:
     """The generations that the dataset neither keeps nor protects, and that cannot serve any more; oldest first."""
     newest = max(map(generation_number, live.protect), default=0)
-    candidates = sorted((*whole[: -live.keep], *damaged), key=generation_number)
+    candidates = sorted((*generations[: -live.keep], *damaged), key=generation_number)
     older = [generation for generation in candidates if generation_number(generation) < newest]
     return [generation for generation in older if generation not in live.protect]
 

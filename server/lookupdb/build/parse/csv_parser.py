@@ -106,9 +106,9 @@ class CsvParser:
         where = f"row {row} (line {reader.line_num})" if row else "header"
         return BadSource(f"{self._file.name} {where} is not valid UTF-8", hint="write the file in UTF-8")
 
-    def _width_error(self, row: int, expected: int, found: int, line: int) -> BadSource:
+    def _width_error(self, row: int, expected: int, actual: int, line: int) -> BadSource:
         return BadSource(
-            f"{self._file.name} row {row} (line {line}): expected {expected} fields, found {found}",
+            f"{self._file.name} row {row} (line {line}): expected {expected} fields, found {actual}",
             hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}: check both, and the row",
         )
 

@@ -176,17 +176,17 @@ class _Document:
         return self._raw.tell()
 
 
-def find_wrapped_array(text: str, at: int) -> str | None:
-    """The first member that holds an array in the object that begins at ``at`` and may be cut off; returns its name."""
+def find_wrapped_array(text: str, start: int) -> str | None:
+    """The name of the first member that holds an array, in an object that begins at ``start`` and may be cut off."""
     try:
-        while member := _MEMBER.match(text, at + 1):
+        while member := _MEMBER.match(text, start + 1):
             name, opening = json.loads(member[1]), member[2]
             if opening == "[":
                 return str(name)
             _, end = EXACT_DECODER.raw_decode(text, member.start(2))
             if (comma := _COMMA.match(text, end)) is None:
                 return None
-            at = comma.end() - 1
+            start = comma.end() - 1
     except (ValueError, RecursionError):
         return None
     return None

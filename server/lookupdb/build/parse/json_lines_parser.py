@@ -145,8 +145,8 @@ def malformed_row_error(where: str, text: bytes, error: Exception) -> BadSource:
     return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
 
-def not_an_object_error(where: str, found: Any) -> BadSource:
+def not_an_object_error(where: str, value: Any) -> BadSource:
     """The error for a row that is JSON but not an object."""
     kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
-    hint = "source.format: json is for a file that is one array" if type(found) is list else None
-    return BadSource(f"{where} is {kinds.get(type(found), 'a number')}, expected an object", hint=hint)
+    hint = "source.format: json is for a file that is one array" if type(value) is list else None
+    return BadSource(f"{where} is {kinds.get(type(value), 'a number')}, expected an object", hint=hint)

@@ -90,7 +90,7 @@ _SPACES = bytes.maketrans(b"\r\n\t", b"   ")
 def unknown_column_error(where: str, role: str, name: str, names: Iterable[str]) -> BadSource:
     """The error for a missing column, with the most similar name and all there are."""
     names = list(names)
-    if len(names) == 1 and (delimiter := next((one for one in _DELIMITERS if one in names[0]), None)):
+    if len(names) == 1 and (delimiter := next((character for character in _DELIMITERS if character in names[0]), None)):
         return BadSource(
             f"{where}: {role} names the column {name!r}, and the header is one column, {names[0][:80]!r}",
             hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",

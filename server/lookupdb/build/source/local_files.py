@@ -94,24 +94,24 @@ def _locate(path: Path, url: str) -> LocatedFile:
 def add_checksums(found: list[LocatedFile]) -> list[LocatedFile]:
     """The files, the local ones with a checksum as ETag unless they are large together: then a ConfigMap that is
     mounted anew, or a file that is rewritten unchanged, is no change. Raises BadSource."""
-    if sum(one.description.bytes for one in found if _needs_checksum(one)) > MAX_CHECKSUM_BYTES:
+    if sum(file.description.bytes for file in found if _needs_checksum(file)) > MAX_CHECKSUM_BYTES:
         return found
-    return [_add_checksum(one) if _needs_checksum(one) else one for one in found]
+    return [_add_checksum(file) if _needs_checksum(file) else file for file in found]
 
 
-def _needs_checksum(one: LocatedFile) -> bool:
+def _needs_checksum(file: LocatedFile) -> bool:
     """Whether it is a local file without ETag. An example has its checksum from the start."""
-    return isinstance(one.place, Path) and one.description.etag is None
+    return isinstance(file.place, Path) and file.description.etag is None
 
 
-def _add_checksum(one: LocatedFile) -> LocatedFile:
-    assert isinstance(one.place, Path)
+def _add_checksum(file: LocatedFile) -> LocatedFile:
+    assert isinstance(file.place, Path)
     try:
-        with one.place.open("rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        with file.place.open("rb") as content:
+            checksum = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
-        raise BadSource(f"{one.description.url} cannot be read: {error.strerror}") from error
-    return replace(one, description=replace(one.description, etag=checksum))
+        raise BadSource(f"{file.description.url} cannot be read: {error.strerror}") from error
+    return replace(file, description=replace(file.description, etag=checksum))
 
 
 def describe_local_file(url: str, status: os.stat_result) -> SourceFile:

@@ -49,28 +49,30 @@ class DuplicateFilter:
             yield pending
 
     def _remove_duplicates(self, records: list[Record]) -> list[Record]:
-        kept = records[:1]
+        unique = records[:1]
         for record in records[1:]:
-            if record[0] != kept[-1][0]:
-                kept.append(record)
+            if record[0] != unique[-1][0]:
+                unique.append(record)
             elif self._policy == "last":
-                self._record_drop(kept[-1], record)
-                kept[-1] = record
+                self._record_drop(unique[-1], record)
+                unique[-1] = record
             else:
-                self._record_drop(record, kept[-1])
-        return kept
+                self._record_drop(record, unique[-1])
+        return unique
 
-    def _record_drop(self, dropped: Record, kept: Record) -> None:
+    def _record_drop(self, duplicate: Record, survivor: Record) -> None:
         if self._policy == "fail":
-            first, second = map(self._describe_origin, sorted((dropped, kept), key=itemgetter(1)))
+            first, second = map(self._describe_origin, sorted((duplicate, survivor), key=itemgetter(1)))
             raise BadSource(
-                f"the key {dropped[0].decode()!r} stands twice: {first} and {second}",
+                f"the key {duplicate[0].decode()!r} stands twice: {first} and {second}",
                 hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
             )
         self._count += 1
         if len(self._samples) < SAMPLES:
-            reason = f"the key {dropped[0].decode()!r} stands also in {self._describe_origin(kept)}, which is kept"
-            file, row = self._find_origin(dropped[1])
+            reason = (
+                f"the key {duplicate[0].decode()!r} stands also in {self._describe_origin(survivor)}, which is kept"
+            )
+            file, row = self._find_origin(duplicate[1])
             self._samples.append(RowSample(self._files[file], row, reason))
 
     def _describe_origin(self, record: Record) -> str:

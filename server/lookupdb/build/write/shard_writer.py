@@ -113,7 +113,7 @@ class ShardWriter:
         key_bytes, stored_bytes = sum(map(len, keys)), sum(map(len, stored))
         overflows = []
         if max(map(len, stored)) > _LARGEST_NODE - MAX_KEY_BYTES:
-            overflows = [len(one) for key, one in items if _overflows(key, one)]
+            overflows = [len(value) for key, value in items if _overflows(key, value)]
         cost = key_bytes + stored_bytes + _NODE_BYTES * len(items) + _PAGE_BYTES * len(overflows)
         with write_errors(self.path):
             if self._pending + cost <= self._transaction_bytes:
@@ -155,14 +155,14 @@ class ShardWriter:
         if self._pending > self._transaction_bytes:
             self._commit()  # a single record is larger than a transaction may be: do not keep it in memory
 
-    def _make_room(self, needed: int) -> None:
-        """Grow the map until it can take ``needed`` more bytes of records.
+    def _make_room(self, needed_bytes: int) -> None:
+        """Grow the map until it can take ``needed_bytes`` more bytes of records.
 
         Three times as much, because a record of half a page may fill a whole one, and a branch page holds seven long
         keys.
         """
         used = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
-        while self._map_bytes < used + 3 * needed + _FIRST_MAP_BYTES // 2:
+        while self._map_bytes < used + 3 * needed_bytes + _FIRST_MAP_BYTES // 2:
             self._map_bytes *= 2
         self._env.set_mapsize(self._map_bytes)
 
