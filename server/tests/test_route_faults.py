@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
-from support.routing import LIMITS, Core, entry, identity, table
+from support.routing import LIMITS, SHORT_DEADLINE, Core, entry, identity, table
 from support.scripted_shard import Script, ScriptedShard, answer, hang_up, hold, late, saying
 from support.waiting import soon
 
@@ -19,6 +19,7 @@ from lookupdb.route.lookups.waiters import Problem
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(500)}
 KEYS = [f"k{i}" for i in range(500)]
 VALUES = list(RECORDS.values())
+SHORT = replace(LIMITS, deadline_milliseconds=SHORT_DEADLINE)
 
 
 @pytest.fixture
@@ -40,6 +41,14 @@ async def replicas(
     assert live
     await soon(lambda: len(live.active.shards[0]._ready) == len(shards), "all replicas are proven")
     return core, shards
+
+
+async def answered(core: Core, key: str) -> bytes | None:
+    """The value, of the first lookup for which the machine was fast enough: a deadline may pass, but nothing else."""
+    while isinstance(found := await core.find(key), Problem):
+        assert found.reason == "Deadline", found
+    assert found is None or isinstance(found, bytes)
+    return found
 
 
 BAD = {
@@ -109,29 +118,29 @@ async def test_a_single_replica_that_is_back_within_the_deadline_loses_nothing(s
 
 
 async def test_a_replica_that_never_answers_is_left_to_its_deadline_and_closed(stack: AsyncExitStack) -> None:
-    core, [shard] = await replicas(stack, hold)
+    core, [shard] = await replicas(stack, hold, limits=SHORT)
     began = asyncio.get_running_loop().time()
     problem = await core.find("k1")
     took = asyncio.get_running_loop().time() - began
     assert isinstance(problem, Problem)
     assert problem.reason == "Deadline"
     assert problem.detail == f"shard 0 ({shard.address}) did not answer within 0.4 s"
-    assert 0.39 < took < 0.6
+    assert 0.39 < took < 5, "a busy machine is late"
     await soon(lambda: core.count("endpoints_broken"), "the connection is closed")
     shard.script = answer
     await soon(lambda: shard.proofs == 2, "it is connected again")
-    assert await core.find("k2") == b"v2"
+    assert await answered(core, "k2") == b"v2"
 
 
 async def test_an_answer_that_comes_after_the_deadline_is_nobodys(stack: AsyncExitStack) -> None:
-    core, [shard] = await replicas(stack, late(0.5))
+    core, [shard] = await replicas(stack, late(0.5), limits=SHORT)
     assert isinstance(await core.find("k1"), Problem)
     shard.script = answer
-    assert [await told for told in [core.find("k2"), core.find("k3")]] == [b"v2", b"v3"]
+    assert [await answered(core, "k2"), await answered(core, "k3")] == [b"v2", b"v3"]
 
 
 async def test_with_two_replicas_one_that_never_answers_costs_half_the_deadline(stack: AsyncExitStack) -> None:
-    core, shards = await replicas(stack, hold, answer)
+    core, shards = await replicas(stack, hold, answer, limits=replace(LIMITS, deadline_milliseconds=2000))
     answers = [core.find(key) for key in KEYS for _ in range(4)]
     assert [await told for told in answers] == [value for value in VALUES for _ in range(4)]
     assert shards[0].asked
@@ -140,13 +149,13 @@ async def test_with_two_replicas_one_that_never_answers_costs_half_the_deadline(
 
 
 async def test_a_slow_replica_is_hedged_and_the_first_answer_wins(stack: AsyncExitStack) -> None:
-    limits = replace(LIMITS, deadline_milliseconds=2000, hedge_milliseconds=10)
-    core, shards = await replicas(stack, late(0.3), answer, limits=limits)
+    limits = replace(LIMITS, deadline_milliseconds=60_000, hedge_milliseconds=10)
+    core, shards = await replicas(stack, late(10), answer, limits=limits)
     loop = asyncio.get_running_loop()
     for key, value in zip(KEYS[:30], VALUES[:30], strict=True):
         began = loop.time()
         assert await core.find(key) == value
-        assert loop.time() - began < 0.2
+        assert loop.time() - began < 5, "it was not waited for"
     assert shards[0].asked
     assert core.count("hedges") > 0
     assert core.count("endpoints_broken") == 0
@@ -170,7 +179,7 @@ async def test_the_less_busy_replica_is_preferred(stack: AsyncExitStack) -> None
 
 
 async def test_an_address_reused_by_another_shard_is_not_asked(stack: AsyncExitStack) -> None:
-    core, [shard] = await replicas(stack, answer)
+    core, [shard] = await replicas(stack, answer, limits=SHORT)
     await shard.stop()
     shard.identity = identity(generation="g2")
     await shard.start()
@@ -181,7 +190,7 @@ async def test_an_address_reused_by_another_shard_is_not_asked(stack: AsyncExitS
 
 
 async def test_an_endpoint_that_accepts_and_says_nothing_is_not_used(stack: AsyncExitStack) -> None:
-    core, [shard] = await replicas(stack, answer)
+    core, [shard] = await replicas(stack, answer, limits=SHORT)
     shard.silent = True
     shard.hang_up()
     await soon(lambda: core.count("endpoints_broken"), "the router has noticed")
@@ -193,7 +202,9 @@ async def test_an_endpoint_that_accepts_and_says_nothing_is_not_used(stack: Asyn
 
 
 async def test_a_full_replica_gives_way_to_the_other(stack: AsyncExitStack) -> None:
-    core, _ = await replicas(stack, hold, answer, limits=replace(LIMITS, max_queued_keys=3, max_keys=3))
+    core, _ = await replicas(
+        stack, hold, answer, limits=replace(LIMITS, deadline_milliseconds=2000, max_queued_keys=3, max_keys=3)
+    )
     answers = [core.find(key) for key in KEYS[:5]]
     told = [await each for each in answers]
     assert told == VALUES[:5]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.routing import BUILT_AT, Core, entry, identity, table
+from support.routing import BUILT_AT, LIMITS, SHORT_DEADLINE, Core, entry, identity, table
 from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
@@ -125,8 +126,10 @@ async def test_the_dataset_is_described(core: Core, stack: AsyncExitStack) -> No
 
 
 async def test_a_key_of_a_shard_that_cannot_be_reached_is_unavailable_and_never_missing(
-    core: Core, stack: AsyncExitStack
+    stack: AsyncExitStack,
 ) -> None:
+    core = Core(replace(LIMITS, deadline_milliseconds=2000))
+    stack.callback(core.close)
     shards = await serve(stack, RECORDS)
     await core.serve(table(entry(addresses(shards))))
     await shards[2].stop()
@@ -137,7 +140,9 @@ async def test_a_key_of_a_shard_that_cannot_be_reached_is_unavailable_and_never_
         assert found is UNAVAILABLE if dead else found == value.encode()
 
 
-async def test_a_batch_of_which_nothing_can_be_said_is_unavailable(core: Core, stack: AsyncExitStack) -> None:
+async def test_a_batch_of_which_nothing_can_be_said_is_unavailable(stack: AsyncExitStack) -> None:
+    core = Core(replace(LIMITS, deadline_milliseconds=SHORT_DEADLINE))
+    stack.callback(core.close)
     [shard] = await serve(stack, RECORDS, shards=1)
     await core.serve(table(entry([[shard.address]])))
     await shard.stop()

@@ -108,8 +108,10 @@ class Answer:
         self._tell(name)
 
 
+SHORT_DEADLINE = 400
+"""Milliseconds: for tests in which it passes."""
 LIMITS = RouterLimits(
-    deadline_milliseconds=400,
+    deadline_milliseconds=10_000,  # passes in no test, however busy the machine
     hedge_milliseconds=0,
     max_keys=1000,
     max_body_bytes=1 << 20,
