@@ -15,7 +15,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
 from lookupdb_operator.plan import clock, generations, reasons, rollouts, store, turns
-from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
 
@@ -293,6 +293,13 @@ def find_job(observed: Observed, build: BuildStatus) -> BuildJob | None:
 def find_pods(observed: Observed, build: BuildStatus) -> tuple[Pod, ...]:
     """The pods of ``build``: one, unless Kubernetes was in trouble."""
     return tuple(pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
+
+
+def assess(status: DatasetStatus, situation: Situation) -> Assessment:
+    """Built, what keeps the build from getting on, and when it is tried again."""
+    return reasons.assess(
+        judge_built(status, situation), (diagnose_build(status, situation),), (next_attempt_in(status, situation),)
+    )
 
 
 def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:

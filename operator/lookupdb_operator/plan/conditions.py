@@ -12,8 +12,8 @@ from typing import Final
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
-from lookupdb_operator.plan import builds, clock, cutover, reasons, rollouts, serving
-from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan import builds, clock, reasons
+from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus
 
@@ -23,17 +23,20 @@ _MAX_TROUBLES: Final = 3
 _MAX_OBJECTS: Final = 3
 
 
-def set_conditions(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+def set_conditions(
+    status: DatasetStatus, situation: Situation, *, serving: Assessment, build: Assessment, rollout: Assessment
+) -> DatasetStatus:
     """``status`` with all conditions as they are now."""
-    ready = serving.judge_ready(status, situation.observed)
+    observed = situation.observed
+    troubles = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles)
     judged = {
-        READY: ready,
-        BUILT: builds.judge_built(status, situation),
-        ROLLED_OUT: cutover.judge_rolled_out(status, situation),
+        READY: serving.verdict,
+        BUILT: build.verdict,
+        ROLLED_OUT: rollout.verdict,
         DEGRADED: judge_degraded(
             status,
-            diagnose_dataset(status, situation),
-            serves=ready.status == "True",
+            tuple(dict.fromkeys(troubles)),
+            serves=serving.verdict.status == "True",
             next_attempt=builds.describe_next_attempt(status, situation),
         ),
     }
@@ -78,21 +81,8 @@ def judge_degraded(
     return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{next_attempt}")
 
 
-def diagnose_dataset(status: DatasetStatus, situation: Situation) -> tuple[Trouble, ...]:
-    """Everything that is wrong, each once, the gravest first."""
-    observed = situation.observed
-    troubles = (
-        *serving.diagnose_serving(status, situation),
-        *_diagnose_writes(observed),
-        diagnose_orphans(observed),
-        builds.diagnose_build(status, situation),
-        rollouts.diagnose_candidate(status, situation),
-        cutover.diagnose_table(status, situation),
-    )
-    return tuple(dict.fromkeys(trouble for trouble in troubles if trouble is not None))
-
-
 def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
+    """What cannot be written, or is not left as it was written; and what somebody else has left behind."""
     problem = observed.store.problem
     if problem is not None:
         yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
@@ -103,6 +93,9 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
             reasons.CONTESTED,
             f"{contest.kind} {contest.name} {what} again and again; it is put right every five minutes at most",
         )
+    orphans = diagnose_orphans(observed)
+    if orphans is not None:
+        yield orphans
 
 
 def diagnose_orphans(observed: Observed) -> Trouble | None:

@@ -14,7 +14,7 @@ from typing import Final
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, reasons, rollouts, turns
-from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 
@@ -252,6 +252,15 @@ def newest_table_version(observed: Observed) -> int:
 def written_table_version(observed: Observed) -> int:
     """The version of the routing table that is written: 0 for none."""
     return max((existing.table_version for existing in observed.others), default=0)
+
+
+def assess(status: DatasetStatus, situation: Situation) -> Assessment:
+    """RolledOut, what keeps servers or routers from getting on, and when to look for them again."""
+    return reasons.assess(
+        judge_rolled_out(status, situation),
+        (rollouts.diagnose_candidate(status, situation), diagnose_table(status, situation)),
+        (next_poll_in(status, situation), rollouts.next_progress_in(status, situation)),
+    )
 
 
 def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:

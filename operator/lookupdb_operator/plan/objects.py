@@ -5,12 +5,12 @@ nothing is looked at again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lookupdb_operator import manifests
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
-from lookupdb_operator.plan import builds, cutover, lifecycle, rollouts
+from lookupdb_operator.plan import builds, cutover, lifecycle, reasons, rollouts
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.situation import (
     Situation,
@@ -29,6 +29,31 @@ is noticed by then."""
 SILENT_AGAIN_AFTER: Final = 10.0
 """Seconds until pods that do not get on, and do not say why, are looked at again: why stands in Events, which are not
 watched, only read at such a look."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChanges:
+    """What is written, in this order, and what is deleted afterwards."""
+
+    apply: tuple[Manifest, ...]
+    delete: tuple[ObjectRef, ...]
+
+
+def plan_changes(status: DatasetStatus, secret: tuple[Manifest, ...], situation: Situation) -> ObjectChanges:
+    """What is to be changed for the objects that ``status`` asks for to be there as they should be, and no others;
+    ``secret`` is the store's, when it is to be written."""
+    observed = situation.observed
+    desired = desired_objects(status, situation)
+    repairs = (*find_differing(desired, observed), *find_unscaled(status, situation))
+    return ObjectChanges(
+        apply=(*secret, *without_contested(repairs, observed), *find_unsynced(status, observed)),
+        delete=find_garbage(status, observed, desired),
+    )
+
+
+def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | None:
+    """Seconds until what was refused is written again, or what says nothing is looked at again."""
+    return reasons.find_earliest((next_retry_in(situation), next_look_at_silent_in(situation.observed, apply)))
 
 
 def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:

@@ -6,7 +6,7 @@ Reasons of troubled pods and of failed builds are among them, so that one word f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -193,6 +193,28 @@ class Verdict:
     status: Truth
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What one part of a dataset's life comes to: its condition, what is wrong with it, when to look again."""
+
+    verdict: Verdict
+    troubles: tuple[Trouble, ...] = ()
+    """The gravest first."""
+    next_look_in: float | None = None
+    """Seconds until its first deadline; None when there is none."""
+
+
+def assess(verdict: Verdict, troubles: Iterable[Trouble | None], deadlines: Iterable[float | None]) -> Assessment:
+    """The assessment with those of ``troubles`` and ``deadlines`` that there are."""
+    known = tuple(trouble for trouble in troubles if trouble is not None)
+    return Assessment(verdict, known, find_earliest(deadlines))
+
+
+def find_earliest(deadlines: Iterable[float | None]) -> float | None:
+    """The first of ``deadlines``; None when there is none."""
+    return min((seconds for seconds in deadlines if seconds is not None), default=None)
 
 
 def write_sentence(reason: str, message: str) -> str:

@@ -16,7 +16,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, cutover, generations, reasons
-from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
@@ -26,6 +26,16 @@ _FORCE_AGAIN_AFTER: Final = 300.0
 """Seconds until one that is still there though it was deleted by force (a finalizer holds it) is tried again."""
 _MAX_SHARDS: Final = 10
 """Named in one message."""
+
+
+def assess(status: DatasetStatus, situation: Situation) -> Assessment:
+    """Ready, which servers and routers are missing, and when routers should be ready or a pod counts as lost."""
+    observed = situation.observed
+    return reasons.assess(
+        judge_ready(status, observed),
+        diagnose_serving(status, situation),
+        (next_settled_in(status, situation), next_lost_pod_in(observed, situation.now)),
+    )
 
 
 def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetStatus:

@@ -39,6 +39,13 @@ class Situation:
     now: datetime
     desired: Desired
 
+    @classmethod
+    def from_observed(cls, observed: Observed, config: Config, now: datetime) -> Self:
+        """The situation of a dataset whose spec can be used."""
+        dataset = observed.dataset
+        assert dataset.parsed is not None, "of a spec that cannot be used, nothing is made"
+        return cls(observed, config, now, Desired.from_spec(dataset, dataset.parsed, config))
+
     @property
     def dataset(self) -> ObservedDataset:
         """The dataset as observed."""

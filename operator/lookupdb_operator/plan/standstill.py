@@ -21,6 +21,19 @@ from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Dataset
 _MAX_PROBLEM_CHARACTERS: Final = 300
 
 
+def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, now: datetime) -> Plan | None:
+    """The plan that does nothing but say why; None when something may be done. ``status`` is the one observed, its
+    moments clamped."""
+    dataset = observed.dataset
+    idle = why_idle(dataset, config)
+    if idle:
+        return Plan(status=dataset.status, idle=idle)
+    status = replace(status, operator=config.identity, endpoint=names.endpoint(dataset.name, dataset.namespace))
+    if dataset.parsed is None:
+        return plan_invalid(status, observed, now)
+    return plan_waiting(status, observed, now) if waits_for_predecessor(status, observed) else None
+
+
 def why_idle(dataset: ObservedDataset, config: Config) -> str:
     """Why nothing at all is done about ``dataset``, as a sentence; empty when it is ours to act on: two operators that
     acted on it would undo each other's work for ever.
