@@ -18,9 +18,9 @@ RECONCILES: Final = "lookupdb_operator_reconciles_total"
 
 def test_nothing_is_written_at_rest(story: Story) -> None:
     dataset = story.apply_example("airports")
-    story.settled(dataset)
-    until(lambda: _alone(story), seconds=180, what="the datasets of other stories gone")
-    writes = _quiet()
+    story.wait_settled(dataset)
+    until(lambda: _is_only_dataset(story), seconds=180, what="the datasets of other stories gone")
+    writes = _wait_quiet()
     before = _versions(story)
 
     time.sleep(REST_SECONDS)
@@ -36,13 +36,13 @@ def test_nothing_is_written_at_rest(story: Story) -> None:
     assert written == 0
 
 
-def _alone(story: Story) -> bool:
-    """Whether no other story's dataset is left to be dealt with."""
+def _is_only_dataset(story: Story) -> bool:
+    """Whether the datasets of all other stories are gone."""
     return {item["metadata"]["namespace"] for item in find_everywhere(LDS)} == {story.namespace}
 
 
-def _quiet() -> float:
-    """Waits until the operator has written nothing for a while (the list of the living follows within 10 s)."""
+def _wait_quiet() -> float:
+    """Wait until the operator has written nothing for a while (the list of living datasets follows within 10 s)."""
     last = [-1.0, 0.0]
 
     def look() -> bool:
@@ -56,8 +56,8 @@ def _quiet() -> float:
 
 
 def _versions(story: Story) -> dict[str, str]:
-    return {_called(item): item["metadata"]["resourceVersion"] for item in find(KINDS, story.namespace)}
+    return {_object_name(item): item["metadata"]["resourceVersion"] for item in find(KINDS, story.namespace)}
 
 
-def _called(item: Manifest) -> str:
+def _object_name(item: Manifest) -> str:
     return f"{item['kind']}/{item['metadata']['name']}"

@@ -16,7 +16,7 @@ def test_an_autoscaler_comes_and_goes_with_the_spec(story: Story) -> None:
     keys = story.source("records", version="v1", records=300)
     scaled = {"minReplicas": 2, "maxReplicas": 3, "targetCPUUtilizationPercentage": 60}
     story.apply(story.dataset("records", "records", router={"autoscaling": scaled, "drainSeconds": 0}))
-    story.settled("records")
+    story.wait_settled("records")
     spec = get("horizontalpodautoscaler", "records-router", story.namespace)["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 3)
     assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "records-router"}
@@ -26,19 +26,19 @@ def test_an_autoscaler_comes_and_goes_with_the_spec(story: Story) -> None:
     story.change("records", router={"autoscaling": None, "replicas": 1})
     until(lambda: not find("horizontalpodautoscalers", story.namespace), seconds=60, what="no autoscaler")
     until(lambda: _routers(story) == 1, seconds=120, what="the spec's one router")
-    story.settled("records")
+    story.wait_settled("records")
     story.check_version("records", keys, "v1")
 
 
 def test_routers_do_not_fall_to_one_when_an_autoscaler_takes_them_over(story: Story) -> None:
     keys = story.source("records", version="v1", records=300)
     story.apply(story.dataset("records", "records", router={"replicas": 3, "drainSeconds": 0}))
-    story.settled("records")
+    story.wait_settled("records")
     before = {pod["metadata"]["uid"] for pod in find("pods", story.namespace, ROUTERS)}
     assert len(before) == 3
     story.change("records", router={"replicas": None, "autoscaling": {"minReplicas": 2, "maxReplicas": 5}})
     until(lambda: find("horizontalpodautoscalers", story.namespace), seconds=60, what="an autoscaler")
-    story.settled("records")
+    story.wait_settled("records")
     assert get("deployment", "records-router", story.namespace)["spec"]["replicas"] == 3
     assert before <= {pod["metadata"]["uid"] for pod in find("pods", story.namespace, ROUTERS)}
     story.check_version("records", keys, "v1")

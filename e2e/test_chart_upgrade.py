@@ -16,21 +16,21 @@ LABEL = "example.com/upgraded"
 def test_an_upgrade_of_the_chart_loses_nothing(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
     story.apply(story.dataset("records", "records", shards=2, rollout={"drainSeconds": 1}, router=PATIENT))
-    story.settled("records")
+    story.wait_settled("records")
     installed, credentials = helm.values(), store.secret()["data"]
     operator, keeper = release.operator_pod(), store.pod()
 
     with story.load("records", keys, per_second=500) as load:
         try:
-            helm.upgrade(_changed(installed))
+            helm.upgrade(_with_label(installed))
             assert release.operator_pod()["metadata"]["uid"] != operator["metadata"]["uid"]
             assert store.pod()["metadata"]["uid"] != keeper["metadata"]["uid"]
-            status = _labelled(story, "yes")
+            status = _wait_labelled(story, "yes")
             assert status["generation"] == "g1", "nothing is built anew"
             assert store.secret()["data"] == credentials
         finally:
             helm.upgrade(installed)
-        _labelled(story, None)
+        _wait_labelled(story, None)
         report = load.stop()
 
     record("chart-upgrade", "answers", report.answers)
@@ -39,7 +39,7 @@ def test_an_upgrade_of_the_chart_loses_nothing(story: Story) -> None:
     assert store.secret()["data"] == credentials
 
 
-def _changed(installed: dict[str, Any]) -> dict[str, Any]:
+def _with_label(installed: dict[str, Any]) -> dict[str, Any]:
     changed = installed | {"datasetPodLabels": {LABEL: "yes"}}
     changed["operator"] = installed.get("operator", {}) | {"podLabels": {LABEL: "yes"}}
     kept = installed.get("store", {})
@@ -47,11 +47,11 @@ def _changed(installed: dict[str, Any]) -> dict[str, Any]:
     return changed | {"store": kept | {"embedded": embedded}}
 
 
-def _labelled(story: Story, value: str | None) -> Manifest:
-    """Waits until all pods of the dataset carry the label, or none does, and nothing is left to do; its status."""
+def _wait_labelled(story: Story, value: str | None) -> Manifest:
+    """Wait until all pods of the dataset carry the label, or none does, and nothing is left to do; its status."""
 
     def look() -> Manifest | None:
-        status = story.settled("records", seconds=0)
+        status = story.wait_settled("records", seconds=0)
         pods = find("pods", story.namespace, "app.kubernetes.io/component in (shard, router)")
         labels = {pod["metadata"]["name"]: pod["metadata"]["labels"].get(LABEL) for pod in pods}
         assert set(labels.values()) == {value}, labels

@@ -15,11 +15,11 @@ from e2e.support.story import Story
 
 pytestmark = pytest.mark.side_by_side
 
-FAULTS: Final = faults.of_pods("build") | {
+FAULTS: Final = faults.pod_faults("build") | {
     "source-missing": Fault("BadSource", r"absent\.csv", {"source": {"url": "volume://absent.csv"}}),
     "row-bad": Fault("BadSource", rf"bad\.csv row \d+ \(line {BAD_ROW}\)", {"source": {"url": "volume://bad.csv"}}),
     "gate-closed": Fault("GateClosed", r"minRecords", {"gates": {"minRecords": 1000000}}),
-    "builder-without-room": Fault("NotEnoughRoom", r"102 MiB.*256 MiB", faults.limited("build", "128Mi")),
+    "builder-without-room": Fault("NotEnoughRoom", r"102 MiB.*256 MiB", faults.memory_limit("build", "128Mi")),
     "claim-absent": Fault(
         "VolumeMissing", r"no-claim", {"source": {"volume": {"claimName": "no-claim", "configMapName": None}}}
     ),
@@ -32,27 +32,27 @@ FAULTS: Final = faults.of_pods("build") | {
 def test_a_build_that_fails_says_why_and_its_correction_is_built(shared_story: Story, fault: Fault) -> None:
     story = shared_story
     story.apply(faults.QUOTA)
-    before = faults.serving(story)
-    served = faults.answers(story)
-    heard = faults.warnings(story, fault.reason)
+    before = faults.ensure_serving(story)
+    served = faults.read_answers(story)
+    earlier_warnings = faults.count_warnings(story, fault.reason)
 
     version = f"data-{secrets.token_hex(3)}"
-    story.apply(faults.data(version))
-    story.change(DATASET, **faults.merged(faults.healthy(version), fault.broken))
-    faults.shows(story, fault, heard, ("Built", "False"))
-    assert faults.answers(story) == served
+    story.apply(faults.source_data(version))
+    story.change(DATASET, **faults.merge(faults.healthy_spec(version), fault.broken))
+    faults.check_shown(story, fault, earlier_warnings, ("Built", "False"))
+    assert faults.read_answers(story) == served
 
     corrected = time.monotonic()
-    story.change(DATASET, **faults.healthy(version))
-    after = story.settled(DATASET)
+    story.change(DATASET, **faults.healthy_spec(version))
+    after = story.wait_settled(DATASET)
     record("failures-build", f"{fault.reason} corrected to serving", time.monotonic() - corrected, "s")
-    assert faults.number(after["generation"]) > faults.number(before["generation"])
-    assert faults.answers(story) == (after["generation"], version)
-    assert faults.warnings(story, fault.reason) == heard + 1
+    assert faults.parse_number(after["generation"]) > faults.parse_number(before["generation"])
+    assert faults.read_answers(story) == (after["generation"], version)
+    assert faults.count_warnings(story, fault.reason) == earlier_warnings + 1
 
 
 def test_a_dataset_that_begins_broken_is_served_once_it_is_corrected(story: Story) -> None:
-    story.apply(faults.data("first"))
+    story.apply(faults.source_data("first"))
     manifest = story.dataset(DATASET, "first", **faults.SPEC)
     manifest["spec"]["source"]["url"] = "volume://absent.csv"
     story.apply(manifest)
@@ -61,6 +61,6 @@ def test_a_dataset_that_begins_broken_is_served_once_it_is_corrected(story: Stor
     story.wait_condition(DATASET, "Ready", "False", reason="NoRoutingTable")
 
     story.change(DATASET, source={"url": "volume://records.csv"})
-    after = story.settled(DATASET)
-    assert faults.answers(story) == (after["generation"], "first")
-    assert faults.warnings(story, "BadSource") == 1
+    after = story.wait_settled(DATASET)
+    assert faults.read_answers(story) == (after["generation"], "first")
+    assert faults.count_warnings(story, "BadSource") == 1

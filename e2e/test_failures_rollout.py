@@ -15,7 +15,7 @@ from e2e.support.story import Story
 
 pytestmark = pytest.mark.side_by_side
 
-FAULTS: Final = faults.of_pods("serving")
+FAULTS: Final = faults.pod_faults("serving")
 SHARDS: Final = "app.kubernetes.io/component=shard"
 
 
@@ -23,30 +23,30 @@ SHARDS: Final = "app.kubernetes.io/component=shard"
 def test_a_rollout_that_is_stuck_says_why_and_its_correction_is_rolled_out(shared_story: Story, fault: Fault) -> None:
     story = shared_story
     story.apply(faults.QUOTA)
-    before = faults.serving(story)
-    served, old = faults.answers(story), before["rollouts"][0]["rollout"]
-    heard = faults.warnings(story, fault.reason)
+    before = faults.ensure_serving(story)
+    served, old = faults.read_answers(story), before["rollouts"][0]["rollout"]
+    earlier_warnings = faults.count_warnings(story, fault.reason)
 
     story.change(DATASET, **fault.broken)
-    faults.shows(story, fault, heard, ("RolledOut", "False"))
-    assert faults.answers(story) == served
+    faults.check_shown(story, fault, earlier_warnings, ("RolledOut", "False"))
+    assert faults.read_answers(story) == served
     assert story.status(DATASET)["table"]["rollout"] == old
 
     corrected = time.monotonic()
-    memory = 256 + faults.number(old)  # another template than all before
+    memory = 256 + faults.parse_number(old)  # another template than all before
     story.change(
         DATASET,
         image=None,
         scheduling=None,
         serving={"resources": {"requests": None, "limits": {"memory": f"{memory}Mi"}}},
     )
-    after = story.settled(DATASET)
+    after = story.wait_settled(DATASET)
     record("failures-rollout", f"{fault.reason} corrected to serving", time.monotonic() - corrected, "s")
     new = after["rollouts"][0]["rollout"]
-    assert faults.number(new) > faults.number(old) + 1, "the stuck rollout has had a number too"
+    assert faults.parse_number(new) > faults.parse_number(old) + 1, "the stuck rollout has had a number too"
     assert after["generation"] == before["generation"], "nothing is built for a change of servers"
-    assert faults.answers(story) == served
+    assert faults.read_answers(story) == served
     assert {item["metadata"]["name"] for item in find("statefulsets", story.namespace, SHARDS)} == {
         f"{DATASET}-{new}-s0"
     }
-    assert faults.warnings(story, fault.reason) == heard + 1
+    assert faults.count_warnings(story, fault.reason) == earlier_warnings + 1

@@ -16,50 +16,50 @@ AWAY: Final = Fault("StoreUnavailable", r"cannot \w+ s3://lookupdb at http://\S+
 DENIED: Final = Fault(
     "StoreDenied", r"cannot \w+ s3://lookupdb at http://\S+:7070: access denied: SignatureDoesNotMatch", {}
 )
-"""Each says what could not be done, with what address: remedies speak of the store too."""
+"""Each message says what could not be done, and names the address: remedies speak of the store too."""
 
 
 def test_nothing_is_built_or_fetched_while_the_store_is_away(shared_story: Story) -> None:
     story = shared_story
-    faults.serving(story)
-    served = faults.answers(story)
-    heard = faults.warnings(story, AWAY.reason)
+    faults.ensure_serving(story)
+    served = faults.read_answers(story)
+    earlier_warnings = faults.count_warnings(story, AWAY.reason)
 
-    with store.gone():
+    with store.stopped():
         story.change(DATASET, serving={"workers": 2})
-        faults.shows(story, AWAY, heard, ("RolledOut", "False"))
-        assert faults.answers(story) == served
-        assert faults.warnings(story, AWAY.reason) == heard + 1
+        faults.check_shown(story, AWAY, earlier_warnings, ("RolledOut", "False"))
+        assert faults.read_answers(story) == served
+        assert faults.count_warnings(story, AWAY.reason) == earlier_warnings + 1
 
-        version = _newer(story)
-        faults.shows(story, AWAY, heard + 1, ("Built", "False"))
-        assert faults.answers(story) == served
+        version = _change_source(story)
+        faults.check_shown(story, AWAY, earlier_warnings + 1, ("Built", "False"))
+        assert faults.read_answers(story) == served
 
     story.change(DATASET, gates={"minRecords": 2})
-    after = story.settled(DATASET)
-    assert faults.answers(story) == (after["generation"], version)
-    assert faults.warnings(story, AWAY.reason) == heard + 2, "one of fetching, one of building"
+    after = story.wait_settled(DATASET)
+    assert faults.read_answers(story) == (after["generation"], version)
+    assert faults.count_warnings(story, AWAY.reason) == earlier_warnings + 2, "one of fetching, one of building"
 
 
 def test_a_build_whose_credentials_the_store_refuses_says_so(shared_story: Story) -> None:
     story = shared_story
-    faults.serving(story)
-    served = faults.answers(story)
-    heard = faults.warnings(story, DENIED.reason)
+    faults.ensure_serving(story)
+    served = faults.read_answers(story)
+    earlier_warnings = faults.count_warnings(story, DENIED.reason)
 
     with store.other_credentials(AWS_SECRET_ACCESS_KEY=base64.b64encode(b"wrong").decode()):
-        version = _newer(story)
-        faults.shows(story, DENIED, heard, ("Built", "False"))
-        assert faults.answers(story) == served
+        version = _change_source(story)
+        faults.check_shown(story, DENIED, earlier_warnings, ("Built", "False"))
+        assert faults.read_answers(story) == served
 
     # The right credentials are handed on, and what failed of the wrong ones is tried again, unasked.
-    after = story.settled(DATASET)
-    assert faults.answers(story) == (after["generation"], version)
-    assert faults.warnings(story, DENIED.reason) == heard + 1
+    after = story.wait_settled(DATASET)
+    assert faults.read_answers(story) == (after["generation"], version)
+    assert faults.count_warnings(story, DENIED.reason) == earlier_warnings + 1
 
 
-def _newer(story: Story) -> str:
+def _change_source(story: Story) -> str:
     version = f"data-{secrets.token_hex(3)}"
-    story.apply(faults.data(version))
+    story.apply(faults.source_data(version))
     story.change(DATASET, source=faults.source(version))
     return version

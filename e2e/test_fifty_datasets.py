@@ -19,24 +19,26 @@ BUILD: Final = {"resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "lim
 def test_fifty_datasets_fit_one_operator(story: Story) -> None:
     keys = story.source("records", version="v1", records=100)
     # Those that serve come first: on a machine made for one dataset they would else wait for forty builds.
-    story.apply(*(story.dataset(name, "records", **_small("10m")) for name in SERVING))
-    until(lambda: _with(story, "Ready") == set(SERVING), seconds=360, what=f"{len(SERVING)} datasets that serve")
-    story.apply(*(story.dataset(name, "records", **_small("1000")) for name in NAMES[len(SERVING) :]))
-    until(lambda: _with(story, "Built") == set(NAMES), seconds=420, what=f"{len(NAMES)} datasets built")
+    story.apply(*(story.dataset(name, "records", **_requesting("10m")) for name in SERVING))
+    until(
+        lambda: _datasets_with(story, "Ready") == set(SERVING), seconds=360, what=f"{len(SERVING)} datasets that serve"
+    )
+    story.apply(*(story.dataset(name, "records", **_requesting("1000")) for name in NAMES[len(SERVING) :]))
+    until(lambda: _datasets_with(story, "Built") == set(NAMES), seconds=420, what=f"{len(NAMES)} datasets built")
 
-    held = _memory()
+    held = _read_memory()
     for what, value in held.items():
         figure = f"operator's memory {MEASURED}, {what}"
         record("fifty-datasets", figure, value / 1024 / 1024, "MiB", at_most=MEMORY_BYTES >> 20)
     assert max(held.values()) <= MEMORY_BYTES
     assert release.operator_pod()["status"]["containerStatuses"][0]["restartCount"] == 0
-    assert _with(story, "Ready") == set(SERVING), "what has no node does not serve, what serves stays"
+    assert _datasets_with(story, "Ready") == set(SERVING), "what has no node does not serve, what serves stays"
     for name in SERVING:
         story.check_version(name, keys, "v1")
 
 
-def _small(cpu: str) -> dict[str, Any]:
-    """A spec whose servers and router ask for so many processors: with 1000 no node is large enough for them."""
+def _requesting(cpu: str) -> dict[str, Any]:
+    """A spec whose servers and router request ``cpu``: no node is large enough for 1000."""
     return {
         "shards": 1,
         "replicas": 1,
@@ -46,18 +48,18 @@ def _small(cpu: str) -> dict[str, Any]:
     }
 
 
-def _with(story: Story, condition: str) -> set[str]:
-    """The names of the datasets with this condition true."""
+def _datasets_with(story: Story, condition: str) -> set[str]:
+    """Names of the datasets whose ``condition`` is True."""
     found = find(LDS, story.namespace)
-    return {dataset["metadata"]["name"] for dataset in found if _is(dataset.get("status", {}), condition)}
+    return {dataset["metadata"]["name"] for dataset in found if _is_true(dataset.get("status", {}), condition)}
 
 
-def _is(status: dict[str, Any], condition: str) -> bool:
-    return any(one["type"] == condition and one["status"] == "True" for one in status.get("conditions", []))
+def _is_true(status: dict[str, Any], condition: str) -> bool:
+    return any(entry["type"] == condition and entry["status"] == "True" for entry in status.get("conditions", []))
 
 
-def _memory() -> dict[str, int]:
-    """Bytes: what is resident now, and the most that ever was."""
+def _read_memory() -> dict[str, int]:
+    """The operator's resident memory in bytes: now, and the most that ever was."""
     name = release.operator_pod()["metadata"]["name"]
     text = run_in(name, release.NAMESPACE, "python", "-c", "print(open('/proc/1/status').read())")
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -8,23 +8,23 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
-from e2e.support import wrong
+from e2e.support import wrong_answers
 from e2e.support.figures import BUSY, record
-from e2e.support.story import Found, Story
+from e2e.support.story import Answer, Story
 
 CSV: Final = Path(__file__).parents[1] / "server" / "lookupdb" / "data" / "airports.csv.gz"
 NUMBERS: Final = ("elevation", "lat", "lon")
 READY_SECONDS: Final = 30
-"""From kubectl apply to Ready, when the nodes have the images: the goal."""
+"""The goal from kubectl apply to Ready, when the nodes have the images."""
 
 
 def test_every_airport_is_what_the_file_says(story: Story) -> None:
     story.wait_client()  # so the image is on a node, and what is measured is the operator's part
     dataset = story.apply_example("airports")
-    took = story.ready(dataset)
+    took = story.wait_ready(dataset)
     record("first-lookup", "kubectl apply of the airports to Ready", took, "s", at_most=READY_SECONDS)
 
-    rows = _rows()
+    rows = _read_rows()
     assert len(rows) > 28_000
     keys = list(rows)
     found = story.lookup(dataset, keys, batch=500)
@@ -37,7 +37,7 @@ def test_every_airport_is_what_the_file_says(story: Story) -> None:
     for batch in (0, 100):
         _compare({}, absent, story.lookup(dataset, absent, batch=batch))
 
-    status = story.settled(dataset)
+    status = story.wait_settled(dataset)
     assert status["records"] == len(rows)
     assert status["shards"] == "4/4"
     assert status["endpoint"] == story.url(dataset)
@@ -45,8 +45,8 @@ def test_every_airport_is_what_the_file_says(story: Story) -> None:
     assert took <= BUSY * READY_SECONDS
 
 
-def _rows() -> dict[str, dict[str, Any]]:
-    """What the file holds, by key: read with Python's csv, which is not what builds read with."""
+def _read_rows() -> dict[str, dict[str, Any]]:
+    """The rows of the file by key, read without the code of builds."""
     text = io.StringIO(gzip.decompress(CSV.read_bytes()).decode(), newline="")
     rows = {}
     for row in csv.DictReader(text):
@@ -56,8 +56,8 @@ def _rows() -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _compare(rows: dict[str, dict[str, Any]], keys: list[str], found: list[Found]) -> None:
-    """Asserts that each key is answered with its row, or 404 where there is none."""
+def _compare(rows: dict[str, dict[str, Any]], keys: list[str], found: list[Answer]) -> None:
+    """Assert that each key is answered with its row, or 404 where there is none."""
     expected = [(200, rows[key]) if key in rows else (404, None) for key in keys]
     differing = [
         (key, answer)
@@ -65,5 +65,5 @@ def _compare(rows: dict[str, dict[str, Any]], keys: list[str], found: list[Found
         if (answer.status, answer.value) != right
     ]
     wrongly = [(key, answer) for key, answer in differing if answer.status in (200, 404)]
-    wrong.check(not wrongly, "first-lookup", f"{len(wrongly)} of {len(keys)} answers are wrong: {wrongly[:5]}")
+    wrong_answers.check(not wrongly, "first-lookup", f"{len(wrongly)} of {len(keys)} answers are wrong: {wrongly[:5]}")
     assert differing[:5] == [], f"{len(differing)} of {len(keys)} keys are not answered"

@@ -18,7 +18,7 @@ def test_a_dataset_made_again_at_once_begins_anew(story: Story) -> None:
     for version in ("first", "second", "third"):
         keys = story.source("records", version=version, records=300)
         story.apply(story.dataset("records", "records", shards=2, router=FAST))
-        story.settled("records", generation="g1")
+        story.wait_settled("records", generation="g1")
         story.check_version("records", keys, version)
         story.delete(LDS, "records")
 
@@ -26,7 +26,7 @@ def test_a_dataset_made_again_at_once_begins_anew(story: Story) -> None:
 def test_orphans_of_a_dataset_are_not_taken_for_the_next_ones_own(story: Story) -> None:
     keys = story.source("records", version="old", records=300)
     story.apply(story.dataset("records", "records", shards=2, router=FAST))
-    story.settled("records")
+    story.wait_settled("records")
     story.delete(LDS, "records", "--cascade=orphan")
 
     story.source("records", version="new", records=300)
@@ -36,7 +36,7 @@ def test_orphans_of_a_dataset_are_not_taken_for_the_next_ones_own(story: Story) 
     command = re.search(r"kubectl (delete -n \S+ \S+ -l \S+)$", told["message"])
     assert command, told["message"]
     kubectl(*command[1].split())
-    story.settled("records", generation="g1")
+    story.wait_settled("records", generation="g1")
     story.check_version("records", keys, "new")
 
 
@@ -54,4 +54,4 @@ def test_a_service_of_somebody_else_is_not_taken_from_them(story: Story) -> None
     found = get("service", "records-router", story.namespace)["spec"]
     assert (found["selector"], [port["targetPort"] for port in found["ports"]]) == ({"app": "shop"}, [8000])
     story.delete("service", "records-router")
-    story.settled("records")
+    story.wait_settled("records")

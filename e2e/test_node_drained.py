@@ -8,13 +8,13 @@ from e2e.support.kubectl import Manifest, find, kubectl, until
 from e2e.support.story import PATIENT, Story
 
 OURS = "!lookupdb.dev/e2e"
-"""Who asks is no part of the story: it stays where it is."""
+"""The pods that ask are no part of the story, and stay where they are."""
 
 
 def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
     story.apply(story.dataset("records", "records", shards=2, replicas=2, router=PATIENT | {"replicas": 2}))
-    story.settled("records")
+    story.wait_settled("records")
     node = nodes.spare_worker()
     assert _pods_on(story, node), f"nothing of the dataset runs on {node}"
 
@@ -26,7 +26,7 @@ def test_no_answer_is_lost_while_a_node_is_drained(story: Story) -> None:
                 timeout=250,
             )
             until(lambda: not _pods_on(story, node), seconds=240, what=f"nothing left on {node}")
-            story.settled("records")
+            story.wait_settled("records")
             before = load.report().answers
             load.wait_answers(before + 2000, seconds=240)
         finally:

@@ -13,30 +13,30 @@ from e2e.support.kubectl import Manifest, find, until
 from e2e.support.story import PATIENT, Story
 
 AWAY = 900
-"""Seconds at most: Kubernetes notices after 50, deletes the pods after 300 more, and then they are waited for."""
+"""Seconds at most: Kubernetes notices after 50, deletes the pods after 300 more, and the operator waits for them."""
 
 
 def test_what_ran_on_a_node_that_is_lost_comes_back_elsewhere(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
     story.apply(story.dataset("records", "records", shards=2, replicas=2, router=PATIENT | {"replicas": 2}))
-    story.settled("records")
+    story.wait_settled("records")
     node = nodes.spare_worker()
     assert _pods_on(story, node), f"nothing of the dataset runs on {node}"
 
-    with _lost(node):
+    with _paused(node):
         began = time.monotonic()
         until(lambda: not _pods_on(story, node), seconds=AWAY, what=f"no pod of the dataset on {node}")
-        story.settled("records")
+        story.wait_settled("records")
         record("node-lost", "until all serves again", round(time.monotonic() - began), "s", at_most=AWAY)
         # A router that nobody has asked since holds connections to servers that stand still: it finds out by asking.
-        until(lambda: _all_are(story, keys, "same"), seconds=60, what="every key answered")
+        until(lambda: _check_version(story, keys, "same"), seconds=60, what="every key answered")
     until(lambda: nodes.is_ready(node), seconds=180, what=f"{node} back")
-    story.settled("records")
+    story.wait_settled("records")
     story.check_version("records", keys, "same")
 
 
 @contextlib.contextmanager
-def _lost(node: str) -> Iterator[None]:
+def _paused(node: str) -> Iterator[None]:
     nodes.pause(node)
     try:
         yield
@@ -44,12 +44,12 @@ def _lost(node: str) -> Iterator[None]:
         nodes.unpause(node)
 
 
-def _all_are(story: Story, keys: list[str], version: str) -> bool:
+def _check_version(story: Story, keys: list[str], version: str) -> bool:
     story.check_version("records", keys, version)
     return True
 
 
 def _pods_on(story: Story, node: str) -> list[Manifest]:
-    """Also those that are being deleted."""
+    """The dataset's pods on ``node``, those that are being deleted included."""
     pods = find("pods", story.namespace, "lookupdb.dev/dataset=records")
     return [pod for pod in pods if pod["spec"].get("nodeName") == node]

@@ -10,8 +10,8 @@ from e2e.support.figures import record
 from e2e.support.kubectl import find, kubectl, until
 from e2e.support.story import LDS, PATIENT, Story
 
-BROUGHT: Final = {"Pod", "ReplicaSet", "ControllerRevision", "EndpointSlice"}
-"""Some of what Kubernetes makes, and is to collect: it is seen while the dataset is there."""
+DERIVED: Final = {"Pod", "ReplicaSet", "ControllerRevision", "EndpointSlice"}
+"""Some of the kinds that Kubernetes makes and has to collect; they are there while the dataset is."""
 DATASET: Final = "lookupdb.dev/dataset=records"
 KILLS: Final = 5
 
@@ -19,22 +19,24 @@ KILLS: Final = 5
 def test_lookups_do_not_notice_that_the_operator_goes_in_the_midst_of_a_rebuild(story: Story) -> None:
     keys = story.source("records", version="v1", records=2000)
     story.apply(story.dataset("records", "records", shards=2, rollout={"drainSeconds": 1}, router=PATIENT))
-    story.settled("records")
+    story.wait_settled("records")
 
     with story.load("records", keys, per_second=500) as load:
         _rebuild(story, "v2")
         until(lambda: find("jobs", story.namespace), seconds=60, what="a build under way")
         release.restart_operator()
-        assert story.settled("records", generation="g2")["lastGeneration"] == 2, "a build that runs is not begun anew"
+        assert story.wait_settled("records", generation="g2")["lastGeneration"] == 2, (
+            "a build that runs is not begun anew"
+        )
 
         _rebuild(story, "v3")
-        until(lambda: 3 in _sets(story), seconds=120, what="a rollout under way")
+        until(lambda: 3 in _rollouts_with_sets(story), seconds=120, what="a rollout under way")
         release.restart_operator()
-        assert story.settled("records", generation="g3")["lastRollout"] == 3, "a rollout is not begun anew"
+        assert story.wait_settled("records", generation="g3")["lastRollout"] == 3, "a rollout is not begun anew"
 
         _rebuild(story, "v4")
-        kills = _killed_until(lambda: story.settled("records", generation="g4", seconds=0))
-        story.settled("records", generation="g4")
+        kills = _kill_operator_until(lambda: story.wait_settled("records", generation="g4", seconds=0))
+        story.wait_settled("records", generation="g4")
         report = load.stop()
 
     record("operator-gone", "operators killed during a rebuild", kills)
@@ -47,13 +49,15 @@ def test_without_an_operator_lookups_go_on_and_a_deleted_dataset_is_collected(st
     keys = story.source("records", version="v1", records=300)
     before = _objects(story)
     story.apply(story.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
-    story.settled("records")
-    assert {called.partition("/")[0] for called in _objects(story) - before} >= BROUGHT
+    story.wait_settled("records")
+    assert {name.partition("/")[0] for name in _objects(story) - before} >= DERIVED
     try:
         release.scale_operator(0)
         story.check_version("records", keys, "v1")
         story.delete(LDS, "records")
-        until(lambda: kinds.nothing_but(_objects(story), before), seconds=120, what="all of the dataset collected")
+        until(
+            lambda: kinds.check_nothing_but(_objects(story), before), seconds=120, what="all of the dataset collected"
+        )
     finally:
         release.scale_operator(1)
 
@@ -63,14 +67,14 @@ def _rebuild(story: Story, version: str) -> None:
     story.refresh("records")
 
 
-def _sets(story: Story) -> set[int]:
+def _rollouts_with_sets(story: Story) -> set[int]:
     """The numbers of rollouts that have StatefulSets."""
     sets = find("statefulsets", story.namespace, DATASET)
     return {int(item["metadata"]["labels"]["lookupdb.dev/rollout"][1:]) for item in sets}
 
 
-def _killed_until(done: Callable[[], object]) -> int:
-    """Kills the operator whenever it has begun, until ``done`` or often enough; how often."""
+def _kill_operator_until(done: Callable[[], object]) -> int:
+    """Kill the operator whenever it has begun, until ``done`` or KILLS times. Returns how often."""
     for kills in range(KILLS):
         try:
             if done():
@@ -82,4 +86,4 @@ def _killed_until(done: Callable[[], object]) -> int:
 
 
 def _objects(story: Story) -> set[str]:
-    return kinds.there(story.namespace, kinds.OF_A_DATASET)
+    return kinds.list_objects(story.namespace, kinds.OF_A_DATASET)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 from e2e.support import helm, kinds, restricted
-from e2e.support.fault import merged
+from e2e.support.fault import merge
 from e2e.support.kubectl import find, find_everywhere, kubectl, until
 from e2e.support.story import LDS, Story
 
@@ -25,41 +25,45 @@ RIGHTS: Final = (
     ("create", "", "secrets"),
     ("list", "", "configmaps"),
 )
-"""What an operator may do where its datasets are."""
+"""Rights of an operator where its datasets are."""
 KEPT: Final = {f"Secret/{FULLNAME}-store", f"ConfigMap/{FULLNAME}-living", f"Pod/{FULLNAME}-test-lookup"}
-"""What is no part of the release and outlives it: what the operator has made, and the pod of helm's test."""
+"""Objects that outlive the release: those that the operator has made, and the pod of helm's test."""
 
 
 def test_a_release_for_its_own_restricted_namespace_needs_no_right_elsewhere(new_story: Callable[..., Story]) -> None:
     story = new_story("own-namespace", labels=restricted.LABELS)
     keys = story.source("records", version="v1", records=300)
-    before = _there(story)
-    helm.install(RELEASE, story.namespace, _values(story))
-    assert _of_the_cluster(story) == []
+    before = _list_objects(story)
+    helm.install(RELEASE, story.namespace, _release_values(story))
+    assert _cluster_objects(story) == []
 
     manifest = story.dataset("records", "records", shards=2, router={"drainSeconds": 0})
     identity = f"{story.namespace}/{RELEASE}"
     manifest["metadata"]["annotations"] = {OPERATOR: identity}
     story.apply(manifest)
-    assert story.settled("records")["operator"] == identity
+    assert story.wait_settled("records")["operator"] == identity
     story.check_version("records", keys, "v1")
     told = helm.helm("test", RELEASE, "--logs", "--timeout", "2m", namespace=story.namespace)
     assert "Phase:          Succeeded" in told
     assert keys[0] in told
-    assert restricted.refused(story.namespace) == []
+    assert restricted.find_refusals(story.namespace) == []
 
-    assert [right for right in RIGHTS if not _may(story, *right, story.namespace)] == []
-    assert [right for right in RIGHTS if _may(story, *right, "")] == [], "in all namespaces"
-    assert not _may(story, "get", "", "secrets", story.namespace), "but for its store's, which is named"
-    assert not _may(story, "get", "", "namespaces", "")
+    assert [right for right in RIGHTS if not _is_allowed(story, *right, story.namespace)] == []
+    assert [right for right in RIGHTS if _is_allowed(story, *right, "")] == [], "in all namespaces"
+    assert not _is_allowed(story, "get", "", "secrets", story.namespace), "but for its store's, which is named"
+    assert not _is_allowed(story, "get", "", "namespaces", "")
 
     story.delete(LDS, "records")
     helm.helm("uninstall", RELEASE, "--wait", "--timeout", "2m", namespace=story.namespace)
-    until(lambda: kinds.nothing_but(_there(story), before | KEPT), seconds=120, what="all of the release collected")
+    until(
+        lambda: kinds.check_nothing_but(_list_objects(story), before | KEPT),
+        seconds=120,
+        what="all of the release collected",
+    )
 
 
-def _values(story: Story) -> dict[str, Any]:
-    """Those of the release under test, so its image too, without anything that is the cluster's."""
+def _release_values(story: Story) -> dict[str, Any]:
+    """The values of the release under test, and so its image, without anything that is the cluster's."""
     own = {
         "watchNamespaces": [story.namespace],
         "crds": {"enabled": False},
@@ -68,11 +72,11 @@ def _values(story: Story) -> dict[str, Any]:
         "store": {"embedded": {"persistence": {"keep": False}}},
         "test": {"dataset": "records", "key": "key-00000"},
     }
-    return merged(helm.values(), own)
+    return merge(helm.values(), own)
 
 
-def _of_the_cluster(story: Story) -> list[str]:
-    """Objects of the release outside of its namespace."""
+def _cluster_objects(story: Story) -> list[str]:
+    """The release's objects outside of its namespace."""
     release = f"app.kubernetes.io/instance={RELEASE}"
     found = find("clusterroles,clusterrolebindings", selector=release) + find_everywhere("roles,rolebindings", release)
     return [
@@ -82,8 +86,8 @@ def _of_the_cluster(story: Story) -> list[str]:
     ]
 
 
-def _may(story: Story, verb: str, group: str, resource: str, namespace: str) -> bool:
-    """Whether the release's operator has this right, as ``kubectl auth can-i`` asks it; no namespace means in all."""
+def _is_allowed(story: Story, verb: str, group: str, resource: str, namespace: str) -> bool:
+    """Whether the release's operator has this right, as ``kubectl auth can-i`` asks; no namespace means all of them."""
     spec = {
         "user": f"system:serviceaccount:{story.namespace}:{FULLNAME}",
         "groups": ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{story.namespace}"],
@@ -94,5 +98,5 @@ def _may(story: Story, verb: str, group: str, resource: str, namespace: str) -> 
     return bool(answer["status"]["allowed"])
 
 
-def _there(story: Story) -> set[str]:
-    return kinds.there(story.namespace, kinds.INSTALLED)
+def _list_objects(story: Story) -> set[str]:
+    return kinds.list_objects(story.namespace, kinds.OF_A_RELEASE)

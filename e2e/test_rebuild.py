@@ -14,14 +14,14 @@ CUTOVER_SECONDS: Final = 5
 def test_a_rebuild_fails_and_mixes_nothing(story: Story) -> None:
     keys = story.source("records", version="old", records=2000)
     story.apply(story.dataset("records", "records", shards=4, router=PATIENT))
-    story.settled("records")
+    story.wait_settled("records")
 
     with story.load("records", keys, per_second=1500) as load:
         load.wait_answers(ANSWERS // 4, seconds=300)
         story.source("records", version="new", records=2000)
         story.refresh("records")
         load.wait_generation("g2", seconds=240)
-        story.settled("records", generation="g2")
+        story.wait_settled("records", generation="g2")
         load.wait_answers(ANSWERS, seconds=600)
         report = load.stop()
 

@@ -10,12 +10,12 @@ from e2e.support.story import LDS, PATIENT, Story
 def test_replicas_go_from_one_to_three_and_back_under_load(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
     story.apply(story.dataset("records", "records", shards=2, router=PATIENT))
-    rollout = story.settled("records")["rollouts"][0]["rollout"]
+    rollout = story.wait_settled("records")["rollouts"][0]["rollout"]
 
     with story.load("records", keys) as load:
         for replicas in (3, 1):
             kubectl("scale", LDS, "records", "--namespace", story.namespace, f"--replicas={replicas}")
-            status = _scaled(story, replicas)
+            status = _wait_scaled(story, replicas)
             before = load.report().answers
             load.wait_answers(before + 4000, seconds=240)
             assert status["rollouts"][0]["rollout"] == rollout, "replicas scale in place"
@@ -26,11 +26,11 @@ def test_replicas_go_from_one_to_three_and_back_under_load(story: Story) -> None
     report.check(g1="same")
 
 
-def _scaled(story: Story, replicas: int) -> Manifest:
-    """Waits until the table names so many servers of each shard, and no other pod is left."""
+def _wait_scaled(story: Story, replicas: int) -> Manifest:
+    """Wait until the table names so many servers of each shard, and no other pod is left."""
 
     def look() -> Manifest | None:
-        status = story.settled("records", seconds=1)
+        status = story.wait_settled("records", seconds=1)
         assert (status["table"]["replicas"], status["replicas"]) == (replicas, replicas), status
         pods = find("pods", story.namespace, "app.kubernetes.io/component=shard")
         assert len(pods) == 2 * replicas, [pod["metadata"]["name"] for pod in pods]

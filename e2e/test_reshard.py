@@ -10,13 +10,13 @@ from e2e.support.story import PATIENT, Story
 def test_four_shards_become_seven_under_load(story: Story) -> None:
     keys = story.source("records", version="old", records=2000)
     story.apply(story.dataset("records", "records", shards=4, router=PATIENT))
-    story.settled("records")
+    story.wait_settled("records")
 
     with story.load("records", keys) as load:
         # Other values, so that an answer of both generations shows: shards alone would leave all of them the same.
         story.source("records", version="new", records=2000)
         story.change("records", shards=7)
-        status = story.settled("records", generation="g2")
+        status = story.wait_settled("records", generation="g2")
         load.wait_generation("g2", seconds=60)
         report = load.stop()
 

@@ -11,7 +11,7 @@ from e2e.support.story import LDS, PATIENT, Story
 def test_a_status_that_is_wiped_takes_nothing_from_what_serves(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
     story.apply(story.dataset("records", "records", shards=2, router=PATIENT))
-    before = story.settled("records")
+    before = story.wait_settled("records")
 
     with story.load("records", keys) as load:
         wiped = json.dumps([{"op": "remove", "path": "/status"}])
@@ -25,7 +25,7 @@ def test_a_status_that_is_wiped_takes_nothing_from_what_serves(story: Story) -> 
             "--type=json",
             f"--patch={wiped}",
         )
-        after = story.settled("records", generation="g2")
+        after = story.wait_settled("records", generation="g2")
         load.wait_answers(load.report().answers + 2000, seconds=240)
         report = load.stop()
 

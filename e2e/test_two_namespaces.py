@@ -17,14 +17,14 @@ def test_datasets_of_one_name_in_two_namespaces_are_two(new_story: Callable[...,
         keys = story.source("records", version=name, records=300)
         story.apply(story.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
     for name, story in stories.items():
-        story.settled("records")
+        story.wait_settled("records")
         story.check_version("records", keys, name)
 
     one, two = stories.values()
     one.delete(LDS, "records")
     one.source("records", version="again", records=300)
     one.apply(one.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
-    one.settled("records", generation="g1")
+    one.wait_settled("records", generation="g1")
     one.check_version("records", keys, "again")  # not what was deleted
-    assert two.settled("records")["generation"] == "g1"
+    assert two.wait_settled("records")["generation"] == "g1"
     two.check_version("records", keys, "two")

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from client import Connection, parsed
+from client import Connection, parse_body
 
 CONNECTIONS = 8
 OPEN_SECONDS = 20
@@ -42,14 +42,14 @@ async def main() -> None:
 
 async def _single(connection: Connection, key: str) -> list[Any]:
     answer = await connection.get(key)
-    return [[answer.status, answer.generation, parsed(answer) if answer.status == 200 else None]]
+    return [[answer.status, answer.generation, parse_body(answer) if answer.status == 200 else None]]
 
 
 async def _batch(connection: Connection, keys: list[str]) -> list[Any]:
     answer = await connection.batch(keys)
     if answer.status != 200:
         return [[answer.status, answer.generation, None]] * len(keys)
-    body = parsed(answer)
+    body = parse_body(answer)
     found = body["found"]
     missing = set(body["missing"])
     if missing & set(found) or missing | set(found) != set(keys):

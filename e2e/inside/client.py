@@ -1,4 +1,4 @@
-"""A strict HTTP/1.1 client for tests, on asyncio's streams: one connection, no retries, nothing forgiven.
+"""A strict HTTP/1.1 client for tests, on asyncio's streams: one connection and no retries.
 
 Runs in a pod of the cluster, from a ConfigMap: it imports nothing but the standard library.
 """
@@ -25,7 +25,7 @@ class Answer:
 
 
 class Connection:
-    """Opens itself when asked, and again after the router has said that it closes; whatever else goes wrong raises."""
+    """Opens with the first request, and again after the router has said that it closes. All other faults raise."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -81,6 +81,6 @@ class Connection:
         return Answer(int(status.split()[1]), fields.get("lookupdb-generation", ""), body)
 
 
-def parsed(answer: Answer) -> Any:
+def parse_body(answer: Answer) -> Any:
     """The body as JSON."""
     return json.loads(answer.body)

@@ -1,4 +1,4 @@
-"""Asks a router without pause, one by one and in batches, and counts what must not happen.
+"""Asks a router without pause, one by one and in batches, and counts the answers that must not come.
 
 ``python load.py URL KEYS_FILE``; the file holds a JSON array of keys that exist in every generation. A value is an
 object whose ``version`` member is the same for all records of one generation. SIGTERM ends it: the summary is the last
@@ -18,24 +18,25 @@ import random
 import signal
 import sys
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from client import Answer, Connection, parsed
+from client import Answer, Connection, parse_body
 
 SINGLES = int(os.environ.get("LOAD_SINGLES", "12"))
 BATCHES = int(os.environ.get("LOAD_BATCHES", "4"))
 BATCH_KEYS = 50
 PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "500"))
-"""Answers a second, of all connections together: the machine has more to do than this."""
+"""Answers a second, over all connections: the machine has other things to do."""
 ASK_PORT = 8000
 SAMPLES = 6
-"""Of each kind of what must not happen."""
+"""The samples that are kept of each kind of fault."""
 
 
 class Summary:
-    """What was counted."""
+    """The counts."""
 
     def __init__(self) -> None:
         self.began = time.time()
@@ -43,17 +44,17 @@ class Summary:
         self.connections = 0
         self.samples: dict[str, list[str]] = {}
         self.generations: dict[str, dict[str, Any]] = {}
-        """By name: when it was first and last answered from, how often, the versions seen."""
+        """By name: times of the first and the last answer, their number, their versions."""
         self.longest = 0.0
 
     def sample(self, kind: str, text: str) -> None:
-        """Keeps the first few of each kind: what fails a hundred times leaves room for what is wrong once."""
+        """Keep the first few of each kind: a hundred failures leave room for the one wrong answer."""
         held = self.samples.setdefault(kind, [])
         if len(held) < SAMPLES:
             held.append(f"{kind} after {time.time() - self.began:.3f} s: {text}"[:500])
 
-    def seen(self, generation: str, version: Any) -> None:
-        """One answer out of ``generation``."""
+    def count_generation(self, generation: str, version: Any) -> None:
+        """Count one answer out of ``generation``."""
         now = time.time()
         held = self.generations.setdefault(generation, {"first": now, "last": now, "answers": 0, "versions": []})
         held["last"] = now
@@ -72,7 +73,7 @@ class Summary:
 
 
 class Asker:
-    """One connection's worth of load."""
+    """The load of one connection."""
 
     def __init__(self, url: str, keys: list[str], summary: Summary, *, batch: bool) -> None:
         self._connection = Connection(url)
@@ -110,7 +111,7 @@ class Asker:
         """Counts one answer."""
         if answer.status != 200:
             return self._fail(f"{answer.status} {answer.body[:300]!r}")
-        summary, body = self._summary, parsed(answer)
+        summary, body = self._summary, parse_body(answer)
         summary.answers += 1
         summary.keys += len(keys)
         found = body["found"] if self._batch else {keys[0]: body}
@@ -128,7 +129,7 @@ class Asker:
             summary.mixed += 1
             summary.sample("mixed", f"one batch of generation {generation} holds versions {sorted(versions)}")
         for version in versions:
-            summary.seen(generation, version)
+            summary.count_generation(generation, version)
         number = int(generation[1:])
         if number < self._newest:
             summary.back += 1
@@ -142,7 +143,7 @@ async def main() -> None:
     url, keys = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
     summary, stop = Summary(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    server = await asyncio.start_server(lambda reader, writer: _tell(summary, reader, writer), "0.0.0.0", ASK_PORT)
+    server = await asyncio.start_server(partial(_serve_summary, summary), "0.0.0.0", ASK_PORT)
     async with asyncio.TaskGroup() as group:
         for number in count():
             if number == SINGLES + BATCHES:
@@ -152,7 +153,7 @@ async def main() -> None:
     print(json.dumps(summary.document()), flush=True)
 
 
-async def _tell(summary: Summary, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve_summary(summary: Summary, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
     body = json.dumps(summary.document()).encode()
     head = (

@@ -1,4 +1,4 @@
-"""Commands as functions: with a deadline, and what goes wrong is raised with what they said."""
+"""Commands as functions, each with a deadline. A failure raises what the command said."""
 
 from __future__ import annotations
 

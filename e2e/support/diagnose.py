@@ -1,4 +1,4 @@
-"""What a person would look at when a story fails."""
+"""The output that a person would look at when a story fails."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from e2e.support.kubectl import find, kubectl
 TAIL: Final = "--tail=40"
 
 
-def namespace(name: str) -> str:
-    """Of a story's namespace: datasets, pods, Jobs, events, logs. Never raises for want of anything."""
+def describe_namespace(name: str) -> str:
+    """Datasets, pods, Jobs, events and logs of a story's namespace. Never raises: what fails stands in the text."""
     parts = [
-        _said("get", "lds,pods,jobs,statefulsets,deployments,services", "-n", name, "-o", "wide"),
-        _said("describe", "lds", "-n", name),
-        _said("get", "events", "-n", name, "--sort-by=.lastTimestamp"),
+        _output("get", "lds,pods,jobs,statefulsets,deployments,services", "-n", name, "-o", "wide"),
+        _output("describe", "lds", "-n", name),
+        _output("get", "events", "-n", name, "--sort-by=.lastTimestamp"),
         *_troubled_pods(name),
         *(
-            _said(
+            _output(
                 "logs",
                 "-n",
                 name,
@@ -35,16 +35,18 @@ def namespace(name: str) -> str:
     return "\n".join(parts)
 
 
-def operator() -> str:
-    """Of the installation: its pods and the end of the operator's log."""
+def describe_operator() -> str:
+    """The installation's pods, its events and the end of the operator's log."""
     namespace_ = release.NAMESPACE
     return "\n".join(
         [
-            _said("get", "pods,pvc,secrets", "-n", namespace_, "-o", "wide"),
-            _said("get", "events", "-n", namespace_, "--sort-by=.lastTimestamp"),
-            _said("logs", "-n", namespace_, "-l", release.OPERATOR, "--all-containers", "--prefix", "--tail=150"),
-            _said("logs", "-n", namespace_, "-l", release.OPERATOR, "--all-containers", "--previous", "--prefix", TAIL),
-            _said("get", "nodes", "-o", "wide"),
+            _output("get", "pods,pvc,secrets", "-n", namespace_, "-o", "wide"),
+            _output("get", "events", "-n", namespace_, "--sort-by=.lastTimestamp"),
+            _output("logs", "-n", namespace_, "-l", release.OPERATOR, "--all-containers", "--prefix", "--tail=150"),
+            _output(
+                "logs", "-n", namespace_, "-l", release.OPERATOR, "--all-containers", "--previous", "--prefix", TAIL
+            ),
+            _output("get", "nodes", "-o", "wide"),
         ]
     )
 
@@ -55,7 +57,7 @@ def _troubled_pods(name: str) -> list[str]:
     except CommandFailed as error:
         return [str(error)]
     troubled = [pod["metadata"]["name"] for pod in pods if _in_trouble(pod["status"])]
-    return [_said("describe", "pod", pod, "-n", name) for pod in troubled[:4]]
+    return [_output("describe", "pod", pod, "-n", name) for pod in troubled[:4]]
 
 
 def _in_trouble(status: dict[str, object]) -> bool:
@@ -65,7 +67,7 @@ def _in_trouble(status: dict[str, object]) -> bool:
     return not ready and status.get("phase") != "Succeeded"
 
 
-def _said(*arguments: str) -> str:
+def _output(*arguments: str) -> str:
     try:
         said = kubectl(*arguments, timeout=30)
     except CommandFailed as error:

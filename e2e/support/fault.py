@@ -1,4 +1,4 @@
-"""A fault that befalls a dataset that serves, how it shows, and the spec that ends it."""
+"""Faults of a dataset that serves: what breaks its spec, how conditions and Events show it, and what mends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.support import pods, wrong
+from e2e.support import pods, wrong_answers
 from e2e.support.kubectl import Manifest, find, until
 from e2e.support.story import Story
 
@@ -20,9 +20,9 @@ SPEC: Final[Mapping[str, Any]] = {
     "router": {"replicas": 1, "drainSeconds": 0},
     "rollout": {"drainSeconds": 0},
 }
-"""Of datasets that only have to show that they serve: nothing waits for long."""
+"""For datasets that only have to show that they serve: no drain takes long."""
 BAD_ROW: Final = 17
-"""The line of bad.csv with a row of more fields than there are columns."""
+"""The line of bad.csv whose row has more fields than there are columns."""
 
 
 QUOTA: Final[Manifest] = {
@@ -31,38 +31,38 @@ QUOTA: Final[Manifest] = {
     "metadata": {"name": "memory"},
     "spec": {"hard": {"requests.memory": "16Gi"}},
 }
-"""Of a namespace whose datasets may ask for too much."""
+"""For a namespace whose datasets may ask for too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a spec."""
+    """A defect of a spec, and how it is to show."""
 
     reason: str
-    """Of the condition and of the Event."""
-    says: str
-    """A regular expression that the condition's sentence holds."""
+    """The reason of the condition and of the Event."""
+    message_pattern: str
+    """A regular expression that the condition's message has to match."""
     broken: Manifest
-    """Merged into a healthy spec."""
+    """Members that are merged into a healthy spec."""
 
 
-def limited(part: str, memory: str) -> Manifest:
-    """``part`` (build, serving) with this memory limit."""
+def memory_limit(part: str, memory: str) -> Manifest:
+    """Members of a spec that give ``part`` (build, serving) this memory limit."""
     return {part: {"resources": {"limits": {"memory": memory}}}}
 
 
-def of_pods(part: str) -> dict[str, Fault]:
-    """By name, what may befall the pods of a build and of a rollout alike; ``part`` of the spec is theirs."""
+def pod_faults(part: str) -> dict[str, Fault]:
+    """Faults by name that the pods of a build and of a rollout share; ``part`` is the pods' part of the spec."""
     nowhere = {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}
     return {
         "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
-        "killed": Fault("OutOfMemory", r"killed.*limit of 24Mi", limited(part, "24Mi")),
-        "quota-exceeded": Fault("QuotaExceeded", r"exceeded quota.*requests\.memory=64Gi", limited(part, "64Gi")),
+        "killed": Fault("OutOfMemory", r"killed.*limit of 24Mi", memory_limit(part, "24Mi")),
+        "quota-exceeded": Fault("QuotaExceeded", r"exceeded quota.*requests\.memory=64Gi", memory_limit(part, "64Gi")),
         "no-node": Fault("Unschedulable", r"didn't match Pod's node affinity/selector", nowhere),
     }
 
 
-def data(version: str) -> Manifest:
+def source_data(version: str) -> Manifest:
     """The ConfigMap ``version``: ``records.csv`` with that version in all rows, and ``bad.csv`` with a bad row."""
     rows = [f"{key},{version},{version} of {key}" for key in KEYS]
     good = ["id,version,text", *rows]
@@ -71,69 +71,72 @@ def data(version: str) -> Manifest:
 
 
 def source(version: str) -> Manifest:
-    """``spec.source`` of what ``data(version)`` made; as a merge it removes what a fault has put there."""
+    """``spec.source`` for the ConfigMap of ``source_data(version)``; merged, it removes what a fault has put there."""
     volume = {"configMapName": version, "claimName": None}
     return {"url": "volume://records.csv", "volume": volume, "secretName": None}
 
 
-def healthy(version: str, **further: Any) -> Manifest:
-    """What makes every spec of this module's faults sound again, as a merge."""
+def healthy_spec(version: str, **further: Any) -> Manifest:
+    """Members that, merged, remove every fault of this module from a spec."""
     faults = dict.fromkeys(("gates", "image", "build", "serving", "scheduling"))
     return {"source": source(version)} | faults | further
 
 
-def serving(story: Story) -> Manifest:
-    """The one dataset of a module's faults, made or mended so that it serves; its status."""
+def ensure_serving(story: Story) -> Manifest:
+    """Create or mend the dataset until it serves; returns its status."""
     with contextlib.suppress(AssertionError):
-        return story.settled(DATASET, seconds=0)
+        return story.wait_settled(DATASET, seconds=0)
     version = f"data-{secrets.token_hex(3)}"
-    story.apply(data(version))
+    story.apply(source_data(version))
     if not find("lookupdatasets.lookupdb.dev", story.namespace):
         story.apply(story.dataset(DATASET, version, **SPEC))
     else:
-        story.change(DATASET, **healthy(version))
-    return story.settled(DATASET)
+        story.change(DATASET, **healthy_spec(version))
+    return story.wait_settled(DATASET)
 
 
-def merged(base: Manifest, change: Manifest) -> Manifest:
-    """``base`` with ``change`` in it."""
+def merge(base: Manifest, change: Manifest) -> Manifest:
+    """``base`` with the members of ``change`` merged in, object by object."""
     both = dict(base)
     for member, value in change.items():
         inner = both.get(member)
-        both[member] = merged(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
+        both[member] = merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
     return both
 
 
-def shows(story: Story, fault: Fault, heard: int, *conditions: tuple[str, str], seconds: float = 300) -> None:
-    """Waits until the fault stands in Degraded and ``conditions`` with its sentence, and in one Event more than
-    ``heard``; what served goes on serving."""
+def check_shown(
+    story: Story, fault: Fault, earlier_warnings: int, *conditions: tuple[str, str], seconds: float = 300
+) -> None:
+    """Wait until Degraded and ``conditions`` show the fault, and one more Event than ``earlier_warnings`` does; assert
+    that the dataset still serves."""
     for kind, truth in (("Degraded", "True"), *conditions):
         found = story.wait_condition(DATASET, kind, truth, reason=fault.reason, seconds=seconds)
-        assert re.search(fault.says, found["message"]), f"{kind} does not say {fault.says!r}: {found['message']}"
-        assert found["message"].endswith((".", "!")), f"not a sentence: {found['message']}"
-    until(lambda: warnings(story, fault.reason) > heard, seconds=30, what=f"an Event {fault.reason}")
+        message = found["message"]
+        assert re.search(fault.message_pattern, message), f"{kind} does not say {fault.message_pattern!r}: {message}"
+        assert message.endswith((".", "!")), f"not a sentence: {message}"
+    until(lambda: count_warnings(story, fault.reason) > earlier_warnings, seconds=30, what=f"an Event {fault.reason}")
     assert story.condition(DATASET, "Ready")["status"] == "True", "what served goes on serving"
 
 
-def warnings(story: Story, reason: str) -> int:
-    """How often people were warned of ``reason``, in Events about the dataset."""
-    told = (
+def count_warnings(story: Story, reason: str) -> int:
+    """The number of Warning events about the dataset with ``reason``, repetitions included."""
+    warnings = (
         event
         for event in find("events", story.namespace)
         if event["involvedObject"]["kind"] == "LookupDataset" and event["type"] == "Warning"
     )
-    return sum(event.get("count") or 1 for event in told if event["reason"] == reason)
+    return sum(event.get("count") or 1 for event in warnings if event["reason"] == reason)
 
 
-def answers(story: Story) -> tuple[str, str]:
-    """Generation and version that every key is answered with; all with the same."""
+def read_answers(story: Story) -> tuple[str, str]:
+    """The generation and the version of every key's answer; asserts that all are the same."""
     found = story.lookup(DATASET, KEYS, batch=100)
     assert {answer.status for answer in found} == {200}, found[:3]
     pairs = {(answer.generation, answer.value["version"]) for answer in found}
-    wrong.check(len(pairs) == 1, f"{story.namespace}/{DATASET}", f"answered {pairs}")
+    wrong_answers.check(len(pairs) == 1, f"{story.namespace}/{DATASET}", f"answered {pairs}")
     return pairs.pop()
 
 
-def number(name: str) -> int:
+def parse_number(name: str) -> int:
     """12 of g12 and r12."""
     return int(name[1:])

@@ -1,4 +1,4 @@
-"""kubectl as functions. Every call has a deadline; what goes wrong is raised with what kubectl said."""
+"""kubectl as functions, each with a deadline. A failure raises what kubectl said."""
 
 from __future__ import annotations
 

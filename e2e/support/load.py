@@ -1,4 +1,4 @@
-"""Load from inside the cluster, and what came of it."""
+"""Load from inside the cluster, and the report of its answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 from dataclasses import dataclass
 from typing import Any, Self
 
-from e2e.support import pods, wrong
+from e2e.support import pods, wrong_answers
 from e2e.support.command import CommandFailed
 from e2e.support.kubectl import apply, delete, get, kubectl, raw, run_in, until
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What e2e/inside/load.py counted."""
+    """The counts of e2e/inside/load.py."""
 
     where: str
     """Namespace and pod of the load."""
@@ -26,20 +26,20 @@ class Report:
     back: int
     """Connections that went back to an older generation."""
     samples: tuple[str, ...]
-    """The first few of what must not happen."""
+    """The first few of the answers that must not come."""
     generations: dict[str, dict[str, Any]]
     """By name: ``first`` and ``last`` answer (Unix time), ``answers``, ``versions``."""
     longest: float
     """Seconds of the slowest answer."""
 
     @property
-    def faultless(self) -> bool:
-        """Whether nothing happened that must not."""
+    def is_faultless(self) -> bool:
+        """Whether every answer came and was right."""
         return self.failed == self.mixed == self.wrong == self.back == 0
 
     @property
-    def unforgiven(self) -> str:
-        """What was answered wrong, as a sentence; empty when answers were only late, or did not come."""
+    def wrong_summary(self) -> str:
+        """A sentence about wrong answers; empty when answers were only late, or did not come."""
         if not (self.mixed or self.wrong):
             return ""
         return f"{self.mixed} mixed and {self.wrong} wrong of {self.answers} answers: {'; '.join(self.samples)}"
@@ -48,9 +48,9 @@ class Report:
         """Asserts that every answer came, was right, and came out of just these generations, each with its version."""
         seen = {name: held["versions"] for name, held in self.generations.items()}
         others = {name: found for name, found in seen.items() if found != [versions.get(name)]}
-        wrong.check(not others.keys() & versions.keys(), self.where, f"answered {seen}, expected {versions}")
+        wrong_answers.check(not others.keys() & versions.keys(), self.where, f"answered {seen}, expected {versions}")
         assert seen.keys() == versions.keys(), f"answered out of {sorted(seen)}, expected {sorted(versions)}"
-        assert self.faultless, str(self)
+        assert self.is_faultless, str(self)
 
     def cutover_seconds(self, old: str, new: str) -> float:
         """From the first answer of ``new`` to the last of ``old``, over all connections, so over all routers."""
@@ -77,17 +77,17 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._stopped:  # the story has failed of something else, which may hide what is worse
+        if not self._stopped:  # the story failed of something else, and may hide a wrong answer
             with contextlib.suppress(CommandFailed):
                 self._keep(self.report())
         delete("pod", self._name, self._namespace, "--wait=false")
 
     def report(self) -> Report:
-        """So far."""
+        """The report so far."""
         return self._report(raw(f"/api/v1/namespaces/{self._namespace}/pods/{self._name}:8000/proxy/"))
 
     def wait_answers(self, answers: int, *, seconds: float) -> Report:
-        """Until there were so many answers, of whatever kind."""
+        """Wait until there were so many answers, right or wrong."""
         return until(
             lambda: report if (report := self.report()).answers >= answers else None,
             seconds=seconds,
@@ -95,7 +95,7 @@ class Load:
         )
 
     def wait_generation(self, generation: str, *, seconds: float) -> Report:
-        """Until an answer came out of ``generation``."""
+        """Wait until ``generation`` has answered."""
         return until(
             lambda: report if generation in (report := self.report()).generations else None,
             seconds=seconds,
@@ -103,7 +103,7 @@ class Load:
         )
 
     def stop(self) -> Report:
-        """Ends the load; the whole report. What was answered wrong is written down, to be forgiven by nobody."""
+        """End the load and return the whole report. Wrong answers are recorded, and no second run forgives them."""
         run_in(self._name, self._namespace, "sh", "-c", "kill -TERM 1")
         until(self._ended, seconds=240, what=f"the end of the load of {self._namespace}/{self._name}")
         whole = self._report(kubectl("logs", self._name, "--namespace", self._namespace).strip().splitlines()[-1])
@@ -118,8 +118,8 @@ class Load:
         return read(f"{self._namespace}/{self._name}", document)
 
     def _keep(self, report: Report) -> None:
-        if report.unforgiven:
-            wrong.keep(report.where, report.unforgiven)
+        if report.wrong_summary:
+            wrong_answers.record(report.where, report.wrong_summary)
 
 
 def read(where: str, document: str) -> Report:

@@ -1,4 +1,4 @@
-"""Nodes of the cluster: which may be taken away, and how one of kind's is made to answer nobody."""
+"""Nodes of the cluster: the one that a story may take away, and how to pause one of kind's."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def spare_worker() -> str:
 
 
 def pause(node: str) -> None:
-    """Everything on a node of kind stands still: to all others it is lost."""
+    """Stop everything on a node of kind: to all others it is lost."""
     run(["docker", "pause", node], timeout=_DOCKER_SECONDS)
 
 
 def unpause(node: str) -> None:
-    """It goes on as if nothing had been."""
+    """Let the node go on."""
     run(["docker", "unpause", node], timeout=_DOCKER_SECONDS)
 
 

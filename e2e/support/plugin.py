@@ -21,9 +21,9 @@ STORY_SECONDS: Final = 900
 """A story that takes longer hangs; pytest's own limit is meant for tests without a cluster."""
 
 FIRST: Final = ("test_first_lookup", "test_rebuild")
-"""Modules that are told before all others: what they say matters most."""
+"""Modules that run before all others: what they show matters most."""
 LAST: Final = ("test_chart_upgrade", "test_fifty_datasets")
-"""Modules that are told after all others: they leave the cluster busy."""
+"""Modules that run after all others: they leave the cluster busy."""
 
 _failed = pytest.StashKey[bool]()
 _stories = pytest.StashKey[list[Story]]()
@@ -45,7 +45,7 @@ def new_story(request: pytest.FixtureRequest) -> Iterator[Callable[..., Story]]:
 
 @pytest.fixture(scope="module")
 def shared_story(request: pytest.FixtureRequest) -> Iterator[Story]:
-    """One namespace for all tests of a module, where each begins from what it settles itself."""
+    """One namespace for all tests of a module; each test brings the dataset into the state that it begins from."""
     shared = Story(_name(request.path))
     request.node.stash[_stories] = [shared]
     yield shared
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stories may take longer than tests, and some are told first or last."""
+    """Give stories more time than tests, and run some first or last."""
     items.sort(key=_turn)
     for item in items:
         if _is_story(item) and not item.get_closest_marker("timeout"):
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, None]:
-    """Adds what a person would look at to the report of a story that failed."""
+    """Add the output that a person would look at to the report of a story that failed."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     if report.when == "teardown" or not _is_story(item):
@@ -87,8 +87,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     for node in item.listchain():
         node.stash[_failed] = True
         for story in node.stash.get(_stories, []):
-            report.sections.append((f"what is in {story.namespace}", diagnose.namespace(story.namespace)))
-    report.sections.append(("the operator", f"{time.strftime('%H:%M:%S')}\n{diagnose.operator()}"))
+            report.sections.append((f"what is in {story.namespace}", diagnose.describe_namespace(story.namespace)))
+    report.sections.append(("the operator", f"{time.strftime('%H:%M:%S')}\n{diagnose.describe_operator()}"))
 
 
 def _close(node: pytest.Item | pytest.Module) -> None:

@@ -1,4 +1,4 @@
-"""The installation under test: where its operator is, what its operator tells."""
+"""The installation under test: its operator's pod and metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def restart_operator() -> None:
 
 
 def scale_operator(replicas: int) -> None:
-    """0 takes the operator away, 1 brings it back; waits until it is so."""
+    """Scale the operator to 0 or 1, and wait until it has happened."""
     name = operator_deployment()
     kubectl("scale", "deployment", name, "--namespace", NAMESPACE, f"--replicas={replicas}")
     if replicas:

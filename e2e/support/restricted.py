@@ -1,4 +1,4 @@
-"""Namespaces that enforce the restricted pod security standard, and what they refused."""
+"""Namespaces that enforce the restricted pod security standard, and the pods that they refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 from e2e.support.kubectl import find
 
 LABELS: Final = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
-"""Of a namespace that enforces it."""
+"""The labels of a namespace that enforces it."""
 
 
-def refused(namespace: str) -> list[str]:
-    """What pods could not be made for, in the API server's words."""
+def find_refusals(namespace: str) -> list[str]:
+    """Why pods were refused, in the API server's words."""
     return [event["message"] for event in find("events", namespace) if "PodSecurity" in event.get("message", "")]

@@ -1,4 +1,4 @@
-"""The embedded store of the installation under test: taken away and brought back, its credentials, its sweeper."""
+"""The embedded store of the installation under test: its pod, its credentials, its sweep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIST: Final = """
 import json, sys
 from obstore.store import S3Store
 store = S3Store.from_url(sys.argv[1])
-print(json.dumps([one["path"] for page in store.list() for one in page]))
+print(json.dumps([object["path"] for page in store.list() for object in page]))
 """
 STORE: Final = f"app.kubernetes.io/instance={release.RELEASE},app.kubernetes.io/component=store"
 
@@ -31,8 +31,8 @@ def pod() -> Manifest:
 
 
 @contextmanager
-def gone() -> Iterator[None]:
-    """No store runs within; afterwards it does."""
+def stopped() -> Iterator[None]:
+    """While the block runs, no store does; afterwards it runs again."""
     name = deployment()["metadata"]["name"]
     try:
         _scale(name, 0)
@@ -50,7 +50,7 @@ def secret() -> Manifest:
 
 @contextmanager
 def other_credentials(**data: str) -> Iterator[None]:
-    """The operator has others than the store within; afterwards the right ones. Values are base64."""
+    """While the block runs, the operator has these credentials and the store its own. Values are base64."""
     held = secret()
     name = held["metadata"]["name"]
     try:
@@ -62,8 +62,8 @@ def other_credentials(**data: str) -> Iterator[None]:
         release.restart_operator()
 
 
-def living_list() -> str:
-    """The name of the ConfigMap from which the sweeper knows what lives."""
+def live_datasets_config_map() -> str:
+    """The name of the ConfigMap with the living datasets, which the sweep reads."""
     volumes = _sweeper()["template"]["spec"]["volumes"]
     return next(str(volume["configMap"]["name"]) for volume in volumes if "configMap" in volume)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from e2e.support import pods, wrong
+from e2e.support import pods, wrong_answers
 from e2e.support.kubectl import Manifest, apply, delete, get, kubectl, patch, run_in, until
 from e2e.support.load import Load
 
@@ -20,11 +20,11 @@ API_VERSION: Final = "lookupdb.dev/v1alpha1"
 REFRESH: Final = "lookupdb.dev/refresh"
 LDS: Final = "lookupdatasets.lookupdb.dev"
 PATIENT: Final = {"deadlineMilliseconds": 20_000}
-"""A router for stories under load: few processors are shared with all else that runs, and late is not failed there."""
+"""A router for stories under load. All else that runs shares the few processors, so a late answer is no failed one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Answer:
     """The answer to one key."""
 
     status: int
@@ -82,7 +82,7 @@ class Story:
         return status
 
     def condition(self, dataset: str, kind: str) -> Manifest:
-        """One of its conditions, with ``current``: whether it speaks of the spec as it is now."""
+        """One of its conditions, with ``current``: whether it is about the present spec."""
         return _condition(self.resource(dataset), kind)
 
     # Changes
@@ -103,8 +103,8 @@ class Story:
 
     # Waiting
 
-    def ready(self, dataset: str, *, seconds: float = 360) -> float:
-        """Waits until the dataset is Ready for its spec as it is now, as ``kubectl wait`` would; how long it took."""
+    def wait_ready(self, dataset: str, *, seconds: float = 360) -> float:
+        """Wait, as ``kubectl wait`` would, until the dataset is Ready for its present spec. Returns the seconds."""
         began = time.monotonic()
         self.wait_condition(dataset, "Ready", "True", seconds=seconds)
         return time.monotonic() - began
@@ -112,7 +112,7 @@ class Story:
     def wait_condition(
         self, dataset: str, kind: str, status: str, *, reason: str | None = None, seconds: float = 300
     ) -> Manifest:
-        """Waits until a condition is so for the spec as it is now; the condition."""
+        """Wait until a condition is so for the present spec. Returns the condition."""
 
         def look() -> Manifest | None:
             found = self.condition(dataset, kind)
@@ -124,9 +124,9 @@ class Story:
 
         return until(look, seconds=seconds, what=f"{self.namespace}/{dataset} {kind}={status} {reason or ''}")
 
-    def settled(self, dataset: str, *, generation: str | None = None, seconds: float = 480) -> Manifest:
-        """Waits until there is nothing left to do: Ready, Built and RolledOut, not Degraded, the last refresh
-        answered, the routing table confirmed, a single rollout left. The status."""
+    def wait_settled(self, dataset: str, *, generation: str | None = None, seconds: float = 480) -> Manifest:
+        """Wait until nothing is left to do: Ready, Built and RolledOut, not Degraded, the last refresh answered, the
+        routing table confirmed, one rollout. Returns the status."""
 
         def look() -> Manifest | None:
             resource = self.resource(dataset)
@@ -149,33 +149,34 @@ class Story:
         """Of the dataset's router Service, from inside the cluster."""
         return f"http://{dataset}-router.{self.namespace}.svc"
 
-    def lookup(self, dataset: str, keys: Sequence[str], *, batch: int = 0) -> list[Found]:
+    def lookup(self, dataset: str, keys: Sequence[str], *, batch: int = 0) -> list[Answer]:
         """Looks the keys up from inside the cluster, one by one or ``batch`` at a time; in the order of the keys."""
         self.wait_client()
         asked = json.dumps({"keys": list(keys), "batch": batch})
         command = ["python", "/inside/ask.py", self.url(dataset)]
         answers = json.loads(run_in(pods.CLIENT, self.namespace, *command, stdin=asked))["answers"]
-        return [Found(*answer) for answer in answers]
+        return [Answer(*answer) for answer in answers]
 
     def versions(self, dataset: str, keys: Sequence[str]) -> set[str]:
-        """The versions among the values of ``keys``, of a dataset of what ``source()`` made; of what is not answered
-        200 the status instead."""
+        """The versions among the values of ``keys``, in a dataset whose source is ``source()``'s. A key that is not
+        answered 200 gives its status instead."""
         found = self.lookup(dataset, keys, batch=100)
         return {answer.value["version"] if answer.status == 200 else str(answer.status) for answer in found}
 
     def check_version(self, dataset: str, keys: Sequence[str], version: str) -> None:
-        """Asserts that every key of a dataset of what ``source()`` made is answered with this version and no other."""
+        """Assert that every key has this version and no other, in a dataset whose source is ``source()``'s."""
         found = self.versions(dataset, keys)
-        late = {one for one in found if one.isdigit() and one != "404"}
-        wrong.check(found - late <= {version}, f"{self.namespace}/{dataset}", f"answered {found}, expected {version}")
-        assert not late, f"{self.namespace}/{dataset}: some keys are answered {late}"
+        late = {answer for answer in found if answer.isdigit() and answer != "404"}
+        where = f"{self.namespace}/{dataset}"
+        wrong_answers.check(found - late <= {version}, where, f"answered {found}, expected {version}")
+        assert not late, f"{where}: some keys are answered {late}"
 
     def load(self, dataset: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> Load:
         """Load on the dataset's router, to be used with ``with``. See ``load.Load``."""
         return Load(self.namespace, self.url(dataset), keys, name=name, **settings)
 
     def wait_client(self) -> None:
-        """Waits for the pod that asks."""
+        """Wait until the client pod is ready."""
         kubectl(
             "wait",
             f"pod/{pods.CLIENT}",
@@ -187,7 +188,7 @@ class Story:
         )
 
     def client_run(self, *command: str, stdin: str | None = None) -> str:
-        """Standard output of a command in the pod that asks; it has Python."""
+        """Standard output of a command in the client pod, which has Python."""
         self.wait_client()
         return run_in(pods.CLIENT, self.namespace, *command, stdin=stdin)
 

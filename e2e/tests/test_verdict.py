@@ -1,4 +1,4 @@
-"""What fails the stories whatever a second telling says: answers that were wrong. Needs no cluster."""
+"""Wrong answers fail the stories, whatever a second run says. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from e2e.support import figures, load, tell, wrong
+from e2e.support import figures, load, run_stories, wrong_answers
 
 INSIDE = Path(__file__).parents[1] / "inside"
 COUNTED = {"answers": 100, "keys": 100, "failed": 0, "mixed": 0, "wrong": 0, "back": 0, "samples": [], "longest": 0.1}
@@ -19,7 +19,7 @@ GENERATIONS = {"g1": {"first": 1.0, "last": 2.5, "answers": 60, "versions": ["ol
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wrong, "FILE", tmp_path / "bench" / "wrong.json")
+    monkeypatch.setattr(wrong_answers, "FILE", tmp_path / "bench" / "wrong.json")
     monkeypatch.setattr(figures, "FILE", tmp_path / "bench" / "figures.json")
 
 
@@ -30,7 +30,7 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("load")
 
 
-class TestTelling:
+class TestSecondRun:
     @pytest.mark.parametrize(
         ("codes", "again", "expected"),
         [
@@ -43,53 +43,55 @@ class TestTelling:
             pytest.param([5, 5], True, 5, id="nothing was selected"),
         ],
     )
-    def test_what_failed_is_told_once_more_where_that_is_asked_for(
+    def test_what_failed_runs_once_more_where_that_is_asked_for(
         self, codes: list[int], again: bool, expected: int
     ) -> None:
-        told = Told(codes)
-        assert tell.tell(told, again=again) == expected
-        assert told.arguments == [tell.SIDE_BY_SIDE, tell.ALONE, tell.ONLY_FAILED][: len(codes)]
+        scripted = ScriptedPytest(codes)
+        assert run_stories.run_all(scripted, again=again) == expected
+        assert (
+            scripted.arguments == [run_stories.SIDE_BY_SIDE, run_stories.ALONE, run_stories.ONLY_FAILED][: len(codes)]
+        )
 
     @pytest.mark.parametrize("codes", [[0, 0], [0, 1], [1, 0]])
     @pytest.mark.parametrize("part", [1, 2])
-    def test_a_wrong_answer_has_no_second_telling(self, codes: list[int], part: int) -> None:
-        told = Told(codes, wrong_in=part)
-        assert tell.tell(told, again=True) == 1
-        assert told.arguments == [tell.SIDE_BY_SIDE, tell.ALONE]
+    def test_a_wrong_answer_has_no_second_run(self, codes: list[int], part: int) -> None:
+        scripted = ScriptedPytest(codes, wrong_in=part)
+        assert run_stories.run_all(scripted, again=True) == 1
+        assert scripted.arguments == [run_stories.SIDE_BY_SIDE, run_stories.ALONE]
 
-    def test_a_wrong_answer_of_the_second_telling_is_not_forgiven_either(self) -> None:
-        assert tell.tell(Told([0, 1, 0], wrong_in=3), again=True) == 1
+    def test_a_wrong_answer_in_the_second_run_is_not_forgiven_either(self) -> None:
+        assert run_stories.run_all(ScriptedPytest([0, 1, 0], wrong_in=3), again=True) == 1
 
 
 class TestReports:
     def test_right_answers_are_what_they_are_expected_to_be(self) -> None:
         report = read()
         report.check(g1="old")
-        assert (report.faultless, report.unforgiven, wrong.kept()) == (True, "", [])
+        assert (report.is_faultless, report.wrong_summary, wrong_answers.read_lines()) == (True, "", [])
 
     @pytest.mark.parametrize("fault", ["mixed", "wrong"])
     def test_mixed_and_wrong_answers_are_not_forgiven(self, fault: str) -> None:
         report = read(**{fault: 1, "samples": ["what it was"]})
-        assert not report.faultless
-        assert report.unforgiven.endswith("of 100 answers: what it was")
+        assert not report.is_faultless
+        assert report.wrong_summary.endswith("of 100 answers: what it was")
 
     @pytest.mark.parametrize("fault", ["failed", "back"])
     def test_answers_that_did_not_come_fail_and_may_come_later(self, fault: str) -> None:
         report = read(**{fault: 1})
         with pytest.raises(AssertionError):
             report.check(g1="old")
-        assert (report.unforgiven, wrong.kept()) == ("", [])
+        assert (report.wrong_summary, wrong_answers.read_lines()) == ("", [])
 
     def test_a_generation_that_answers_another_ones_values_is_wrong(self) -> None:
         with pytest.raises(AssertionError, match="expected"):
             read().check(g1="new")
-        (line,) = wrong.kept()
+        (line,) = wrong_answers.read_lines()
         assert json.loads(line)["where"] == "here/load"
 
     def test_a_generation_that_did_not_answer_yet_is_late(self) -> None:
         with pytest.raises(AssertionError, match="answered out of"):
             read().check(g1="old", g2="new")
-        assert wrong.kept() == []
+        assert wrong_answers.read_lines() == []
 
 
 class TestJudging:
@@ -113,15 +115,17 @@ class TestJudging:
         assert len(samples) == 1 + inside.SAMPLES
 
 
-def test_goals_that_were_missed_are_said_again() -> None:
+def test_missed_goals_are_listed() -> None:
     figures.record("story", "took", 31.0, "s", at_most=30)
     figures.record("story", "took", 30.0, "s", at_most=30)
     figures.record("story", "answers", 100)
-    assert figures.missed(figures.lines()) == ["MISSED story: took = 31.00 s, the goal is at most 30"]
+    assert figures.describe_missed_goals(figures.read_lines()) == [
+        "MISSED story: took = 31.00 s, the goal is at most 30"
+    ]
 
 
-class Told:
-    """Stands for pytest: ends with these codes, and gives a wrong answer in one of the tellings."""
+class ScriptedPytest:
+    """Stands for pytest: ends with these codes, and records a wrong answer in run number ``wrong_in``."""
 
     def __init__(self, codes: list[int], wrong_in: int = 0) -> None:
         self._codes, self._wrong_in = codes, wrong_in
@@ -130,7 +134,7 @@ class Told:
     def __call__(self, further: Sequence[str]) -> int:
         self.arguments.append(tuple(further))
         if len(self.arguments) == self._wrong_in:
-            wrong.keep("here/records", "answered old, expected new")
+            wrong_answers.record("here/records", "answered old, expected new")
         return self._codes[len(self.arguments) - 1]
 
 

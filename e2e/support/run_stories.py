@@ -1,5 +1,5 @@
-"""Runs all stories, and with E2E_AGAIN=1 once more those that failed: ``python -m e2e.support.tell``, followed by
-arguments of pytest. e2e/run runs it.
+"""Runs all stories, and with E2E_AGAIN=1 those that failed once more: ``python -m e2e.support.run_stories``, followed
+by arguments of pytest. e2e/run calls it.
 
 Stories that put no load on the cluster run side by side, before those that need it for themselves. A slow machine may
 fail a story, and a second run alone forgives that. An answer that was wrong is never forgiven: then there is no second
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from e2e.support import figures, wrong
+from e2e.support import figures, wrong_answers
 
 CACHE: Final = ".bench/stories"
 """Where pytest keeps which stories failed, for the second run."""
@@ -39,15 +39,15 @@ NOTHING_SELECTED: Final = 5
 WRONG_CODE: Final = 1
 
 
-def tell(stories: Callable[[Sequence[str]], int], *, again: bool) -> int:
-    """The exit code. ``stories`` runs them, given further arguments of pytest, and returns pytest's exit code."""
+def run_all(stories: Callable[[Sequence[str]], int], *, again: bool) -> int:
+    """Run all stories and return the exit code. ``stories`` takes further arguments of pytest, and returns its code."""
     code = _worst(stories(SIDE_BY_SIDE), stories(ALONE))
-    if code and code != NOTHING_SELECTED and again and not wrong.kept():
+    if code and code != NOTHING_SELECTED and again and not wrong_answers.read_lines():
         _say("again, only what failed …")
         code = stories(ONLY_FAILED)
         if not code:
             _say("FLAKY: what failed above has passed now; mend it")
-    return WRONG_CODE if wrong.kept() else code
+    return WRONG_CODE if wrong_answers.read_lines() else code
 
 
 def _worst(*codes: int) -> int:
@@ -57,15 +57,16 @@ def _worst(*codes: int) -> int:
 
 
 def main() -> int:
-    """With figures, goals that were missed and answers that were wrong as the last lines."""
-    began, measured = time.monotonic(), len(figures.lines())
-    wrong.FILE.unlink(missing_ok=True)
+    """Run all stories; figures, missed goals and wrong answers are the last lines of the output."""
+    began, measured = time.monotonic(), len(figures.read_lines())
+    wrong_answers.FILE.unlink(missing_ok=True)
     shutil.rmtree(CACHE, ignore_errors=True)
     _say("stories …")
-    code = tell(_pytest, again=bool(os.environ.get("E2E_AGAIN")))
+    code = run_all(_pytest, again=bool(os.environ.get("E2E_AGAIN")))
     _say(f"stories: {time.monotonic() - began:.0f} s, exit code {code}; figures:")
-    new = figures.lines()[measured:]
-    for line in (*new, *figures.missed(new), *(f"WRONG answer: {line}" for line in wrong.kept())):
+    new = figures.read_lines()[measured:]
+    wrong = [f"WRONG answer: {line}" for line in wrong_answers.read_lines()]
+    for line in (*new, *figures.describe_missed_goals(new), *wrong):
         print(line, flush=True)
     return code
 
