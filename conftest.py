@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 
 import pytest
 import uvloop
@@ -42,3 +43,10 @@ def _logging_as_before() -> Iterator[None]:
     for handler in set(root.handlers) - handlers:
         if type(handler) is logging.StreamHandler:  # not what pytest put there
             root.removeHandler(handler)
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """What is entered here is left when the test ends."""
+    async with AsyncExitStack() as stack:
+        yield stack

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
+from support.replicas import serve_replicas
 from support.routing import LIMITS, SHORT_DEADLINE, Core, entry, identity, table
 from support.scripted_shard import Script, ScriptedShard, answer, hang_up, hold, late, saying
 from support.waiting import soon
@@ -22,25 +22,11 @@ VALUES = list(RECORDS.values())
 SHORT = replace(LIMITS, deadline_milliseconds=SHORT_DEADLINE)
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
 async def replicas(
     stack: AsyncExitStack, *scripts: Script, limits: RouterLimits = LIMITS
 ) -> tuple[Core, list[ScriptedShard]]:
     """A core with one shard, whose replicas follow ``scripts``."""
-    core = Core(limits)
-    stack.callback(core.close)
-    shards = [await stack.enter_async_context(ScriptedShard(identity(), RECORDS, script)) for script in scripts]
-    await core.serve(table(entry([[shard.address for shard in shards]])))
-    await soon(lambda: all(shard.proofs for shard in shards), "all replicas are connected")
-    live = core.lookups.live
-    assert live
-    await soon(lambda: len(live.active.shards[0]._ready) == len(shards), "all replicas are proven")
-    return core, shards
+    return await serve_replicas(stack, RECORDS, *scripts, limits=limits)
 
 
 async def answered(core: Core, key: str) -> bytes | None:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,10 @@ from pathlib import Path
 import orjson
 import pytest
 from support.fleets import fleet, fleet_entry
+from support.replicas import serve_replicas
 from support.routers import Router, routing
-from support.routing import LIMITS, Core, entry, identity, table, table_file
-from support.scripted_shard import ScriptedShard
+from support.routing import LIMITS, Core, table_file
+from support.scripted_shard import ScriptedShard, answer
 from support.shards import Running, write_generation
 from support.waiting import soon, until
 
@@ -105,21 +106,11 @@ class TestHeartbeat:
         assert max(len(idle.pings) for idle in idles) == 1
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
 async def core_of(stack: AsyncExitStack, replicas: int, deadline: int = 20_000) -> tuple[Core, list[ScriptedShard]]:
     """A core that looks often, with one shard."""
     limits = replace(LIMITS, deadline_milliseconds=deadline)
-    core = Core(limits, heartbeat=Heartbeat(look_seconds=0.05, silence_seconds=0.2))
-    stack.callback(core.close)
-    shards = [await stack.enter_async_context(ScriptedShard(identity(), RECORDS)) for _ in range(replicas)]
-    await core.serve(table(entry([[shard.address for shard in shards]])))
-    await soon(lambda: all(shard.proofs for shard in shards), "all replicas are connected")
-    return core, shards
+    heartbeat = Heartbeat(look_seconds=0.05, silence_seconds=0.2)
+    return await serve_replicas(stack, RECORDS, *[answer] * replicas, limits=limits, heartbeat=heartbeat)
 
 
 class TestLookups:

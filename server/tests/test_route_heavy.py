@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,9 @@ from pathlib import Path
 import pytest
 from support.fleets import Shards, fleet, fleet_entry
 from support.http import Client, request
+from support.replicas import serve_replicas
 from support.routers import Router, routing
-from support.routing import LIMITS, Answer, Core, entry, identity, table, table_file
+from support.routing import LIMITS, Answer, Core, table_file
 from support.scripted_shard import Script, ScriptedShard, answer, hold
 from support.shards import write_generation
 from support.waiting import soon
@@ -37,25 +38,12 @@ RECORDS = {key.encode(): value for key, value in SMALL.items()} | dict.fromkeys(
 )
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
 async def serve(
     stack: AsyncExitStack, *scripts: Script, deadline: int = 20_000, budget: int = 256 << 20
 ) -> tuple[Core, list[ScriptedShard]]:
     """A core with one shard, whose replicas follow ``scripts``."""
-    core = Core(replace(LIMITS, deadline_milliseconds=deadline), budget_bytes=budget)
-    stack.callback(core.close)
-    shards = [await stack.enter_async_context(ScriptedShard(identity(), RECORDS, script)) for script in scripts]
-    await core.serve(table(entry([[shard.address for shard in shards]])))
-    await soon(lambda: all(shard.proofs for shard in shards), "all replicas are connected")
-    live = core.lookups.live
-    assert live
-    await soon(lambda: len(live.active.shards[0]._ready) == len(shards), "all replicas are proven")
-    return core, shards
+    limits = replace(LIMITS, deadline_milliseconds=deadline)
+    return await serve_replicas(stack, RECORDS, *scripts, limits=limits, budget_bytes=budget)
 
 
 def slowly(bytes_a_second: int) -> Script:

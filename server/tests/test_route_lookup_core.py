@@ -25,12 +25,6 @@ async def core() -> AsyncIterator[Core]:
     core.close()
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
 def part(records: dict[str, str], shard: int, shards: int) -> dict[bytes, bytes]:
     return {key.encode(): v.encode() for key, v in records.items() if keys.shard_number(key.encode(), shards) == shard}
 

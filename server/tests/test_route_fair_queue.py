@@ -1,0 +1,36 @@
+"""Whose turn it is in the lane for large work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
+from lookupdb.route.shards.fair_queue import FairQueue
+
+
+def parts_of(name: str, count: int) -> list[ShardSlice]:
+    none: Any = None
+    gather = ScatterGather(count, none, none, RouterBudget(1))
+    return [ShardSlice([f"{name}{number}".encode()], [number], gather, none, 0) for number in range(count)]
+
+
+class TestFairQueue:
+    def test_requests_take_turns_part_by_part(self) -> None:
+        queue = FairQueue()
+        for part in [*parts_of("a", 4), *parts_of("b", 2), *parts_of("c", 1)]:
+            queue.append(part)
+        left = []
+        while queue:
+            left.append(queue.popleft().keys[0].decode())
+        assert left == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
+
+    def test_all_that_waits_can_be_seen_and_forgotten(self) -> None:
+        queue = FairQueue()
+        parts = parts_of("a", 3)
+        for part in parts:
+            queue.append(part)
+        assert list(queue) == parts
+        queue.clear()
+        assert not queue
+        assert list(queue) == []

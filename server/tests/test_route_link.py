@@ -1,0 +1,204 @@
+"""The life of a link: what leads from which state to which, and what its user and the next lookup learn of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+from support.routing import identity
+from support.scripted_shard import ScriptedShard
+from support.waiting import soon
+
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.servers.connection import ServerConnection
+from lookupdb.route.servers.heartbeat import Heartbeat
+from lookupdb.route.servers.link import Link, LinkSettings
+from lookupdb.route.servers.link_state import TRANSITIONS, LinkEvent, LinkState
+
+NEVER = float("-inf")
+
+
+class TestTransitions:
+    @pytest.mark.parametrize("state", LinkState)
+    def test_whatever_its_state_a_link_can_be_closed_for_good(self, state: LinkState) -> None:
+        assert TRANSITIONS[state, LinkEvent.CLOSE] is LinkState.CLOSED
+        assert [event for event in LinkEvent if (LinkState.CLOSED, event) in TRANSITIONS] == [LinkEvent.CLOSE]
+
+    def test_only_a_proof_makes_a_link_ready(self) -> None:
+        leading = {key for key, state in TRANSITIONS.items() if state is LinkState.READY}
+        assert leading == {(LinkState.CONNECTING, LinkEvent.PROOF)}
+
+    def test_only_a_ready_link_can_lose_its_connection(self) -> None:
+        losing = {state for state, event in TRANSITIONS if event in (LinkEvent.LOSS, LinkEvent.SILENCE)}
+        assert losing == {LinkState.READY}
+
+    def test_every_state_but_closed_leads_on_to_ready(self) -> None:
+        reached = {LinkState.READY}
+        for _ in LinkState:
+            reached |= {state for (state, _), after in TRANSITIONS.items() if after in reached}
+        assert reached == set(LinkState) - {LinkState.CLOSED}
+
+
+class User:
+    """What a link tells, and a check of its invariants whenever it does."""
+
+    def __init__(self, address: object, heartbeat: Heartbeat | None = None) -> None:
+        self.counters = memoryview(bytearray(8 * len(NAMES))).cast("Q")
+        settings = LinkSettings(
+            self.counters, random.Random(1), RouterBudget(1 << 20), heartbeat=heartbeat or Heartbeat()
+        )
+        self.link = Link(address, identity(), settings, self, "small")  # type: ignore[arg-type]
+        self.states: list[LinkState] = [self.link.state]
+        self.connections: list[ServerConnection] = []
+        self.reasons: list[str] = []
+
+    def on_connection(self, connection: ServerConnection) -> None:
+        connection.use(lambda reply: None, self)
+        self.connections.append(connection)
+
+    def on_no_connection(self, why: str) -> None:
+        assert self.link.state is not LinkState.READY
+        self.reasons.append(why)
+
+    def on_state_change(self) -> None:
+        link = self.link
+        assert (link._connection is not None) == (link.state is LinkState.READY) or self._is_leaving_ready()
+        assert (link.why is None) == (link.state in (LinkState.NEW, LinkState.READY))
+        self.states.append(link.state)
+
+    def _is_leaving_ready(self) -> bool:
+        """The user learns first that the link is not to be used, then that the connection is gone."""
+        return self.states[-1] is LinkState.READY
+
+    def expected_keys(self) -> int:
+        return 0
+
+    def accept(self, index: int, size: int) -> bool:
+        return False
+
+    def count(self, name: str) -> int:
+        return self.counters[INDEX[name]]
+
+    async def reach(self, state: LinkState) -> None:
+        await soon(lambda: self.link.state is state, f"the link is {state}")
+
+
+@pytest.fixture
+def users() -> Iterator[list[User]]:
+    users: list[User] = []
+    yield users
+    for user in users:
+        user.link.close()
+
+
+@pytest.fixture
+async def shard(stack: AsyncExitStack) -> ScriptedShard:
+    return await stack.enter_async_context(ScriptedShard(identity(), {}))
+
+
+@pytest.fixture
+async def user(shard: ScriptedShard, users: list[User]) -> User:
+    """Of a link to ``shard``, not started."""
+    users.append(User(shard.address, Heartbeat(look_seconds=0.05, silence_seconds=0.1)))
+    return users[0]
+
+
+async def test_a_new_link_connects_when_it_is_started_and_is_ready_once_the_server_has_proven_itself(
+    user: User, shard: ScriptedShard
+) -> None:
+    await asyncio.sleep(0.02)
+    assert (user.link.state, shard.proofs) == (LinkState.NEW, 0)
+    user.link.start()
+    assert user.link.state is LinkState.CONNECTING
+    await user.reach(LinkState.READY)
+    assert user.states == [LinkState.NEW, LinkState.READY]
+    assert user.link.was_ready
+    assert len(user.connections) == shard.proofs == 1
+
+
+async def test_one_that_cannot_be_made_says_why_and_is_tried_again(user: User, shard: ScriptedShard) -> None:
+    await shard.stop()
+    user.link.start()
+    await user.reach(LinkState.BROKEN)
+    assert "cannot be connected to" in (user.link.why or "")
+    assert user.reasons[0] == user.link.why
+    assert (user.link.was_ready, user.link.broken_at) == (False, NEVER)
+    await shard.start()
+    await user.reach(LinkState.READY)
+    assert user.link.why is None
+
+
+async def test_one_whose_server_proves_to_be_another_is_not_used(user: User, shard: ScriptedShard) -> None:
+    shard.identity = identity(generation="g2")
+    user.link.start()
+    await user.reach(LinkState.BROKEN)
+    assert "serves something else" in (user.link.why or "")
+    assert user.count("proofs_failed") >= 1
+    assert not user.connections
+
+
+async def test_the_same_reason_again_is_no_news(user: User, shard: ScriptedShard) -> None:
+    await shard.stop()
+    user.link.start()
+    await soon(lambda: len(user.reasons) >= 3, "three attempts have failed")
+    assert user.states == [LinkState.NEW, LinkState.BROKEN]
+
+
+async def test_one_that_breaks_may_be_back_in_a_moment(user: User, shard: ScriptedShard) -> None:
+    user.link.start()
+    await user.reach(LinkState.READY)
+    began = asyncio.get_running_loop().time()
+    shard.hang_up()
+    await soon(lambda: user.reasons, "the user knows")
+    assert user.link.broken_at >= began
+    assert user.count("endpoints_broken") == 1
+    await user.reach(LinkState.READY)
+    assert user.states == [LinkState.NEW, LinkState.READY, LinkState.BROKEN, LinkState.READY]
+    assert shard.proofs == 2
+
+
+async def test_one_whose_server_stands_still_is_not_expected_back(user: User, shard: ScriptedShard) -> None:
+    user.link.start()
+    await user.reach(LinkState.READY)
+    shard.pong, shard.silent = None, True
+    await soon(lambda: user.reasons, "the user knows")
+    assert user.reasons == ["did not answer PING within 0.1 s"]
+    assert user.link.broken_at == NEVER
+    assert user.count("endpoints_broken") == 1
+    shard.silent = False
+    await user.reach(LinkState.READY)
+
+
+async def test_one_that_its_user_breaks_is_made_again(user: User, shard: ScriptedShard) -> None:
+    user.link.start()
+    await user.reach(LinkState.READY)
+    user.link.break_connection("it is of no use")
+    assert (user.link.state, user.link.why, user.reasons) == (
+        LinkState.BROKEN,
+        "it is of no use",
+        ["it is of no use"],
+    )
+    await user.reach(LinkState.READY)
+
+
+@pytest.mark.parametrize("state", [LinkState.NEW, LinkState.CONNECTING, LinkState.READY, LinkState.BROKEN])
+async def test_a_closed_one_stays_closed_whatever_it_was_doing(
+    user: User, shard: ScriptedShard, state: LinkState
+) -> None:
+    if state is LinkState.BROKEN:
+        await shard.stop()
+    if state is not LinkState.NEW:
+        user.link.start()
+    await user.reach(state)
+    user.link.close()
+    user.link.close()
+    assert (user.link.state, user.link._connection) == (LinkState.CLOSED, None)
+    if user.link._life:
+        await asyncio.wait([user.link._life])
+    await asyncio.sleep(0.02)
+    assert user.link.state is LinkState.CLOSED
+    assert all(connection.is_closed for connection in user.connections)

@@ -1,0 +1,91 @@
+"""How a changed routing table file is noticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.routing import entry, table_file
+from support.waiting import soon
+
+from lookupdb.route.table.watcher import TableWatcher
+
+A, B = "10.0.0.1:7000", "10.0.0.2:7000"
+
+
+class Seen:
+    """A watcher of ``path`` and what it has told."""
+
+    def __init__(self, path: Path) -> None:
+        self.versions: list[int] = []
+        self.invalid: list[str] = []
+        self.watcher = TableWatcher(path, lambda table: self.versions.append(table.version), self.invalid.append)
+        self.watcher.start()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "table.json"
+    path.write_bytes(table_file(entry([[A]])))
+    return path
+
+
+@pytest.fixture
+async def seen(path: Path) -> Any:
+    seen = Seen(path)
+    yield seen
+    seen.watcher.stop()
+
+
+async def test_a_rename_over_the_file_is_noticed_within_a_second(path: Path, seen: Seen) -> None:
+    other = path.with_name("other")
+    other.write_bytes(table_file(entry([[A]]), version=2))
+    other.rename(path)
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+
+
+async def test_a_change_in_place_is_noticed_within_a_second_even_of_same_size_and_time(path: Path, seen: Seen) -> None:
+    about = path.stat()
+    path.write_bytes(table_file(entry([[A]]), version=2))
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+
+
+async def test_a_swapped_symbolic_link_is_noticed_as_a_kubelet_does_it(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "table.json").write_bytes(table_file(entry([[A]]), version=number))
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "table.json").symlink_to("..data/table.json")
+    seen = Seen(tmp_path / "table.json")
+    (tmp_path / "..data_tmp").symlink_to("..2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    shutil.rmtree(tmp_path / "..1")
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+    seen.watcher.stop()
+
+
+async def test_a_half_written_file_is_told_once_and_the_whole_one_is_seen(path: Path, seen: Seen) -> None:
+    content = table_file(entry([[A]]), version=2)
+    path.write_bytes(content[:50])
+    await soon(lambda: seen.invalid, "the half is refused", 1)
+    path.write_bytes(content)
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+    assert len(seen.invalid) == 1
+    assert str(path) in seen.invalid[0]
+
+
+async def test_a_file_that_is_not_there_yet_is_waited_for_and_told_when_it_goes_away(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    seen = Seen(path)
+    seen.watcher.look()
+    assert seen.invalid == []
+    path.write_bytes(content)
+    await soon(lambda: seen.versions == [1], "version 1 is seen", 1)
+    path.unlink()
+    await soon(lambda: seen.invalid == [f"{path} cannot be read: No such file or directory"], "it is told", 1)
+    seen.watcher.stop()
