@@ -222,3 +222,15 @@ async def test_an_api_server_that_asks_to_be_left_alone_is(status: int) -> None:
         server.pages = [page(version=1)]
         await api.request("GET", "/y", subject="y")
         assert asyncio.get_running_loop().time() - began < 0.9, "a refusal is no such wish"
+
+
+async def test_a_watch_leaves_it_alone_too() -> None:
+    async with serving() as (server, api):
+        server.pages, server.headers = [429], {"Retry-After": "1"}
+        with pytest.raises(Unreachable):
+            await api.request("GET", "/x", subject="x")
+        began = asyncio.get_running_loop().time()
+        server.events = [[bookmark(7)]]
+        watch = api.stream("/y", subject="y", query={"watch": "true"}, silence_at_most=20)
+        assert [len(lines) async for lines in watch] == [1]
+        assert asyncio.get_running_loop().time() - began >= 0.9
