@@ -168,7 +168,7 @@ def command(**values: Any) -> None:
 
     import uvloop
 
-    from lookupdb_operator.api import ApiError
+    from lookupdb_operator.api.client import ApiError
     from lookupdb_operator.main import run
 
     try:

@@ -14,25 +14,25 @@ from typing import Any, Final, TypeVar
 import kopf
 
 from lookupdb_operator import names
-from lookupdb_operator.api import Api, ApiError
-from lookupdb_operator.cache import Key, ObjectCache
-from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.api.client import Api, ApiError
+from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.config import Config
-from lookupdb_operator.embedded import ensure_credentials
 from lookupdb_operator.health import Health, HealthServer
-from lookupdb_operator.informers import Informers, make_settings
-from lookupdb_operator.listing import Listing
-from lookupdb_operator.live_datasets import LiveDatasetsWriter
+from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.queue import LookQueue, LookWorkers
+from lookupdb_operator.loop.reconcile import Reconciler
+from lookupdb_operator.loop.resync import Resync, wait_for_api
+from lookupdb_operator.loop.router_polls import RouterPolls
+from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import plan, turn_queues
 from lookupdb_operator.plan.turn_queues import TurnQueues
-from lookupdb_operator.queue import LookQueue, LookWorkers
-from lookupdb_operator.reconcile import Reconciler
-from lookupdb_operator.resync import Resync, wait_for_api
-from lookupdb_operator.router_polls import RouterPolls
-from lookupdb_operator.store_access import StoreAccessReader
-from lookupdb_operator.turn_taking import Decide, TurnTaking
+from lookupdb_operator.store.access import StoreAccessReader
+from lookupdb_operator.store.credentials import ensure_credentials
+from lookupdb_operator.store.live_datasets import LiveDatasetsWriter
+from lookupdb_operator.watch.cache import Key, ObjectCache
+from lookupdb_operator.watch.informers import Informers, make_settings
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class _Operator:
         self._polls = RouterPolls(self._cluster, self._queue.add)
         self._reflecting: asyncio.Task[None] | None = None
         self.informers = Informers(
-            self._cache, self._queue, api, options.namespaces, on_progress=self._metrics.note_progress
+            self._cache, self._queue.add, api, options.namespaces, on_progress=self._metrics.note_progress
         )
 
     async def start(self) -> None:

@@ -12,18 +12,18 @@ import pytest
 
 from lookupdb.errors import UsageError
 from lookupdb.store import live_datasets
-from lookupdb_operator.api import Refused
-from lookupdb_operator.cache import ObjectCache
-from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.api.client import Refused
+from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.live_datasets import (
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
+from lookupdb_operator.store.live_datasets import (
     REFRESH_SECONDS,
     LiveDatasetsWriter,
     protected_generations,
     render_live_datasets,
 )
-from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
+from lookupdb_operator.watch.cache import ObjectCache
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()
 GENERATION = GenerationStatus("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")

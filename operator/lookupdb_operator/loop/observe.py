@@ -12,13 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from lookupdb_operator.api import ApiError
-from lookupdb_operator.cache import CachedObject, Key, ObjectCache
-from lookupdb_operator.cluster import Cluster, WarningEvent
+from lookupdb_operator.api.client import ApiError
+from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.loop.router_polls import RouterPolls
 from lookupdb_operator.model import BuildJob, ObjectRef, Observed, Pod, ShardSet, Trouble
 from lookupdb_operator.parse import diagnose_warning
-from lookupdb_operator.router_polls import RouterPolls
+from lookupdb_operator.watch.cache import CachedObject, Key, ObjectCache
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from lookupdb_operator.api import Refused, Unreachable
-from lookupdb_operator.cluster import Cluster
-from lookupdb_operator.embedded import ensure_credentials
+from lookupdb_operator.api.client import Refused, Unreachable
+from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.model import Manifest
-from lookupdb_operator.store_access import StoreAccessReader, make_access, merge_secret
+from lookupdb_operator.store.access import StoreAccessReader, make_access, merge_secret
+from lookupdb_operator.store.credentials import ensure_credentials
 
 
 class Secrets:

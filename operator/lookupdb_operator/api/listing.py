@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api import METADATA_ONLY, Api
+from lookupdb_operator.api.client import METADATA_ONLY, Api
 from lookupdb_operator.kinds import Kind
 
 _PAGE: Final = 500

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from operator_support.plan_given import applied, condition, says, serving
 
-from lookupdb_operator import manifests, names, repairs
+from lookupdb_operator import manifests, names
+from lookupdb_operator.loop import repairs
+from lookupdb_operator.loop.repairs import Repairs
 from lookupdb_operator.model import Contest, ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset
 from lookupdb_operator.parse import parse_existing
-from lookupdb_operator.repairs import Repairs
 
 KEY = ("shop", "airports")
 SEEN = Observed(

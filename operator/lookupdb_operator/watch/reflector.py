@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from lookupdb_operator.api import Api, ApiError, Expired, Unreachable
+from lookupdb_operator.api.client import Api, ApiError, Expired, Unreachable
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.parse import Header
 

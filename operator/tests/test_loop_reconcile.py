@@ -9,20 +9,20 @@ from typing import Any, cast
 
 import pytest
 
-from lookupdb_operator.api import ApiError, Conflict, NotFound, Refused, Unreachable
-from lookupdb_operator.cache import ObjectCache
-from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.api.client import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health
+from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.queue import RequeueRequested
+from lookupdb_operator.loop.reconcile import Reconciler
+from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset, Plan, Pod
-from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import objects
 from lookupdb_operator.plan.turn_queues import TurnQueues
-from lookupdb_operator.queue import RequeueRequested
-from lookupdb_operator.reconcile import Reconciler
 from lookupdb_operator.status import DEGRADED, Condition, DatasetStatus
-from lookupdb_operator.turn_taking import Decide, TurnTaking
+from lookupdb_operator.watch.cache import ObjectCache
 
 KEY = ("shop", "airports")
 CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")

@@ -7,7 +7,7 @@ import secrets
 from typing import Any, Final
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.api.cluster import Cluster
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 import orjson
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api import Refused
-from lookupdb_operator.cache import ObjectCache
-from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.api.client import Refused
+from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.status import DatasetStatus
+from lookupdb_operator.watch.cache import ObjectCache
 
 log = logging.getLogger(__name__)
 

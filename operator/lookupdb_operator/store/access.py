@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lookupdb_operator.api import Refused
-from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.api.client import Refused
+from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import StoreAccess
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

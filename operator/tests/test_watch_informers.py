@@ -10,16 +10,16 @@ import pytest
 from operator_support.running import until
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api import Api
-from lookupdb_operator.cache import Key, ObjectCache
+from lookupdb_operator.api.client import Api
+from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.health import Health
-from lookupdb_operator.informers import Informers, make_settings
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.listing import Listing
+from lookupdb_operator.loop.queue import LookQueue
+from lookupdb_operator.loop.resync import Resync
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.queue import LookQueue
-from lookupdb_operator.resync import Resync
-from lookupdb_operator.store_access import StoreAccessReader
+from lookupdb_operator.store.access import StoreAccessReader
+from lookupdb_operator.watch.cache import Key, ObjectCache
+from lookupdb_operator.watch.informers import Informers, make_settings
 
 Json = dict[str, Any]
 KEY = ("shop", "airports")
@@ -53,7 +53,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.cache, self.queue, self.lists, self.progress = ObjectCache(), LookQueue[Key](), Lists(), 0
-        self.informers = Informers(self.cache, self.queue, cast(Api, None), on_progress=self._progressed)
+        self.informers = Informers(self.cache, self.queue.add, cast(Api, None), on_progress=self._progressed)
 
     def _progressed(self) -> None:
         self.progress += 1
@@ -158,7 +158,7 @@ async def test_every_dataset_is_looked_at_once_kopf_has_told_of_all(bench: Bench
 async def test_each_resync_compares_datasets_and_one_further_kind_in_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookupdb_operator.resync._WATCH_LAG", 0.0)
+    monkeypatch.setattr("lookupdb_operator.loop.resync._WATCH_LAG", 0.0)
     bench.informers.on_changed(kinds.DATASET, dataset())
     bench.lists.there = {names.KIND: {"ds-1"}, "Service": {"uid-of-what-no-watch-told"}}
     relisted: list[str] = []

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from lookupdb_operator.loop.reports import EventBudget, ProgressWrites, transitions
 from lookupdb_operator.model import ObjectRef, ObservedDataset, Plan
-from lookupdb_operator.reports import EventBudget, ProgressWrites, transitions
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, Truth
 
 

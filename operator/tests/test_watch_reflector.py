@@ -13,11 +13,12 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 from operator_support.running import until
 
-from lookupdb_operator import kinds, reflector
-from lookupdb_operator.api import Api, Refused, Unreachable
+from lookupdb_operator import kinds
+from lookupdb_operator.api.client import Api, Refused, Unreachable
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.parse import Header, parse_header
-from lookupdb_operator.reflector import Reflector
+from lookupdb_operator.watch import reflector
+from lookupdb_operator.watch.reflector import Reflector
 
 Json = dict[str, Any]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from lookupdb_operator.cache import Key, ObjectCache
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, ObservedDataset, Plan
 from lookupdb_operator.plan import standstill
 from lookupdb_operator.plan.turn_queues import TurnQueues
 from lookupdb_operator.status import DatasetStatus
+from lookupdb_operator.watch.cache import Key, ObjectCache
 
 Decide = Callable[[Observed, Config, datetime], Plan]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from lookupdb_operator import names
-from lookupdb_operator.cache import Key
+from lookupdb_operator.loop.queue import LookDeferred
 from lookupdb_operator.model import Observed, Pod, RouterReport
-from lookupdb_operator.queue import LookDeferred
+from lookupdb_operator.watch.cache import Key
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lookupdb_operator.queue import (
+from lookupdb_operator.loop.queue import (
     FIRST_DELAY,
     JITTER,
     LONGEST_DELAY,

@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lookupdb_operator import kinds
-from lookupdb_operator.api import ApiError, NotFound
-from lookupdb_operator.cache import Key, ObjectCache
+from lookupdb_operator.api.client import ApiError, NotFound
+from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.health import Health
-from lookupdb_operator.informers import Informers
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.listing import Listing
-from lookupdb_operator.live_datasets import LiveDatasetsWriter
+from lookupdb_operator.loop.queue import LookQueue
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.queue import LookQueue
-from lookupdb_operator.store_access import StoreAccessReader
+from lookupdb_operator.store.access import StoreAccessReader
+from lookupdb_operator.store.live_datasets import LiveDatasetsWriter
+from lookupdb_operator.watch.cache import Key, ObjectCache
+from lookupdb_operator.watch.informers import Informers
 
 log = logging.getLogger(__name__)
 

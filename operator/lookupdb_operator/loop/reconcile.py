@@ -15,19 +15,19 @@ from datetime import UTC, datetime
 from typing import Final
 
 from lookupdb_operator import kinds
-from lookupdb_operator.api import ApiError, Conflict, NotFound, Refused, Unreachable
-from lookupdb_operator.cache import Key, ObjectCache
-from lookupdb_operator.cluster import Cluster
+from lookupdb_operator.api.client import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
+from lookupdb_operator.loop.repairs import Repairs
+from lookupdb_operator.loop.reports import EventBudget, EventReport, ProgressWrites, transitions
+from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Manifest, ObjectRef, Observed, ObservedDataset, Plan, Unattended
-from lookupdb_operator.observe import Observer
 from lookupdb_operator.plan import objects, standstill
-from lookupdb_operator.queue import LookDeferred, RequeueRequested
-from lookupdb_operator.repairs import Repairs
-from lookupdb_operator.reports import EventBudget, EventReport, ProgressWrites, transitions
 from lookupdb_operator.status import DatasetStatus
-from lookupdb_operator.turn_taking import Decide, TurnTaking
+from lookupdb_operator.watch.cache import Key, ObjectCache
 
 log = logging.getLogger(__name__)
 

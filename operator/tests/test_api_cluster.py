@@ -17,8 +17,8 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api import Api, ApiError, Conflict, NotFound, Refused, Unreachable
-from lookupdb_operator.cluster import Cluster, WarningEvent
+from lookupdb_operator.api.client import Api, ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.model import ObjectRef, RouterReport
 from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.status import DatasetStatus

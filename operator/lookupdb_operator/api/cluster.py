@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 
 from lookupdb_operator import kinds, manifests, names
-from lookupdb_operator.api import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, Conflict, NotFound
+from lookupdb_operator.api.client import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, Conflict, NotFound
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport
 from lookupdb_operator.status import DatasetStatus

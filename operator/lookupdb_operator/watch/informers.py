@@ -1,4 +1,4 @@
-"""The informers: they feed the cache, and queue the dataset of every object that has changed. Nothing is decided or
+"""The informers: they feed the cache, and wake the dataset of every object that has changed. Nothing is decided or
 written here.
 
 kopf logs in, starts and stops, and watches LookupDatasets, of which there are some hundred. The objects that belong
@@ -16,13 +16,12 @@ from typing import Any, Final
 import kopf
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api import Api
-from lookupdb_operator.cache import Key, ObjectCache
+from lookupdb_operator.api.client import Api
+from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.kinds import Kind
-from lookupdb_operator.listing import Listing
 from lookupdb_operator.parse import Header
-from lookupdb_operator.queue import LookQueue
-from lookupdb_operator.reflector import Reflector
+from lookupdb_operator.watch.cache import Key, ObjectCache
+from lookupdb_operator.watch.reflector import Reflector
 
 log = logging.getLogger(__name__)
 
@@ -41,19 +40,19 @@ Hook = Callable[[], Awaitable[None]]
 
 
 class Informers:
-    """Feeds ``cache`` and ``queue`` from watches. Nothing is queued before ``open``."""
+    """Feeds ``cache`` from watches, and wakes each dataset that has changed; none before ``open``."""
 
     def __init__(
         self,
         cache: ObjectCache,
-        queue: LookQueue[Key],
+        wake: Callable[[Key], None],
         api: Api,
         namespaces: tuple[str, ...] = (),
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_progress`` is called whenever something was listed."""
+        """``wake`` is called with each dataset to look at, ``on_progress`` whenever something was listed."""
         self._cache = cache
-        self._queue = queue
+        self._wake_dataset = wake
         self._on_progress = on_progress
         self._is_open = False
         turns = asyncio.Semaphore(_LISTS_AT_ONCE)
@@ -75,7 +74,7 @@ class Informers:
             await reflector.synced.wait()
 
     def open(self) -> None:
-        """Queue from now on what changes; the caller queues what was cached before."""
+        """Wake datasets from now on; the caller queues what was cached before."""
         self._is_open = True
 
     def relist(self, kind: Kind) -> None:
@@ -112,7 +111,7 @@ class Informers:
 
     def _wake(self, key: Key | None) -> None:
         if key is not None and self._is_open:
-            self._queue.add(key)
+            self._wake_dataset(key)
 
     async def compare(self, kind: Kind, listing: Listing) -> int:
         """Drop the objects of ``kind`` that are gone though no watch said so. Returns how many exist that are not
