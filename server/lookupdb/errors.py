@@ -4,19 +4,19 @@ LookupdbError (1)
 ├── UsageError (2)           a flag, an address or an argument that cannot be used
 │   └── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
-├── GateClosed (4)           the generation was built and must not be rolled out
+├── GateClosed (4)           a gate refused the new generation
 ├── StoreError (5)           the store cannot be read or written
-│   ├── StoreUnreachable (5) it is not there, or not yet
-│   ├── StoreDenied (5)      it does not let us in
+│   ├── StoreUnreachable (5) its server does not answer
+│   ├── StoreDenied (5)      it refuses our credentials
 │   ├── GenerationMissing (5)  it holds no such whole generation
-│   ├── GenerationExists (5) a generation never changes: it is there, of another spec
-│   └── CorruptFile (5)      a shard file or manifest.json is not what its checksum or format says
+│   ├── GenerationExists (5) the generation exists, built to another spec
+│   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
 ├── NotEnoughRoom (6)        memory or disk
 └── LookupFailed (1)         a client's request could not be answered
     └── Unavailable (1)      a shard could not be reached: the key may or may not exist
 
-A message says what was expected, what was found and where; ``hint`` says what to do. The command line and
-the operator map these in one place each.
+A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
+each map these errors in one place.
 """
 
 from __future__ import annotations

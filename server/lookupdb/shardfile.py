@@ -9,8 +9,8 @@ A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, 
 it; or a zstd frame of that, without magic number, checksum and dictionary id, where it is smaller. The first
 byte tells which: such a frame starts with a header descriptor whose checksum bit (0x04) is clear, ``$`` has it set.
 
-A checksum proves the file as a whole before it is served. What a disk or memory does to it later shows in single
-values: ``expand`` and ``is_framed`` tell, so that one damaged value is the trouble of its own key alone.
+A checksum proves the whole file before it is served. Later damage by disk or memory shows in single values, which
+``expand`` and ``is_framed`` check, so that a damaged value affects its own key alone.
 """
 
 from __future__ import annotations

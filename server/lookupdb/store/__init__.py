@@ -1,13 +1,13 @@
 """Where generations are kept: a directory, or a bucket of S3, GCS or Azure.
 
-    dataset = store.open("s3://lookups/production", cluster="local").dataset(spec)
+    dataset = store.open_store("s3://lookups/production", cluster="local").dataset(spec)
     dataset.generations()                   # ("g11", "g12"): whole ones, oldest first
     with dataset.claim("g13", scratch) as claim:
         …                                   # write shard files into claim.folder
         claim.publish(manifest)
 
-``layout`` names things, ``dataset`` says what can be done with a dataset's generations, ``directory`` and ``objects``
-do it.
+``layout`` defines names and paths, ``dataset`` the interface to one dataset's generations. ``directory`` implements it
+on a file system, ``bucket_dataset`` on a bucket, whose builders coordinate by ``lease`` and ``publication``.
 """
 
 from __future__ import annotations

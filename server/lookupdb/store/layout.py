@@ -1,10 +1,10 @@
-"""Names within a store, and the only parsers of them: what does not match is never turned into a path.
+"""Names within a store, and the only parsers of them: a name that does not match never becomes a path.
 
 <store>/<cluster id>/<namespace>/<dataset>-<first 8 of its uid>/<generation>/shard-00000-of-00004.lmdb
                                                                              manifest.json
 
 In a bucket the name of a shard's file ends with the attempt that put it, shard-00000-of-00004-3f2b9c1e77aa.lmdb, and
-the manifest says which (see ``publication``); while a generation is built, claim.json stands beside (see ``lease``).
+the manifest names it (see ``publication``). While a generation is being built, claim.json is beside (see ``lease``).
 """
 
 from __future__ import annotations

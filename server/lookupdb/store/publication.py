@@ -1,22 +1,22 @@
-"""How a generation comes to stand in a bucket: shard by shard, then at once.
+"""Publishes a generation in a bucket: shard by shard, then at once.
 
-1. Each shard is put under a name that is unique to the attempt, so that no builder ever writes over what another put.
-2. The bucket is listed: every shard must be there with its size.
+1. The builder puts each shard under a name that is unique to the attempt, so that no builder overwrites another's.
+2. The builder lists the bucket: every shard must be there with its size.
 3. The builder puts the manifest into its own claim, on the condition that the claim still is its own (``lease``).
-   This decides: one that was taken over is refused here, however late it comes.
-4. manifest.json is put, if there is none, and the claim deleted. Whoever meets a claim that is decided does this too.
+   This is the decision: a builder that lost its claim is refused here, however late it comes.
+4. The builder puts manifest.json, if there is none, and deletes the claim. Whoever meets a decided claim does the same.
 
-Every answer may be lost, and every request may take effect after it seemed to have failed. So after an error the bucket
-is read, and what stands there counts. Who may delete what, and when:
+Every answer may be lost, and every request may take effect although it seemed to fail. So after an error the builder
+reads the bucket, and what stands there counts. Who may delete what, and when:
 
-- A builder deletes what its own attempt put, while nothing is decided or once the claim is certainly another's: nothing
-  can publish it any more. While it is unknown whether it decided, and after that, it deletes nothing but its claim, and
-  that only when manifest.json stands.
-- Who holds the claim deletes what all other attempts at this generation left: they cannot decide without the claim.
-- All of a generation goes by ``remove``: manifest.json first, so that it is not whole from then on, then the rest.
+- A builder deletes what its own attempt put, as long as nothing is decided, or once the claim is certainly another's:
+  then nothing can publish it. While the decision is unknown, and after it, the builder deletes nothing but its claim,
+  and that only once manifest.json exists.
+- The holder of the claim deletes what all other attempts at this generation left: they cannot decide without the claim.
+- ``remove`` deletes a whole generation: manifest.json first, so that it is not whole from then on, then the rest.
 
-A manifest.json that comes after that, because its builder stood still between 3 and 4 for all that time, names shards
-that are not there: such a generation is not whole, and is swept.
+A manifest.json may still appear after that, if its builder stood still between 3 and 4 for all that time. It names
+missing shards, so the generation is not whole, and the sweep removes it.
 """
 
 from __future__ import annotations
