@@ -151,12 +151,12 @@ class Manifest:
 
 def _parse_members(kind: type[T], members: dict[str, Any]) -> T:
     """A ``kind`` made of those ``members`` that are its fields. Raises TypeError for a member of another type."""
-    known = [field for field in fields(kind) if field.name in members]  # type: ignore[arg-type]
-    for field in known:
+    present = [field for field in fields(kind) if field.name in members]  # type: ignore[arg-type]
+    for field in present:
         if not isinstance(members[field.name], _TYPES.get(field.type, object)) or isinstance(members[field.name], bool):
-            found = f"{members[field.name]!r:.80}"
-            raise TypeError(f"{field.name} is {found}, expected {field.type}")
-    return kind(**{field.name: members[field.name] for field in known})
+            shown_value = f"{members[field.name]!r:.80}"
+            raise TypeError(f"{field.name} is {shown_value}, expected {field.type}")
+    return kind(**{field.name: members[field.name] for field in present})
 
 
 def _check_text(member: Any) -> str:

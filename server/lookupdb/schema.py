@@ -95,8 +95,8 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
             if name in properties:
                 yield from _unknown_fields(child, properties[name], where)
             else:
-                near = difflib.get_close_matches(str(name), properties, n=1)
-                yield f"{where} is not a field" + (f"; did you mean {near[0]}?" if near else "")
+                similar = difflib.get_close_matches(str(name), properties, n=1)
+                yield f"{where} is not a field" + (f"; did you mean {similar[0]}?" if similar else "")
     elif isinstance(value, list) and "items" in schema:
         for number, item in enumerate(value):
             yield from _unknown_fields(item, schema["items"], f"{path}[{number}]")
@@ -117,10 +117,10 @@ def _fill_defaults(value: Json, schema: dict[str, Any]) -> None:
 
 def _describe_error(error: ValidationError) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-    said = error.message
+    message = error.message
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
-        said = f"{error.instance!r} is not a quantity, such as 2, 500m or 4Gi"
-    return f"{where.lstrip('.') or 'the manifest'}: {said}"
+        message = f"{error.instance!r} is not a quantity, such as 2, 500m or 4Gi"
+    return f"{where.lstrip('.') or 'the manifest'}: {message}"
 
 
 def _is_satisfied(rule: str, value: Json) -> bool:
@@ -168,7 +168,7 @@ def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[st
         entries = [tuple(item.get(name) for name in names) if names else item for item in value]
         for number, entry in enumerate(entries):
             if entry in entries[:number]:
-                yield f"{path}[{number}]: {', '.join(map(str, entry)) if names else entry} stands twice"
+                yield f"{path}[{number}]: {', '.join(map(str, entry)) if names else entry} occurs twice"
     if isinstance(value, dict):
         for name, child in schema.get("properties", {}).items():
             if name in value:

@@ -174,9 +174,9 @@ class ShardMeta:
     def from_json(cls, text: bytes) -> Self:
         """Raises ValueError or KeyError if a member is missing or has another type."""
         members = orjson.loads(text)
-        known = {name: members.pop(name) for name in cls.__slots__ if name != "extra"}
-        known["normalize"] = tuple(known["normalize"])
-        return cls(**known, extra=members)
+        present = {name: members.pop(name) for name in cls.__slots__ if name != "extra"}
+        present["normalize"] = tuple(present["normalize"])
+        return cls(**present, extra=members)
 
 
 class ShardReader:

@@ -171,15 +171,15 @@ class _Loader(yaml.SafeLoader):
     """YAML's safe loader, but it refuses a duplicate key in a mapping, instead of guessing which one is meant."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key is text, not a list or a mapping", key.start_mark
                 )
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands twice", key.start_mark)
-            seen.add(str(key.value))
+            if key.value in keys and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} occurs twice", key.start_mark)
+            keys.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -274,5 +274,7 @@ def _parse_csv(csv: dict[str, Any]) -> Csv:
 
 
 def _parse_router(router: dict[str, Any]) -> Router:
-    known = {field.name for field in fields(Router)}
-    return Router(**{to_snake_case(field): value for field, value in router.items() if to_snake_case(field) in known})
+    router_fields = {field.name for field in fields(Router)}
+    return Router(
+        **{to_snake_case(field): value for field, value in router.items() if to_snake_case(field) in router_fields}
+    )

@@ -202,7 +202,7 @@ class TestRefusals:
         project.rows(1000, extra="p17,again,\n")
         error = project.refused()
         assert isinstance(error, BadSource)
-        assert "'p17' stands twice: row 18 of people.csv and row 1001 of people.csv" in error.message
+        assert "'p17' occurs twice: row 18 of people.csv and row 1001 of people.csv" in error.message
         assert [path.name for path in Path(project.dataset.url).iterdir()] == ["g1"]
 
     @pytest.mark.parametrize(("policy", "name"), [("first", "name 17"), ("last", "again")])

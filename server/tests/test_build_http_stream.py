@@ -75,7 +75,7 @@ def test_one_that_is_cut_short_is_refused(tmp_path: Path, web: str) -> None:
 
 
 def test_one_whose_end_is_not_marked_is_refused(tmp_path: Path, web: str) -> None:
-    with pytest.raises(BadSource, match="tells neither its length nor where it ends"):
+    with pytest.raises(BadSource, match="sends neither its length nor a marked end"):
         read(dataset(None, f"{web}/until-closed.csv"), tmp_path)
 
 

@@ -114,7 +114,7 @@ def test_an_example_ships_with_lookupdb(tmp_path: Path) -> None:
         ("example://../errors.py", "there is no such example"),
         ("http://example.com/a.csv", "plain http is read from this machine only"),
         ("s3://bucket", "expected s3://bucket/path"),
-        ("data", r"(?s)data: its name does not tell its format.*source\.format"),
+        ("data", r"(?s)data: its name does not show its format.*source\.format"),
     ],
 )
 def test_a_place_that_is_none(tmp_path: Path, url: str, message: str) -> None:

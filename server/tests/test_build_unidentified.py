@@ -1,4 +1,4 @@
-"""A source whose server tells neither ETag nor time: only its content says whether it has changed."""
+"""A source whose server sends neither ETag nor time: only its content says whether it has changed."""
 
 from __future__ import annotations
 

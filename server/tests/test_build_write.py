@@ -56,7 +56,7 @@ class TestDuplicates:
 
     @pytest.mark.parametrize("size", [1, 2, 5])
     def test_fail_names_the_key_and_both_rows(self, size: int) -> None:
-        with pytest.raises(BadSource, match=r"'b' stands twice: row 2 of a.csv and row 9 of a.csv"):
+        with pytest.raises(BadSource, match=r"'b' occurs twice: row 2 of a.csv and row 9 of a.csv"):
             list(DuplicateFilter("fail", FILES, decode_place).drop_duplicates(in_batches(self.STREAM, size)))
 
     def test_samples_say_what_was_dropped_and_what_was_kept(self) -> None:

@@ -181,7 +181,7 @@ def test_what_is_no_manifest_is_said_so(tmp_path: Path, text: str) -> None:
 def test_a_key_that_stands_twice_is_refused_where_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("kind: LookupDataset\nspec: {}\nspec: {shards: 2}\n")
-    with pytest.raises(InvalidManifest, match=r"\(line 3\): spec stands twice"):
+    with pytest.raises(InvalidManifest, match=r"\(line 3\): spec occurs twice"):
         spec.read_manifest(path)
 
 

@@ -167,7 +167,7 @@ class TestLiving:
             place.put(f"{people.address.path}/g3/shard-00000-of-00001.lmdb", b"left")
             assert swept(place)[0] == []
             clock.ahead = 25 * HOUR
-            assert swept(place)[0] == ["team/people (3f2b9c1e): removed what was left of g3"]
+            assert swept(place)[0] == ["team/people (3f2b9c1e): removed the remains of g3"]
             assert list(people.unfinished_generations()) == ["g2"]
         assert people.generations() == ("g1",)
         assert people.next_generation() == "g2"
@@ -187,14 +187,14 @@ class TestDead:
         people = place.publish(place.dataset("people"), "g1")
         gone = place.publish(place.dataset("gone"), "g1", "g2")
         place.living(people)
-        assert swept(place)[0] == ["team/gone (3f2b9c1e): marked: no such dataset lives"]
+        assert swept(place)[0] == ["team/gone (3f2b9c1e): marked: the dataset no longer exists"]
         assert gone.generations() == ("g1", "g2")
         clock.ahead = 23 * HOUR
         assert swept(place)[0] == []
         clock.ahead = 25 * HOUR
         sentences, sums = swept(place)
         assert sentences[:2] == ["team/gone (3f2b9c1e): removed g1", "team/gone (3f2b9c1e): removed g2"]
-        assert "removed: it has not lived since" in sentences[2]
+        assert "removed: it has not existed since" in sentences[2]
         assert (sums["removedDatasets"], sums["removedGenerations"]) == (1, 2)
         assert place.open().addresses() == (people.address,)
         assert people.generations() == ("g1",)
@@ -275,7 +275,7 @@ class TestNeverTouched:
         place.living(people, keep=1, protect=("g2",))
         sentences, sums = swept(place, "--dry-run")
         assert sentences == [
-            "would have: team/gone (3f2b9c1e): marked: no such dataset lives",
+            "would have: team/gone (3f2b9c1e): marked: the dataset no longer exists",
             "would have: team/people (3f2b9c1e): removed g1",
         ]
         assert sums["dryRun"] is True

@@ -58,15 +58,15 @@ class BuildReport:
 
 def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
     """The report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid."""
-    known = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
+    lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     return BuildReport(
         outcome="failed",
         dataset=_dataset_name(spec),
         seconds=round(seconds, 3),
         peak_memory_bytes=peak_resident(),
-        exit_code=known.exit_code,
-        reason=known.reason,
-        message=str(known),
+        exit_code=lookupdb_error.exit_code,
+        reason=lookupdb_error.reason,
+        message=str(lookupdb_error),
     )
 
 

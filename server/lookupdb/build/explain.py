@@ -102,7 +102,7 @@ def _value_line(spec: DatasetSpec) -> str:
 
 def _duplicates_line(spec: DatasetSpec) -> str:
     return {
-        "fail": "the build fails when a key stands twice",
+        "fail": "the build fails when a key occurs twice",
         "first": "of rows with one key, the first is kept",
         "last": "of rows with one key, the last is kept",
     }[spec.duplicates]
@@ -116,12 +116,12 @@ def _shard_names(shards: int) -> str:
 def _gate_lines(gates: Gates, active: Manifest | None) -> Iterator[str]:
     rejected = format_count(gates.max_rejected_rows, "rejected row")
     yield f"at least {format_count(gates.min_records, 'record')}, at most {rejected}"
-    against = (
+    baseline = (
         f"{active.generation} with {format_count(active.totals.records, 'record')}" if active else "no generation yet"
     )
     for percent, word in ((gates.max_shrink_percent, "fewer"), (gates.max_growth_percent, "more")):
         if percent is not None:
-            yield f"at most {percent} % {word} records than the active generation ({against})"
+            yield f"at most {percent} % {word} records than the active generation ({baseline})"
     if gates.required_keys:
         yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
 
@@ -149,13 +149,13 @@ def _store_room_lines(free: int | None) -> list[str]:
 def _fingerprint_line(
     objects: Sequence[SourceObject], options: pipeline.BuildOptions, dataset: StoredDataset, spec: DatasetSpec
 ) -> str:
-    found = source_fingerprint(objects)
-    if found is None:
-        return "known once the source is read: its server tells neither ETag nor Last-Modified"
+    fingerprint = source_fingerprint(objects)
+    if fingerprint is None:
+        return "known once the source is read: its server sends neither ETag nor Last-Modified"
     if options.unless_fingerprint is None:
-        return found
-    if found != options.unless_fingerprint:
-        return f"{found}, not the one given"
-    if not existing_generations.has_generation(dataset, spec, found):
-        return f"{found}, as given, and no whole generation of it and this spec is in the store"
-    return f"{found}, as given: nothing would be built"
+        return fingerprint
+    if fingerprint != options.unless_fingerprint:
+        return f"{fingerprint}, not the one given"
+    if not existing_generations.has_generation(dataset, spec, fingerprint):
+        return f"{fingerprint}, as given, and no whole generation of it and this spec is in the store"
+    return f"{fingerprint}, as given: nothing would be built"

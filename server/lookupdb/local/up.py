@@ -209,7 +209,7 @@ class Up:
         self._recover()
         found = source_fingerprint(objects)
         if found is None:  # to fetch it at every look would be too much to ask of its server
-            self._complain("its source's changes are not watched: its server tells neither ETag nor Last-Modified")
+            self._complain("its source's changes are not watched: its server sends neither ETag nor Last-Modified")
         return Wanted(spec.content_hash(), found or self._served().fingerprint, spec.replicas, spec.serving_workers)
 
     def _complain(self, what: str) -> None:

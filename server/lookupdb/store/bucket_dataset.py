@@ -44,9 +44,11 @@ class BucketDataset(StoredDataset):
 
     def generations(self) -> tuple[str, ...]:
         """Takes one listing, and a GET for each manifest.json that is not in memory."""
-        found = self.bucket.entries(self.address.path)
+        listings = self.bucket.entries(self.address.path)
         return tuple(
-            generation for generation in _published_generations(found) if self._is_whole(generation, found[generation])
+            generation
+            for generation in _published_generations(listings)
+            if self._is_whole(generation, listings[generation])
         )
 
     def published_generations(self) -> tuple[str, ...]:
@@ -83,8 +85,8 @@ class BucketDataset(StoredDataset):
 
     def next_generation(self) -> str:
         """One more than the highest name with any object, a claim included."""
-        taken = filter(is_generation, self.bucket.folders(self.address.path))
-        return f"g{max(map(generation_number, taken), default=0) + 1}"
+        used_names = filter(is_generation, self.bucket.folders(self.address.path))
+        return f"g{max(map(generation_number, used_names), default=0) + 1}"
 
     def local_path(self, generation: str) -> Path | None:
         """None: objects are not files."""

@@ -123,11 +123,11 @@ class StoredDataset(ABC):
 
     def damaged_generations(self) -> tuple[str, ...]:
         """The published generations that are not whole, oldest first. They cannot be rolled out."""
-        published, whole = (
+        published, intact = (
             self.published_generations(),
             set(self.generations()),
         )  # in this order: a generation may be published in between
-        return tuple(generation for generation in published if generation not in whole)
+        return tuple(generation for generation in published if generation not in intact)
 
     def newest_generation(self) -> str | None:
         """The newest whole generation."""
@@ -136,8 +136,8 @@ class StoredDataset(ABC):
     def prune(self, keep: int, protect: Collection[str] = ()) -> tuple[str, ...]:
         """Remove all but the newest ``keep`` whole generations and those in ``protect``, and also damaged ones older
         than these. Returns what was removed, oldest first."""
-        kept = self.generations()[-keep:]
-        oldest = min(map(generation_number, kept), default=0)
+        newest = self.generations()[-keep:]
+        oldest = min(map(generation_number, newest), default=0)
         older = (name for name in self.published_generations() if generation_number(name) < oldest)
         removed = tuple(name for name in older if name not in protect)
         for name in removed:
@@ -178,9 +178,9 @@ class StoredDataset(ABC):
         """A sentence for each shard of a published generation that is missing or has the wrong size."""
 
     def _missing_generation_error(self, generation: str) -> GenerationMissing:
-        there = ", ".join(self.generations()) or "none"
+        available = ", ".join(self.generations()) or "none"
         return GenerationMissing(
-            f"{self.url} has no generation {check_generation(generation)}", hint=f"it has: {there}"
+            f"{self.url} has no generation {check_generation(generation)}", hint=f"it has: {available}"
         )
 
 
@@ -216,8 +216,8 @@ def verify_shard_file(path: Path, shard: ShardFile) -> None:
         raise CorruptFile(
             f"{path} is {size} bytes long, its manifest says {shard.bytes}", hint="build or fetch it again"
         )
-    found = file_sha256(path)
-    if found != shard.sha256:
+    actual = file_sha256(path)
+    if actual != shard.sha256:
         raise CorruptFile(
-            f"{path} has checksum {found}, its manifest says {shard.sha256}", hint="build or fetch it again"
+            f"{path} has checksum {actual}, its manifest says {shard.sha256}", hint="build or fetch it again"
         )

@@ -98,8 +98,8 @@ class DirectoryDataset(StoredDataset):
     def next_generation(self) -> str:
         """One more than the highest folder, partial folder or lock."""
         hidden = (_HIDDEN.fullmatch(name) for name in self._names())
-        taken = [name for name in self._names() if is_generation(name)] + [match[1] for match in hidden if match]
-        return f"g{max(map(generation_number, taken), default=0) + 1}"
+        used_names = [name for name in self._names() if is_generation(name)] + [match[1] for match in hidden if match]
+        return f"g{max(map(generation_number, used_names), default=0) + 1}"
 
     def local_path(self, generation: str) -> Path | None:
         """The generation's own folder."""

@@ -32,10 +32,10 @@ def check_age(path: Path, now: float, max_seconds: float) -> None:
     """Raises UsageError if the list at ``path`` is too old at ``now``, or has no date: an old list lacks datasets that
     were created since, and generations that began to serve since."""
     try:
-        written = datetime.datetime.fromisoformat(
+        written_at = datetime.datetime.fromisoformat(
             _check_type(orjson.loads(_read_text(path))["writtenAt"], str, "writtenAt")
         )
-        age = now - written.timestamp()
+        age = now - written_at.timestamp()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} does not say when it was written: {_reason(error)}",
@@ -44,7 +44,8 @@ def check_age(path: Path, now: float, max_seconds: float) -> None:
     if not -max_seconds <= age <= max_seconds:
         when = "in the future" if age < 0 else f"{age / 3600:.1f} hours ago"
         raise UsageError(
-            f"{path} was written at {written.isoformat()}, {when}: expected at most {max_seconds / 3600:g} hours ago",
+            f"{path} was written at {written_at.isoformat()}, {when}: "
+            f"expected at most {max_seconds / 3600:g} hours ago",
             hint="its operator writes it anew every ten minutes: look whether it runs, or give --max-age",
         )
 

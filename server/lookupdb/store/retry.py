@@ -31,6 +31,6 @@ def call_with_retries(request: Callable[[], T], seconds: float) -> T:
         except StoreError as error:
             if time.monotonic() + delay > deadline:
                 raise
-            log.warning("the store is asked again", extra={"reason": error.message, "delay": delay})
+            log.warning("the store failed, the request is retried", extra={"reason": error.message, "delay": delay})
         time.sleep(delay)
         delay = min(2 * delay, _MAX_DELAY_SECONDS)

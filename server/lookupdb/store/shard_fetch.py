@@ -48,7 +48,7 @@ class ShardFetch:
         self._rate = rate
         self._patience = patience
         self._began = time.monotonic()
-        self._moved = 0
+        self._byte_count = 0
 
     def run(self, generation: str, number: int) -> FetchResult:
         """Fetch the shard's file, verify it, then write manifest.json: both are needed to serve.
@@ -109,18 +109,18 @@ class ShardFetch:
         digest = hashlib.sha256()
         try:
             with store_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
-                written = dropped = 0
+                written_bytes = dropped_bytes = 0
                 for chunk in self._chunks(generation, entry):
                     _write_all(file.fileno(), chunk)
                     digest.update(chunk)
-                    written += len(chunk)
+                    written_bytes += len(chunk)
                     self._throttle(len(chunk))
-                    if written - dropped >= _DROP_EVERY_BYTES:
-                        dropped = written
+                    if written_bytes - dropped_bytes >= _DROP_EVERY_BYTES:
+                        dropped_bytes = written_bytes
                         _sync_and_drop_pages(file.fileno())
                 os.fchmod(file.fileno(), 0o444)
                 _sync_and_drop_pages(file.fileno())
-            _check_content(entry, generation, written, digest.hexdigest())
+            _check_content(entry, generation, written_bytes, digest.hexdigest())
             with store_errors(f"cannot write {path}"):
                 partial.rename(path)
                 disk.sync_folder(self._folder)
@@ -155,10 +155,10 @@ class ShardFetch:
             disk.sync_folder(self._folder)
 
     def _throttle(self, byte_count: int) -> None:
-        self._moved += byte_count
-        ahead = self._moved / self._rate - (time.monotonic() - self._began)
-        if ahead > 0:
-            time.sleep(ahead)
+        self._byte_count += byte_count
+        seconds_ahead = self._byte_count / self._rate - (time.monotonic() - self._began)
+        if seconds_ahead > 0:
+            time.sleep(seconds_ahead)
 
 
 def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:

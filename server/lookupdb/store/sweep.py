@@ -69,7 +69,7 @@ class Sweep:
 
     def _sweep_live(self, dataset: StoredDataset, live: LiveDataset) -> Iterator[str]:
         if dataset.read_note(MARK_NOTE) is not None:
-            yield f"{_describe_dataset(dataset)}: unmarked: it lives"
+            yield f"{_describe_dataset(dataset)}: unmarked: the dataset exists"
             self.summary.unmarked += 1
             self._note(dataset, None)
         for generation in _find_superseded(dataset.generations(), dataset.damaged_generations(), live):
@@ -84,17 +84,17 @@ class Sweep:
         )
         if not (published or unfinished or mark is not None):
             return  # nothing of ours
-        since = None if mark is None else _parse_mark(mark)
-        if since is None:
-            yield f"{_describe_dataset(dataset)}: marked: no such dataset lives"
+        marked_at = None if mark is None else _parse_mark(mark)
+        if marked_at is None:
+            yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
             self.summary.marked += 1
             self._note(dataset, _render_mark(self._now))
-        elif self._now - since >= self._grace:
+        elif self._now - marked_at >= self._grace:
             for generation in published:
                 yield from self._remove(dataset, generation)
             yield from self._remove_remains(dataset)
             if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
-                yield f"{_describe_dataset(dataset)}: removed: it has not lived since {_format_time(since)}"
+                yield f"{_describe_dataset(dataset)}: removed: it has not existed since {_format_time(marked_at)}"
                 self.summary.removed_datasets += 1
                 self._note(dataset, None)
 
@@ -111,7 +111,7 @@ class Sweep:
                 continue
             if not self._dry and not _reclaim(dataset, generation):
                 continue
-            yield f"{_describe_dataset(dataset)}: removed what was left of {generation}"
+            yield f"{_describe_dataset(dataset)}: removed the remains of {generation}"
             self.summary.removed_remains += 1
 
     def _note(self, dataset: StoredDataset, content: bytes | None) -> None:
@@ -135,7 +135,7 @@ def _reclaim(dataset: StoredDataset, generation: str) -> bool:
         except GenerationExists:
             return False
         except StoreError as error:
-            log.info("left alone", extra={"generation": generation, "reason": error.message})
+            log.info("remains are kept", extra={"generation": generation, "reason": error.message})
             return False
     return True
 

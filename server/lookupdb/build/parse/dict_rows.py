@@ -46,9 +46,9 @@ class DictRows:
     def check_declared(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
         """Check the spec's columns against those that the file declares. Raises BadSource for a missing one."""
         names = list(names)
-        known = {*names, *nested}
+        declared = {*names, *nested}
         for name, role in self.columns.roles.items():
-            if name not in known:
+            if name not in declared:
                 raise unknown_column_error(self._where, role, name, names)
         self.columns.missing.clear()
 
@@ -65,14 +65,14 @@ class MemberValues:
 
     def value(self, row: tuple[str, Any]) -> bytes:
         """The value of a pair of name and content. Raises RowRejected or orjson.JSONEncodeError."""
-        found = row[1]
-        if type(found) is UnusableRow:
-            raise RowRejected(found.reason)
+        member = row[1]
+        if type(member) is UnusableRow:
+            raise RowRejected(member.reason)
         if self._role is None:
-            return orjson.dumps(found)
-        if type(found) is not dict:
-            raise RowRejected(f"its value is {_kind(found)}, and {self._role} chooses from objects")
-        return self._object_value(found)
+            return orjson.dumps(member)
+        if type(member) is not dict:
+            raise RowRejected(f"its value is {_kind(member)}, and {self._role} chooses from objects")
+        return self._object_value(member)
 
 
 def _kind(value: Any) -> str:
@@ -87,8 +87,8 @@ def _make_key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
     column = columns[0]
 
     def key(record: dict[str, Any]) -> str:
-        found = record.get(column)
-        return found if type(found) is str else key_column_text(record, column)
+        member = record.get(column)
+        return member if type(member) is str else key_column_text(record, column)
 
     return key
 
@@ -104,7 +104,7 @@ def _make_value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]
     if value.columns is not None:
         columns = value.columns
         return lambda record: dumps(
-            {name: found for name in columns if (found := get_column(record, name)) is not ABSENT}
+            {name: member for name in columns if (member := get_column(record, name)) is not ABSENT}
         )
     keys = spec.key.columns
 
@@ -126,48 +126,48 @@ def _remove_column(record: dict[str, Any], name: str) -> None:
 
 
 def _require_column(record: dict[str, Any], name: str) -> Any:
-    found = get_column(record, name)
-    if found is ABSENT:
+    member = get_column(record, name)
+    if member is ABSENT:
         raise RowRejected(f"it has no {name}")
-    return found
+    return member
 
 
 def key_column_text(record: dict[str, Any], column: str) -> str:
     """The text of a key column: text unchanged, an integer in decimal. Raises RowRejected for any other type."""
-    found = record.get(column, ABSENT)
-    if found is ABSENT:
-        found = get_column(record, column)
-    if type(found) is str:
-        return found
-    if type(found) is int:
-        return str(found)
-    if isinstance(found, orjson.Fragment):
-        text = orjson.dumps(found).decode()
+    member = record.get(column, ABSENT)
+    if member is ABSENT:
+        member = get_column(record, column)
+    if type(member) is str:
+        return member
+    if type(member) is int:
+        return str(member)
+    if isinstance(member, orjson.Fragment):
+        text = orjson.dumps(member).decode()
         if text.removeprefix("-").isdecimal():
             return text
         raise RowRejected(f"the key column {column} is {text}; a key is text or an integer")
-    if found is ABSENT:
+    if member is ABSENT:
         raise RowRejected(f"it has no key column {column}")
-    if found is None:
+    if member is None:
         raise RowRejected(f"the key column {column} is null")
     kinds = {bool: "a boolean", float: "a fraction", list: "an array", dict: "an object", bytes: "binary"}
-    kind = kinds.get(type(found), "of another type")
+    kind = kinds.get(type(member), "of another type")
     raise RowRejected(f"the key column {column} is {kind}; a key is text or an integer")
 
 
 def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
-    found = _require_column(record, column)
-    if isinstance(found, str):
+    member = _require_column(record, column)
+    if isinstance(member, str):
         try:
-            found = found.encode()
+            member = member.encode()
         except UnicodeEncodeError:
             raise RowRejected(f"the column {column} is not valid Unicode text (a lone surrogate)") from None
-    if not isinstance(found, bytes):
+    if not isinstance(member, bytes):
         if raw:
             raise RowRejected(f"the column {column} is not text or binary")
         raise RowRejected(f"the column {column} is not text that holds JSON (value.field: {column} takes it as it is)")
     alternative = f"value.field: {column} makes JSON of it, value.format: raw takes it as it is"
-    return found if raw else check_json_text(found, f"the column {column}", alternative)
+    return member if raw else check_json_text(member, f"the column {column}", alternative)
 
 
 def unsupported_type_error(where: str, column: str, kind: str) -> BadSource:

@@ -85,8 +85,8 @@ class JsonLinesParser:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         loads, missing, observe = orjson.loads, self.columns.missing, self.columns.observe
-        row, number, before = self._piece.rows_before, self._piece.lines_before, self._piece.lines_before
-        for number, line in enumerate(iter(partial(self._text.readline, self._max_row), b""), before + 1):
+        row, number, lines_before = self._piece.rows_before, self._piece.lines_before, self._piece.lines_before
+        for number, line in enumerate(iter(partial(self._text.readline, self._max_row), b""), lines_before + 1):
             try:
                 record = loads(line)
             except orjson.JSONDecodeError as error:
@@ -108,7 +108,7 @@ class JsonLinesParser:
             if missing and type(record) is dict:
                 observe(record)
             yield record
-        self.lines = number - before
+        self.lines = number - lines_before
 
     def _parse_again_or_explain(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
         """Parse the line without its byte order mark. Raises the error that says what is wrong with it."""

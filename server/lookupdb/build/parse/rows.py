@@ -96,11 +96,11 @@ def unknown_column_error(where: str, role: str, name: str, names: Iterable[str])
             hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
         )
     similar = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower() == name.lower()]
-    shown = ", ".join(names[:50]) + (", …" if len(names) > 50 else "")
+    listed_names = ", ".join(names[:50]) + (", …" if len(names) > 50 else "")
     return BadSource(
         f"{where}: {role} names the column {name!r}, which is not there"
         + (f"; did you mean {similar[0]!r}?" if similar else ""),
-        hint=f"its columns are {shown}" if names else "it has no columns",
+        hint=f"its columns are {listed_names}" if names else "it has no columns",
     )
 
 

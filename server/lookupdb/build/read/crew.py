@@ -109,9 +109,7 @@ class Crew:
                     hint="lower --memory-limit below the container's limit, or give the container more",
                 )
             if code:
-                raise LookupdbError(
-                    f"a process that read the source ended with status {code}; standard error tells why"
-                )
+                raise LookupdbError(f"a process that read the source ended with status {code}; see standard error")
 
     def _kill_members(self) -> None:
         for member in self._members:

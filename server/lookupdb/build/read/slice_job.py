@@ -48,8 +48,8 @@ class SliceResult:
         members = orjson.loads((folder / f"slice-{number:05d}.json").read_bytes())
         outcome = members.pop("outcome")
         columns, samples = outcome.pop("columns"), [(row, why) for row, why in outcome.pop("samples")]
-        told = None if columns is None else SeenColumns(**columns)
-        return cls(outcome=SliceOutcome(columns=told, samples=samples, **outcome), **members)
+        seen_columns = None if columns is None else SeenColumns(**columns)
+        return cls(outcome=SliceOutcome(columns=seen_columns, samples=samples, **outcome), **members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ class HttpStream:
         with _open(self.url) as response:
             if response.headers.get("Transfer-Encoding", "").lower() != "chunked" and response.length is None:
                 raise BadSource(
-                    f"{description.url}: its server tells neither its length nor where it ends",
-                    hint="a file that is cut short could not be told from a whole one: send Content-Length, or chunks",
+                    f"{description.url}: its server sends neither its length nor a marked end",
+                    hint="a truncated file would go unnoticed: send Content-Length, or chunks",
                 )
             coding = response.headers.get("Content-Encoding", "identity").lower()
             if coding not in ("identity", "gzip"):

@@ -97,20 +97,20 @@ def source_fingerprint(objects: Iterable[HasDescription]) -> str | None:
 def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     source = spec.source
     format_suffix, compression = _split_suffixes(located.description.url)
-    kind = source.format or _FORMATS.get(format_suffix)
-    if kind is None:
+    file_format = source.format or _FORMATS.get(format_suffix)
+    if file_format is None:
         raise BadSource(
-            f"{located.description.url}: its name does not tell its format",
+            f"{located.description.url}: its name does not show its format",
             hint=f"set source.format, or name it {', '.join(_FORMATS)} (and .gz or .zst)",
         )
-    if spec.key.member_names and kind != "json":
+    if spec.key.member_names and file_format != "json":
         raise BadSource(
-            f"{located.description.url} is {kind} by its name, and key.memberNames is for one JSON object",
+            f"{located.description.url} is {file_format} by its name, and key.memberNames is for one JSON object",
             hint="set source.format: json if it is one, or name the key's columns in key.columns",
         )
     return SourceObject(
         description=located.description,
-        format=kind,
+        format=file_format,
         compression=source.compression or compression,
         delimiter=source.csv.delimiter or ("\t" if format_suffix == ".tsv" else ","),
         place=located.place,

@@ -46,12 +46,12 @@ def find_in_volume(url: str, path: str, volume: Path | None) -> list[LocatedFile
     if volume is None:
         raise BadSource(f"{url}: no volume is mounted", hint="give its folder with --volume")
     root = volume.resolve()
-    found = []
+    files = []
     for match in _match_files(url, path.lstrip("/"), root):
         if not (root / match).resolve().is_relative_to(root):
             raise BadSource(f"{url}: {match} leads out of the volume")
-        found.append(_locate(root / match, f"volume://{match}"))
-    return found
+        files.append(_locate(root / match, f"volume://{match}"))
+    return files
 
 
 def find_example(url: str) -> list[LocatedFile]:
@@ -70,9 +70,9 @@ def find_example(url: str) -> list[LocatedFile]:
 def _match_files(url: str, path: str, root: Path) -> list[str]:
     """Paths of files, relative to ``root`` as ``path`` is. A file whose name looks like a pattern is matched
     literally."""
-    whole = root / path
-    if whole.is_file() or not WILDCARD.search(path):
-        if whole.is_dir():
+    literal = root / path
+    if literal.is_file() or not WILDCARD.search(path):
+        if literal.is_dir():
             raise BadSource(f"{url} is a folder, expected a file", hint="match its files with a wildcard: folder/*.csv")
         return [path]
     matches = glob.iglob(path, root_dir=root, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -91,12 +91,12 @@ def _locate(path: Path, url: str) -> LocatedFile:
     return LocatedFile(describe_local_file(url, status), path)
 
 
-def add_checksums(found: list[LocatedFile]) -> list[LocatedFile]:
+def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
     """The files, the local ones with a checksum as ETag unless they are large together: then a ConfigMap that is
     mounted anew, or a file that is rewritten unchanged, is no change. Raises BadSource."""
-    if sum(file.description.bytes for file in found if _needs_checksum(file)) > MAX_CHECKSUM_BYTES:
-        return found
-    return [_add_checksum(file) if _needs_checksum(file) else file for file in found]
+    if sum(file.description.bytes for file in files if _needs_checksum(file)) > MAX_CHECKSUM_BYTES:
+        return files
+    return [_add_checksum(file) if _needs_checksum(file) else file for file in files]
 
 
 def _needs_checksum(file: LocatedFile) -> bool:

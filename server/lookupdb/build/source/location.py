@@ -34,11 +34,11 @@ class LocatedFile:
 
 def collect_matches(url: str, paths: Iterator[str]) -> list[str]:
     """The ``paths`` that ``url`` matches, sorted. Raises BadSource if there are none or too many."""
-    found = []
+    matches = []
     for path in paths:
-        found.append(path)
-        if len(found) > MAX_FILES:
+        matches.append(path)
+        if len(matches) > MAX_FILES:
             raise BadSource(f"{url} matches more than {MAX_FILES} files", hint="narrow the pattern")
-    if not found:
+    if not matches:
         raise BadSource(f"{url} matches no file", hint="`*` does not match `/`; `**` matches folders")
-    return sorted(set(found))
+    return sorted(set(matches))

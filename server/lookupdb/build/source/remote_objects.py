@@ -102,12 +102,12 @@ def _allows_http(scheme: str) -> bool:
 def _list_matches(store: Any, pattern: str) -> dict[str, Any]:
     fixed = pattern[: WILDCARD.search(pattern).start()]  # type: ignore[union-attr]
     matches = re.compile(pattern_to_regex(pattern)).fullmatch
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for batch in obstore.list(store, fixed.rpartition("/")[0] or None):
-        found.update((meta["path"], meta) for meta in batch if matches(meta["path"]))
-        if len(found) > MAX_FILES:
+        objects.update((meta["path"], meta) for meta in batch if matches(meta["path"]))
+        if len(objects) > MAX_FILES:
             break
-    return found
+    return objects
 
 
 def pattern_to_regex(pattern: str) -> str:

@@ -23,8 +23,8 @@ def find_files(url: str, *, base: Path | None, volume: Path | None) -> list[Loca
     try:
         return _dispatch(url, base, volume)
     except (ValueError, re.error) as error:
-        shown = _USER.sub("//", url.partition("?")[0])
-        raise BadSource(f"{shown!r} is not a url: {error}", hint="check source.url") from error
+        redacted_url = _USER.sub("//", url.partition("?")[0])
+        raise BadSource(f"{redacted_url!r} is not a url: {error}", hint="check source.url") from error
 
 
 def _dispatch(url: str, base: Path | None, volume: Path | None) -> list[LocatedFile]:
@@ -35,8 +35,8 @@ def _dispatch(url: str, base: Path | None, volume: Path | None) -> list[LocatedF
         return find_in_volume(url, rest, volume)
     finder = SCHEMES.get(scheme)
     if finder is None:
-        known = ", ".join(f"{name}://" for name in (*SCHEMES, "volume") if name != "http")
-        raise BadSource(f"{url}: {scheme}:// is not a scheme a source is read from", hint=f"use one of {known}")
+        schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume") if name != "http")
+        raise BadSource(f"{url}: {scheme}:// is not a scheme a source is read from", hint=f"use one of {schemes}")
     return finder(url)
 
 

@@ -118,9 +118,9 @@ def _find_cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterato
     position = size
     while file.bytes - position > size // 2:
         raw.seek(position)
-        found = _find_line_end(raw, look_ahead) if shape is None else shape.find_row_start(raw.read(look_ahead))
-        if found is not None and position + found < file.bytes:
-            position += found
+        offset = _find_line_end(raw, look_ahead) if shape is None else shape.find_row_start(raw.read(look_ahead))
+        if offset is not None and position + offset < file.bytes:
+            position += offset
             yield position
         position += size
 
@@ -129,7 +129,7 @@ def _find_line_end(raw: FileIO, look_ahead: int) -> int | None:
     """The distance to the end of the current line; None if it does not end within ``look_ahead`` bytes."""
     for start in range(0, look_ahead, io.DEFAULT_BUFFER_SIZE):
         chunk = raw.read(io.DEFAULT_BUFFER_SIZE)
-        found = chunk.find(b"\n")
-        if found >= 0:
-            return start + found + 1
+        offset = chunk.find(b"\n")
+        if offset >= 0:
+            return start + offset + 1
     return None

@@ -64,7 +64,7 @@ class DuplicateFilter:
         if self._policy == "fail":
             first, second = map(self._describe_origin, sorted((duplicate, survivor), key=itemgetter(1)))
             raise BadSource(
-                f"the key {duplicate[0].decode()!r} stands twice: {first} and {second}",
+                f"the key {duplicate[0].decode()!r} occurs twice: {first} and {second}",
                 hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
             )
         self._count += 1

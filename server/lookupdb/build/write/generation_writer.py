@@ -53,14 +53,14 @@ class GenerationWriter:
 
         Another thread compresses some batches ahead.
         """
-        ahead: deque[tuple[list[Record], Future[list[bytes]]]] = deque()
+        queue: deque[tuple[list[Record], Future[list[bytes]]]] = deque()
         with ThreadPoolExecutor(1, "compress") as pool:
             for batch in batches:
-                ahead.append((batch, pool.submit(self._compress, [frame(record[2]) for record in batch])))
-                if len(ahead) > _BATCHES_AHEAD:
-                    yield self._append(*ahead.popleft())
-            while ahead:
-                yield self._append(*ahead.popleft())
+                queue.append((batch, pool.submit(self._compress, [frame(record[2]) for record in batch])))
+                if len(queue) > _BATCHES_AHEAD:
+                    yield self._append(*queue.popleft())
+            while queue:
+                yield self._append(*queue.popleft())
 
     def _compress(self, framed: list[bytes]) -> list[bytes]:
         return self._compressor.store(framed) if self._compressor else framed

@@ -161,8 +161,8 @@ class ShardWriter:
         Three times as much, because a record of half a page may fill a whole one, and a branch page holds seven long
         keys.
         """
-        used = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
-        while self._map_bytes < used + 3 * needed_bytes + _FIRST_MAP_BYTES // 2:
+        used_bytes = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
+        while self._map_bytes < used_bytes + 3 * needed_bytes + _FIRST_MAP_BYTES // 2:
             self._map_bytes *= 2
         self._env.set_mapsize(self._map_bytes)
 
