@@ -18,7 +18,7 @@ from moto.server import ThreadedMotoServer
 from support.sources import dataset, read
 
 from lookupdb.build.progress import SilentProgress
-from lookupdb.build.source import local_files, schemes
+from lookupdb.build.source import listing, local_files
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.remote_objects import pattern_to_regex
@@ -34,14 +34,14 @@ def urls(base: Path | None, url: str | list[str], volume: Path | None = None) ->
 @pytest.mark.parametrize("url", ["https://[bad/f.csv", "https://me:secret@[bad/f.csv?key=secret", "file://[x/f.csv"])
 def test_what_is_no_url_is_a_sentence(tmp_path: Path, url: str) -> None:
     with pytest.raises(BadSource, match="is not a url: Invalid IPv6 URL") as caught:
-        schemes.find_files(url, base=tmp_path, volume=None)
+        listing.find_files(url, base=tmp_path, volume=None)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["\0.csv", "volume://\0.csv", "file:///\0.csv"])
 def test_a_path_that_no_file_has_is_a_sentence(tmp_path: Path, url: str) -> None:
     with pytest.raises(BadSource, match="is not a url: embedded null byte"):
-        schemes.find_files(url, base=tmp_path, volume=tmp_path)
+        listing.find_files(url, base=tmp_path, volume=tmp_path)
 
 
 def test_relative_paths_absolute_paths_and_file_urls(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_scheme_that_is_none() -> None:
     """The CRD refuses it already; the builder does not count on that."""
     known = "file://, https://, s3://, gs://, az://, example://, volume://"
     with pytest.raises(BadSource, match=rf"(?s)ftp:// is not a scheme .*{known}"):
-        schemes.find_files("ftp://host/a.csv", base=None, volume=None)
+        listing.find_files("ftp://host/a.csv", base=None, volume=None)
 
 
 def test_a_relative_path_needs_the_manifests_folder() -> None:

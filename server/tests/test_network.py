@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from obstore.exceptions import GenericError, UnauthenticatedError
 
-from lookupdb.build.source import remote_objects, schemes
+from lookupdb.build.source import listing, remote_objects
 from lookupdb.errors import BadSource
 from lookupdb.network import describe_failure, describe_socket_failure, is_unreachable, strip_secrets
 
@@ -35,7 +35,7 @@ def _without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refusal(url: str) -> BadSource:
     with pytest.raises(BadSource) as caught:
-        schemes.find_files(url, base=None, volume=None)
+        listing.find_files(url, base=None, volume=None)
     return caught.value
 
 

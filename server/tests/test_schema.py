@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lookupdb import keys, schema, spec
-from lookupdb.build.source import schemes
+from lookupdb.build.source import listing
 from lookupdb.errors import InvalidManifest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_every_invalid_example_is_refused_for_its_reason(path: Path) -> None:
     assert str(caught.value).count("; ") == _expected(path).count("; "), "it must be invalid for one reason only"
 
 
-@pytest.mark.parametrize("scheme", [*schemes.SCHEMES, "volume"])
+@pytest.mark.parametrize("scheme", [*listing.SCHEMES, "volume"])
 def test_every_scheme_a_source_is_read_from_is_valid(scheme: str) -> None:
     source = {"url": f"{scheme}://data/people.csv", "volume": {"claimName": "data"}}
     assert schema.complete_resource(resource(source=source))["spec"]["source"]["url"] == source["url"]

@@ -3,15 +3,19 @@ store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from lookupdb import shardfile
 from lookupdb.build import existing_generations, pipeline
 from lookupdb.build.budget import min_memory_limit
-from lookupdb.build.parse.csv_headers import check_csv_headers
+from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.progress_display import format_quantity
+from lookupdb.build.source.fetch import find_local_file
 from lookupdb.build.source.listing import SourceObject, resolve_source, source_fingerprint
+from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.build.write.generation_writer import max_open_files
+from lookupdb.errors import BadSource
 from lookupdb.manifest import Manifest
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
@@ -19,7 +23,9 @@ from lookupdb.store import Store, StoredDataset
 from lookupdb.store.directory import free_bytes
 from lookupdb.wording import format_count
 
-_SHOWN_FILES = 20
+_SHOWN_FILES: Final = 20
+_MAX_HEADERS_CHECKED: Final = 20
+_MAX_HEADER_BYTES: Final = 1 << 20
 
 
 def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOptions) -> str:
@@ -29,7 +35,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     """
     pipeline.check_resources(spec, options)
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
-    check_csv_headers(spec, objects)
+    _check_csv_headers(spec, objects)
     dataset = store.dataset(spec)
     active = existing_generations.find_active_manifest(dataset, options.active, spec.gates)
     generation = options.generation or dataset.next_generation()
@@ -52,6 +58,18 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     return "\n".join(
         f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
     )
+
+
+def _check_csv_headers(spec: DatasetSpec, objects: Iterable[SourceObject]) -> None:
+    """Check the first CSV files that are neither remote nor compressed. Raises BadSource as the build would."""
+    files = [file for item in objects if item.format == "csv" and (file := find_local_file(item)) is not None]
+    for number, file in enumerate(files[:_MAX_HEADERS_CHECKED]):
+        piece = Slice(number)
+        try:
+            with SliceFile(file.path, piece) as raw:
+                CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES)
+        except OSError as error:
+            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
 
 
 def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:

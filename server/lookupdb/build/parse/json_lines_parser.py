@@ -6,7 +6,6 @@ again, with the text of its numbers kept (``EXACT_DECODER``). Common rows, of id
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.build.parse.dict_rows import DictRows
-from lookupdb.build.parse.json_nesting import MAX_NESTING, is_nested_too_deeply, too_deep_row
+from lookupdb.build.parse.json_text import decode_exactly, is_exact, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow, describe_json_error
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
@@ -25,50 +24,6 @@ from lookupdb.spec import DatasetSpec
 
 _BOM: Final = b"\xef\xbb\xbf"
 _WINDOW: Final = 1 << 18
-_TEXTUAL: Final = frozenset([str, bool, type(None)])
-_NESTED: Final = frozenset([dict, list])
-
-
-def _number_text(text: str) -> orjson.Fragment:
-    return orjson.Fragment(text)
-
-
-def _parse_integer(text: str) -> int | orjson.Fragment:
-    return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
-
-
-EXACT_DECODER: Final = json.JSONDecoder(
-    parse_float=_number_text, parse_int=_parse_integer, parse_constant=_refuse_constant
-)
-"""Returns numbers that Python would change as fragments of their text."""
-
-
-def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
-    """Whether every number in ``value``, which orjson parsed from ``text``, can be written back unchanged.
-
-    Raises RecursionError if it is nested more than ``depth`` deep.
-    """
-    if not depth:
-        raise RecursionError
-    members = value.values() if type(value) is dict else value
-    kinds = set(map(type, members))
-    if kinds <= _TEXTUAL:
-        return True
-    # A float may have been an integer beyond 64 bits; a 0 may have been -0.
-    if float in kinds or (int in kinds and b"-0" in text and 0 in members):
-        return False
-    for member in members:  # noqa: SIM110 - a generator costs as much again
-        if type(member) in _NESTED and not is_exact(member, text, depth - 1):
-            return False
-    return True
-
-
-def _decode_exactly(text: bytes) -> Any:
-    return too_deep_row() if is_nested_too_deeply(text) else EXACT_DECODER.decode(text.decode("utf-8-sig"))
 
 
 class JsonLinesParser:
@@ -102,7 +57,7 @@ class JsonLinesParser:
                 continue
             try:
                 if not is_exact(record, line):
-                    record = _decode_exactly(line)
+                    record = decode_exactly(line)
             except RecursionError:
                 record = too_deep_row()
             if missing and type(record) is dict:
@@ -125,7 +80,7 @@ class JsonLinesParser:
                 return too_deep_row()
             if "infinity" in str(second):  # a number whose exponent is beyond a float's
                 with suppress(ValueError):
-                    return _decode_exactly(text)
+                    return decode_exactly(text)
             raise malformed_row_error(where, text, error) from error
 
     def position(self) -> int:

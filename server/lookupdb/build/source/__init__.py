@@ -1,2 +1,1 @@
-"""The source: which files it has (``listing``), where they are (``schemes``), plain copies of them (``fetch``), and the
-slices in which large ones are read (``slices``)."""
+"""The source: the files that its urls name (``listing``), plain copies of them (``fetch``), and their ``slices``."""

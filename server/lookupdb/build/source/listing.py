@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import orjson
 
-from lookupdb.build.source.local_files import add_checksums
+from lookupdb.build.source.local_files import add_checksums, find_example, find_file, find_in_volume, find_path
 from lookupdb.build.source.location import LocatedFile, RemoteFile
-from lookupdb.build.source.schemes import find_files
+from lookupdb.build.source.remote_objects import find_http, find_objects
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec
@@ -29,6 +30,7 @@ _FORMATS: Final[dict[str, Format]] = {
     ".parquet": "parquet",
 }
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd"}
+_USER: Final = re.compile(r"//[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
     """
     if not local_files:
         _refuse_local_files(spec.source.urls)
-    located = [located for url in spec.source.urls for located in find_files(url, base=spec.base, volume=volume)]
-    return tuple(_source_object(located, spec) for located in add_checksums(located))
+    files = [file for url in spec.source.urls for file in find_files(url, base=spec.base, volume=volume)]
+    return tuple(_source_object(file, spec) for file in add_checksums(files))
 
 
 def _refuse_local_files(urls: Iterable[str]) -> None:
@@ -63,6 +65,40 @@ def _refuse_local_files(urls: Iterable[str]) -> None:
                 f"{url} is a file of the machine that builds, and such files are not read here",
                 hint="use https://, s3://, gs:// or az://, or volume:// with source.volume",
             )
+
+
+def find_files(url: str, *, base: Path | None, volume: Path | None) -> list[LocatedFile]:
+    """The files that ``url`` names or, with wildcards, matches, sorted by path; at least one. Raises BadSource."""
+    try:
+        return _dispatch(url, base, volume)
+    except (ValueError, re.error) as error:
+        redacted_url = _USER.sub("//", url.partition("?")[0])
+        raise BadSource(f"{redacted_url!r} is not a url: {error}", hint="check source.url") from error
+
+
+def _dispatch(url: str, base: Path | None, volume: Path | None) -> list[LocatedFile]:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return find_path(url, url, base)
+    if scheme == "volume":
+        return find_in_volume(url, rest, volume)
+    finder = SCHEMES.get(scheme)
+    if finder is None:
+        schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume") if name != "http")
+        raise BadSource(f"{url}: {scheme}:// is not a scheme a source is read from", hint=f"use one of {schemes}")
+    return finder(url)
+
+
+SCHEMES: Final[dict[str, Callable[[str], list[LocatedFile]]]] = {
+    "file": find_file,
+    "https": find_http,
+    "http": find_http,
+    "s3": find_objects,
+    "gs": find_objects,
+    "az": find_objects,
+    "example": find_example,
+}
+"""Scheme → the function that finds its files. ``find_files`` handles ``volume``, because it knows the mount."""
 
 
 class HasDescription(Protocol):
