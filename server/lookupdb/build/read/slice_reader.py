@@ -83,14 +83,14 @@ class SliceReader:
             return self._read_rows(number, parser)
 
     def _read_rows(self, number: int, parser: RowParser) -> SliceOutcome:
-        key_of, value_of, encode = parser.key, parser.value, self._encode
+        extract_key, extract_value, encode = parser.key, parser.value, self._encode
         put, sample, max_bytes = self._sorter.put, self._sample, self._spec.value.max_bytes
         row, reported, rejected = 0, (0, 0), _RejectedRows()
         start = encode_place(number, 0)
         for row, fields in enumerate(parser, 1):
             try:
-                key = encode(key_of(fields))
-                value = value_of(fields)
+                key = encode(extract_key(fields))
+                value = extract_value(fields)
                 if len(value) > max_bytes:
                     raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {max_bytes}")
             except (RowRejected, InvalidKey) as error:

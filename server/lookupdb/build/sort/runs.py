@@ -26,7 +26,7 @@ _HEADER: Final = struct.Struct("<IQQ")
 _ROW_BITS: Final = 40
 _ROW_MASK: Final = (1 << _ROW_BITS) - 1
 
-key_of = itemgetter(0)
+record_key = itemgetter(0)
 
 
 def encode_place(piece: int, row: int) -> int:
@@ -70,7 +70,7 @@ def merge_runs(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
         remaining: list[tuple[IO[bytes], list[Record]]] = []
         cut = bisect_right
         for run, block in open_runs:
-            end = cut(block, bound, key=key_of)
+            end = cut(block, bound, key=record_key)
             ready += block[:end]
             rest = block[end:]
             if cut is bisect_right and block[-1][0] == bound:
@@ -78,7 +78,7 @@ def merge_runs(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
             if rest or (rest := _read_block(run)):
                 remaining.append((run, rest))
         open_runs = remaining
-        ready.sort(key=key_of)  # it consists of sorted pieces, which the sort merges
+        ready.sort(key=record_key)  # it consists of sorted pieces, which the sort merges
         yield ready
 
 

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.sort import runs
-from lookupdb.build.sort.runs import Record, decode_place, key_of
+from lookupdb.build.sort.runs import Record, decode_place, record_key
 from lookupdb.runtime.descriptors import enough_descriptors, free_descriptors
 
 SPOOL_BYTES: Final = 32 << 10
@@ -82,7 +82,7 @@ class Sorter:
 
     def _spill(self) -> None:
         if self._records:
-            self._records.sort(key=key_of)
+            self._records.sort(key=record_key)
             self._runs.append(self._write_run([self._records]))
             self._records, self._record_bytes = [], 0
 
@@ -145,7 +145,7 @@ class Sorter:
     def __iter__(self) -> Iterator[list[Record]]:
         """Batches of at most a few MiB, in key order. Raises NotEnoughRoom if scratch is full."""
         if not self._runs:
-            self._records.sort(key=key_of)
+            self._records.sort(key=record_key)
             yield from self._split_into_batches([self._records])
             return
         self._spill()
