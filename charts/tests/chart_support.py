@@ -39,26 +39,28 @@ class Rendered:
     objects: tuple[Json, ...]
     text: str
 
-    def of(self, kind: str) -> list[Json]:
-        """All of a kind."""
+    def find_all(self, kind: str) -> list[Json]:
+        """All objects of a kind."""
         return [item for item in self.objects if item["kind"] == kind]
 
-    def one(self, kind: str, name: str) -> Json:
-        """The one that there must be."""
-        (found,) = [item for item in self.of(kind) if item["metadata"]["name"] == name]
+    def get_object(self, kind: str, name: str) -> Json:
+        """The one object of a kind; fails unless there is exactly one."""
+        (found,) = [item for item in self.find_all(kind) if item["metadata"]["name"] == name]
         return found
 
     def names(self, kind: str) -> set[str]:
-        """Of all of a kind."""
-        return {item["metadata"]["name"] for item in self.of(kind)}
+        """The names of all objects of a kind."""
+        return {item["metadata"]["name"] for item in self.find_all(kind)}
 
-    def args(self) -> list[str]:
-        """The operator's."""
-        arguments: list[str] = self.one("Deployment", "lookupdb")["spec"]["template"]["spec"]["containers"][0]["args"]
+    def operator_arguments(self) -> list[str]:
+        """The arguments of the operator's container."""
+        arguments: list[str] = self.get_object("Deployment", "lookupdb")["spec"]["template"]["spec"]["containers"][0][
+            "args"
+        ]
         return arguments
 
-    def pods(self) -> Iterator[tuple[str, Json]]:
-        """Every pod template, by the name of what it is in."""
+    def pod_templates(self) -> Iterator[tuple[str, Json]]:
+        """Every pod template, by the name of the object that holds it."""
         for item in self.objects:
             spec = item.get("spec", {})
             if item["kind"] == "Pod":
@@ -79,17 +81,17 @@ def render(values: Values | None = None, *, release: str = RELEASE, namespace: s
     return Rendered(objects, done.stdout)
 
 
-def refusal(values: Values) -> str:
-    """What helm says about values that the chart does not take."""
+def render_refused(values: Values) -> str:
+    """The message with which helm refuses ``values``."""
     done = template(values)
-    assert done.returncode != 0, f"{values} were taken"
+    assert done.returncode != 0, f"{values} were parse_arguments"
     return done.stderr
 
 
 def template(
     values: Values | None, *flags: str, release: str = RELEASE, namespace: str = NAMESPACE, chart: Path = CHART
 ) -> subprocess.CompletedProcess[str]:
-    """`helm template`, or what came of it."""
+    """Run `helm template`."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(dict(values or {}), file)
         file.flush()
@@ -107,13 +109,13 @@ def template(
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def taken(verb: click.Command, arguments: list[str]) -> dict[str, Any]:
-    """What ``verb`` understands by its ``arguments``; click's UsageError when it does not."""
+def parse_arguments(verb: click.Command, arguments: list[str]) -> dict[str, Any]:
+    """The parameters that ``verb`` parses from ``arguments``. Raises click's UsageError."""
     return verb.make_context("verb", list(arguments)).params
 
 
-def complaints(rendered: Rendered) -> str:
-    """What Kubernetes' own schemas have against it; empty when nothing."""
+def find_schema_errors(rendered: Rendered) -> str:
+    """The objections of Kubernetes' own schemas; empty when there are none."""
     location = _TOOLS / "schemas" / "{{ .ResourceKind }}{{ .KindSuffix }}.json"
     command = [_tool("kubeconform"), "-strict", "-skip", _OTHERS, "-schema-location", str(location)]
     done = subprocess.run(command, input=rendered.text, capture_output=True, text=True, check=False)
@@ -128,7 +130,7 @@ def schema_of(item: Json) -> Json:
 
 
 def notes(values: Values) -> str:
-    """What helm tells after an installation. Only an installation renders it, so here a template does."""
+    """The notes that helm prints after an installation. Only an installation renders them, so here a template does."""
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(folder) / "lookupdb"
         shutil.copytree(CHART, chart)

@@ -1,4 +1,4 @@
-"""The script that `helm test` runs, against a router that is not one; and the notes after an installation."""
+"""The script that `helm test` runs, against a stand-in for a router; and the notes after an installation."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_first_namespace_counts_in_which_somebody_answers(
     ids=["where the notes and the README put it", "named", "watched", "named of those watched"],
 )
 def test_the_pod_looks_where_the_notes_say(values: Values, namespaces: str) -> None:
-    (container,) = dict(render(values).pods())["lookupdb-test-lookup"]["spec"]["containers"]
+    (container,) = dict(render(values).pod_templates())["lookupdb-test-lookup"]["spec"]["containers"]
     assert container["args"][2] == namespaces
     first = namespaces.split(",")[0]
     told = notes(values)
@@ -113,7 +113,9 @@ def test_the_pod_looks_where_the_notes_say(values: Values, namespaces: str) -> N
 
 
 def test_the_pod_runs_that_script() -> None:
-    (container,) = dict(render({"test": {"dataset": "people"}}).pods())["lookupdb-test-lookup"]["spec"]["containers"]
+    (container,) = dict(render({"test": {"dataset": "people"}}).pod_templates())["lookupdb-test-lookup"]["spec"][
+        "containers"
+    ]
     text, *arguments = container["args"]
     assert text == (CHART / "files" / "lookup.py").read_text(encoding="utf-8")
     assert arguments == ["people", f"default,{NAMESPACE}", "KJFK"]

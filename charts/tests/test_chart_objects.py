@@ -1,4 +1,4 @@
-"""What the chart's objects must hold, whatever else changes: contracts, rights, safety, what is kept."""
+"""The contracts that the chart's objects keep in every variant: names, rights, safety, and what is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 import pytest
 import yaml
 
-from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, Rendered, Values, render, taken
+from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, Rendered, Values, parse_arguments, render
 from lookupdb.cli import cli as verbs
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
@@ -28,20 +28,20 @@ def test_the_crd_is_the_repositorys() -> None:
 
 
 def test_the_crd_is_rendered_whole(defaults: Rendered) -> None:
-    (crd,) = defaults.of("CustomResourceDefinition")
+    (crd,) = defaults.find_all("CustomResourceDefinition")
     source = yaml.safe_load(CRD.read_text(encoding="utf-8"))
     assert crd["spec"] == source["spec"]
     assert crd["metadata"]["name"] == source["metadata"]["name"]
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    (goes,) = render({"crds": {"keep": False}}).of("CustomResourceDefinition")
+    (goes,) = render({"crds": {"keep": False}}).find_all("CustomResourceDefinition")
     assert "annotations" not in goes["metadata"]
-    assert render({"crds": {"enabled": False}}).of("CustomResourceDefinition") == []
+    assert render({"crds": {"enabled": False}}).find_all("CustomResourceDefinition") == []
 
 
 def test_data_are_kept(defaults: Rendered) -> None:
-    claim = defaults.one("PersistentVolumeClaim", "lookupdb-store")
+    claim = defaults.get_object("PersistentVolumeClaim", "lookupdb-store")
     assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert not defaults.of("Secret"), "the operator makes the credentials, so that an upgrade cannot change them"
+    assert not defaults.find_all("Secret"), "the operator makes the credentials, so that an upgrade cannot change them"
 
 
 def test_an_upgrade_changes_nothing_by_itself(defaults: Rendered) -> None:
@@ -53,7 +53,7 @@ def test_an_upgrade_changes_nothing_by_itself(defaults: Rendered) -> None:
 
 @pytest.mark.parametrize("values", [{}, EXTERNAL], ids=["embedded", "external"])
 def test_every_pod_is_restricted(values: Values) -> None:
-    for name, template in render(values).pods():
+    for name, template in render(values).pod_templates():
         spec = template["spec"]
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["runAsUser"] >= 10000, name
@@ -73,7 +73,7 @@ def test_every_pod_is_restricted(values: Values) -> None:
 def _users(rendered: Rendered) -> dict[str, dict[str, int]]:
     """Who each pod runs as."""
     numbers = ("runAsUser", "runAsGroup", "fsGroup")
-    security = {name: template["spec"]["securityContext"] for name, template in rendered.pods()}
+    security = {name: template["spec"]["securityContext"] for name, template in rendered.pod_templates()}
     return {name: {key: value for key, value in given.items() if key in numbers} for name, given in security.items()}
 
 
@@ -84,14 +84,14 @@ def test_pods_run_as_the_images_user_unless_a_cluster_chooses(defaults: Rendered
     assert list(users.values()) == [own] * len(users)
     openshift = render({"podSecurity": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}})
     assert set(map(str, _users(openshift).values())) == {"{}"}
-    assert all(template["spec"]["securityContext"]["runAsNonRoot"] for _, template in openshift.pods())
+    assert all(template["spec"]["securityContext"]["runAsNonRoot"] for _, template in openshift.pod_templates())
     mine = render({"podSecurity": {"runAsUser": 1000650000, "runAsGroup": None}})
     assert _users(mine)["lookupdb-store"] == {"runAsUser": 1000650000, "fsGroup": 10001}
 
 
 def test_the_operator_is_told_who_datasets_pods_run_as_and_where_they_listen(defaults: Rendered) -> None:
     def told(rendered: Rendered) -> tuple[Any, ...]:
-        config = taken(operator, rendered.args()[1:])
+        config = parse_arguments(operator, rendered.operator_arguments()[1:])
         return config["pod_security"], config["pod_host"], config["host"]
 
     assert told(defaults) == ({"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}, "0.0.0.0", "0.0.0.0")
@@ -100,25 +100,27 @@ def test_the_operator_is_told_who_datasets_pods_run_as_and_where_they_listen(def
 
 
 def test_no_right_is_to_everything(defaults: Rendered) -> None:
-    assert "*" not in json.dumps([role["rules"] for kind in ("Role", "ClusterRole") for role in defaults.of(kind)])
+    assert "*" not in json.dumps(
+        [role["rules"] for kind in ("Role", "ClusterRole") for role in defaults.find_all(kind)]
+    )
 
 
 def test_rights_in_listed_namespaces(defaults: Rendered) -> None:
     rendered = render({"watchNamespaces": ["one", "two"]})
-    roles = [role for role in rendered.of("Role") if role["metadata"]["namespace"] in ("one", "two")]
-    everywhere = defaults.one("ClusterRole", f"{NAMESPACE}-lookupdb")["rules"]
+    roles = [role for role in rendered.find_all("Role") if role["metadata"]["namespace"] in ("one", "two")]
+    everywhere = defaults.get_object("ClusterRole", f"{NAMESPACE}-lookupdb")["rules"]
     assert [role["rules"] for role in roles] == [everywhere, everywhere]
     assert rendered.names("ClusterRole") == {f"{NAMESPACE}-lookupdb-view", f"{NAMESPACE}-lookupdb-edit"}
-    assert rendered.of("ClusterRoleBinding") == []
-    assert "--namespaces=one,two" in rendered.args()
+    assert rendered.find_all("ClusterRoleBinding") == []
+    assert "--namespaces=one,two" in rendered.operator_arguments()
 
 
 def test_rights_in_its_own_namespace(defaults: Rendered) -> None:
-    own = defaults.one("Role", "lookupdb")
+    own = defaults.get_object("Role", "lookupdb")
     assert own["metadata"]["namespace"] == NAMESPACE
     reads = [rule for rule in own["rules"] if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
     assert [rule["resourceNames"] for rule in reads] == [["lookupdb-store"]]
-    external = render(EXTERNAL).one("Role", "lookupdb")
+    external = render(EXTERNAL).get_object("Role", "lookupdb")
     secrets = [rule for rule in external["rules"] if rule["resources"] == ["secrets"]]
     assert secrets == [
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["bucket-credentials"], "verbs": ["get"]}
@@ -128,13 +130,15 @@ def test_rights_in_its_own_namespace(defaults: Rendered) -> None:
 def test_the_clusters_id_is_read_only_when_it_is_not_given(defaults: Rendered) -> None:
     def there(rendered: Rendered) -> list[str]:
         return [
-            role["metadata"]["name"] for role in rendered.of("Role") if role["metadata"]["namespace"] == "kube-system"
+            role["metadata"]["name"]
+            for role in rendered.find_all("Role")
+            if role["metadata"]["namespace"] == "kube-system"
         ]
 
     assert there(defaults) == [f"{NAMESPACE}-lookupdb-cluster-id"]
     given = render({"clusterId": "c1"})
     assert there(given) == []
-    assert "--cluster-id=c1" in given.args()
+    assert "--cluster-id=c1" in given.operator_arguments()
 
 
 def test_two_releases_share_no_name_in_the_cluster(defaults: Rendered) -> None:
@@ -144,14 +148,14 @@ def test_two_releases_share_no_name_in_the_cluster(defaults: Rendered) -> None:
 
 
 def test_the_operator_takes_its_arguments(defaults: Rendered) -> None:
-    parsed = taken(operator, defaults.args()[1:])
+    parsed = parse_arguments(operator, defaults.operator_arguments()[1:])
     assert parsed["namespace"] == NAMESPACE
     assert parsed["store"] == "s3://lookupdb"
     assert parsed["create_store_secret"] is True
     assert f"AWS_ENDPOINT_URL=http://lookupdb-store.{NAMESPACE}.svc:7070" in parsed["store_env"]
     (peer,) = parsed["admin_clients"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
-    pod = dict(defaults.pods())["lookupdb"]["metadata"]["labels"]
+    pod = dict(defaults.pod_templates())["lookupdb"]["metadata"]["labels"]
     assert peer["podSelector"]["matchLabels"].items() <= pod.items()
 
 
@@ -165,28 +169,28 @@ def test_the_operator_takes_all_of_its_arguments() -> None:
         "datasetPodLabels": {"owner": "data"},
         "networkPolicies": {"routerClients": [client], "monitoring": [client]},
     }
-    parsed = taken(operator, render(values).args()[1:])
+    parsed = parse_arguments(operator, render(values).operator_arguments()[1:])
     assert parsed["store_secret"] == "bucket-credentials"
     assert parsed["create_store_secret"] is False
     assert parsed["image_pull_secrets"] == ("a", "b")
     assert parsed["pod_labels"] == {"owner": "data"}
     assert parsed["router_clients"] == [client]
     assert parsed["admin_clients"][1:] == [client]
-    off = taken(operator, render({"networkPolicies": {"enabled": False}}).args()[1:])
+    off = parse_arguments(operator, render({"networkPolicies": {"enabled": False}}).operator_arguments()[1:])
     assert off["network_policies"] is False
 
 
 def test_the_sweep_takes_its_arguments() -> None:
-    (container,) = dict(render().pods())["lookupdb-sweep"]["spec"]["containers"]
+    (container,) = dict(render().pod_templates())["lookupdb-sweep"]["spec"]["containers"]
     verb = verbs.get_command(click.Context(verbs), "sweep")
     assert verb is not None
-    parsed = taken(verb, container["args"][1:])
+    parsed = parse_arguments(verb, container["args"][1:])
     assert str(parsed["living_list"]) == "/etc/lookupdb/living/living.json"
     assert container["envFrom"] == [{"secretRef": {"name": "lookupdb-store"}}]
 
 
 def test_the_store_waits_for_its_credentials(defaults: Rendered) -> None:
-    (container,) = dict(defaults.pods())["lookupdb-store"]["spec"]["containers"]
+    (container,) = dict(defaults.pod_templates())["lookupdb-store"]["spec"]["containers"]
     references = [variable["valueFrom"]["secretKeyRef"] for variable in container["env"]]
     assert references == [
         {"name": "lookupdb-store", "key": "AWS_ACCESS_KEY_ID"},
@@ -197,13 +201,13 @@ def test_the_store_waits_for_its_credentials(defaults: Rendered) -> None:
 def test_an_external_store_brings_nothing_along() -> None:
     rendered = render(EXTERNAL)
     assert "store" not in {item["metadata"]["labels"]["app.kubernetes.io/component"] for item in rendered.objects}
-    assert "--store=s3://bucket/prefix" in rendered.args()
-    assert "--create-store-secret" not in rendered.args()
+    assert "--store=s3://bucket/prefix" in rendered.operator_arguments()
+    assert "--create-store-secret" not in rendered.operator_arguments()
 
 
 def test_selectors_never_change_with_the_version(defaults: Rendered) -> None:
-    pods = dict(defaults.pods())
-    for deployment in defaults.of("Deployment"):
+    pods = dict(defaults.pod_templates())
+    for deployment in defaults.find_all("Deployment"):
         selector = deployment["spec"]["selector"]["matchLabels"]
         assert selector.keys() == {f"app.kubernetes.io/{name}" for name in ("name", "instance", "component")}
         assert selector.items() <= pods[deployment["metadata"]["name"]]["metadata"]["labels"].items()
@@ -212,15 +216,15 @@ def test_selectors_never_change_with_the_version(defaults: Rendered) -> None:
 
 
 def test_a_users_label_cannot_break_a_selector() -> None:
-    pods = dict(render({"operator": {"podLabels": {"app.kubernetes.io/component": "x", "team": "a"}}}).pods())
+    pods = dict(render({"operator": {"podLabels": {"app.kubernetes.io/component": "x", "team": "a"}}}).pod_templates())
     labels = pods["lookupdb"]["metadata"]["labels"]
     assert (labels["app.kubernetes.io/component"], labels["team"]) == ("operator", "a")
 
 
 def test_who_may_reach_the_store(defaults: Rendered) -> None:
-    (rule,) = defaults.one("NetworkPolicy", "lookupdb-store")["spec"]["ingress"]
+    (rule,) = defaults.get_object("NetworkPolicy", "lookupdb-store")["spec"]["ingress"]
     sweep, datasets = rule["from"]
-    pods = dict(defaults.pods())
+    pods = dict(defaults.pod_templates())
     assert sweep["podSelector"]["matchLabels"].items() <= pods["lookupdb-sweep"]["metadata"]["labels"].items()
     (components,) = datasets["podSelector"]["matchExpressions"]
     for component in (names.BUILDER, names.SHARDS):
@@ -231,23 +235,23 @@ def test_who_may_reach_the_store(defaults: Rendered) -> None:
 
 def test_monitoring_finds_the_pods() -> None:
     rendered = render({"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}})
-    datasets = rendered.one("PodMonitor", "lookupdb-datasets")["spec"]
+    datasets = rendered.get_object("PodMonitor", "lookupdb-datasets")["spec"]
     assert datasets["selector"]["matchLabels"] == {names.MANAGED_BY: names.FIELD_MANAGER}
     assert datasets["selector"]["matchExpressions"][0]["values"] == [names.SHARDS, names.ROUTER]
     assert set(datasets["podTargetLabels"]) == {names.DATASET, names.ROLLOUT, names.SHARD}
-    (operator_endpoint,) = rendered.one("PodMonitor", "lookupdb")["spec"]["podMetricsEndpoints"]
-    ports = dict(rendered.pods())["lookupdb"]["spec"]["containers"][0]["ports"]
+    (operator_endpoint,) = rendered.get_object("PodMonitor", "lookupdb")["spec"]["podMetricsEndpoints"]
+    ports = dict(rendered.pod_templates())["lookupdb"]["spec"]["containers"][0]["ports"]
     assert operator_endpoint["port"] in {port["name"] for port in ports}
-    assert rendered.of("PrometheusRule")
+    assert rendered.find_all("PrometheusRule")
 
 
 def test_nothing_of_the_prometheus_operator_by_default(defaults: Rendered) -> None:
-    assert not defaults.of("PodMonitor")
-    assert not defaults.of("PrometheusRule")
+    assert not defaults.find_all("PodMonitor")
+    assert not defaults.find_all("PrometheusRule")
 
 
 def alerts(values: Values) -> dict[str, Any]:
-    (rule,) = render({"prometheusRule": {"enabled": True}, **values}).of("PrometheusRule")
+    (rule,) = render({"prometheusRule": {"enabled": True}, **values}).find_all("PrometheusRule")
     return {alert["alert"]: alert for alert in rule["spec"]["groups"][0]["rules"]}
 
 

@@ -15,7 +15,7 @@ from operator_support.kube_story import all_steps, condition, dataset, respecifi
 from operator_support.kubelet import Kubelet, kubelet_of
 from operator_support.running import free_port, operating, until
 
-from chart_support import Rendered, Values, render, taken
+from chart_support import Rendered, Values, parse_arguments, render
 from lookupdb_operator import command, kinds, names
 from lookupdb_operator.main import OperatorOptions
 
@@ -57,14 +57,14 @@ def test_what_a_rule_covers() -> None:
 
 def chosen_by(rendered: Rendered, kubelet: Kubelet) -> OperatorOptions:
     """What the operator is started with by the chart, but for its addresses."""
-    chosen = command.options(**taken(command.command, rendered.args()[1:]))
+    chosen = command.options(**parse_arguments(command.command, rendered.operator_arguments()[1:]))
     return replace(chosen, host="127.0.0.1", port=free_port(), admin_port=kubelet.admin_port)
 
 
 def granted(rendered: Rendered) -> set[Grant]:
     """By every role that is bound to the operator's ServiceAccount."""
-    roles = [*rendered.of("Role"), *rendered.of("ClusterRole")]
-    bindings = [*rendered.of("RoleBinding"), *rendered.of("ClusterRoleBinding")]
+    roles = [*rendered.find_all("Role"), *rendered.find_all("ClusterRole")]
+    bindings = [*rendered.find_all("RoleBinding"), *rendered.find_all("ClusterRoleBinding")]
     bound = {(one["roleRef"]["kind"], one["roleRef"]["name"], one["metadata"].get("namespace")) for one in bindings}
     return grants(
         role for role in roles if (role["kind"], role["metadata"]["name"], role["metadata"].get("namespace")) in bound

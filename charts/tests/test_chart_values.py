@@ -1,4 +1,4 @@
-"""What values lead to: every toggle, what is refused and how, and that each is described."""
+"""Values: the effect of every toggle, the messages that refuse some, and a description for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_support import CHART, EXTERNAL, Values, complaints, refusal, render
+from chart_support import CHART, EXTERNAL, Values, find_schema_errors, render, render_refused
 from lookupdb import __version__, schema
 
 DIGEST = "sha256:" + "0" * 64
@@ -65,11 +65,11 @@ VARIANTS: dict[str, Values] = {
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
 def test_every_variant_is_valid_kubernetes(values: Values) -> None:
-    assert complaints(render(values)) == ""
+    assert find_schema_errors(render(values)) == ""
 
 
 def test_a_typo_in_an_object_is_noticed() -> None:
-    found = complaints(render({"operator": {"affinity": {"podAffinty": {}}}}))
+    found = find_schema_errors(render({"operator": {"affinity": {"podAffinty": {}}}}))
     assert "podAffinty" in found
 
 
@@ -92,18 +92,18 @@ REFUSED: dict[str, tuple[Values, str]] = {
 
 @pytest.mark.parametrize(("values", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_is_wrong_is_refused_with_a_reason(values: Values, sentence: str) -> None:
-    assert sentence in refusal(values)
+    assert sentence in render_refused(values)
 
 
 def test_an_umbrella_charts_registry_and_pull_secrets_are_everybodys() -> None:
     umbrella = {"imageRegistry": "mirror.example", "imagePullSecrets": ["all", {"name": "own"}]}
     rendered = render({"global": umbrella, "imagePullSecrets": [{"name": "own"}]})
-    for name, pod in rendered.pods():
+    for name, pod in rendered.pod_templates():
         assert pod["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "all"}], name
         for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]:
             assert container["image"].startswith(("mirror.example/lookupdb:", "mirror.example/versity/")), name
-    assert f"--image=mirror.example/lookupdb:{__version__}" in rendered.args()
-    assert "--image-pull-secrets=own,all" in rendered.args()
+    assert f"--image=mirror.example/lookupdb:{__version__}" in rendered.operator_arguments()
+    assert "--image-pull-secrets=own,all" in rendered.operator_arguments()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_an_umbrella_charts_registry_and_pull_secrets_are_everybodys() -> None:
 )
 def test_a_repository_keeps_the_registry_that_it_names(repository: str, image: str) -> None:
     values = {"global": {"imageRegistry": "mirror.example"}, "image": {"repository": repository, "tag": "1"}}
-    assert f"--image={image}" in render(values).args()
+    assert f"--image={image}" in render(values).operator_arguments()
 
 
 def test_every_value_is_described() -> None:
@@ -173,7 +173,7 @@ def test_every_object_of_the_schema_is_closed() -> None:
 def test_one_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
-    (container,) = render().one("Deployment", "lookupdb")["spec"]["template"]["spec"]["containers"]
+    (container,) = render().get_object("Deployment", "lookupdb")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"lookupdb:{__version__}"
 
 

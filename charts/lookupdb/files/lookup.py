@@ -1,4 +1,4 @@
-"""What `helm test` runs in a pod: one real lookup, through the dataset's router."""
+"""Makes one real lookup through a dataset's router: the script of `helm test`, in a pod."""
 
 import sys
 import urllib.error
@@ -9,18 +9,18 @@ TIMEOUT_SECONDS = 10
 
 
 def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
-    """Why the lookup failed, as a sentence; None when it did not. Of several ``namespaces``, with commas between them,
-    the first counts in which somebody answers."""
-    silent = []
+    """Why the lookup failed, as a sentence; None when it succeeded. Of several ``namespaces``, with commas between
+    them, the first one counts in which somebody answers."""
+    unanswered = []
     for namespace in namespaces.split(","):
         url = f"http://{host or f'{dataset}-router.{namespace}.svc'}/v1/lookup/{urllib.parse.quote(key, safe='')}"
         try:
             return ask(url, dataset, namespace, key)
         except OSError as error:
-            silent.append(f"{url} ({error})")
+            unanswered.append(f"{url} ({error})")
     first = namespaces.split(",")[0]
     return (
-        f"No dataset {dataset} in {namespaces.replace(',', ' or ')} answers: {', '.join(silent)}. Create one, e.g. "
+        f"No dataset {dataset} in {namespaces.replace(',', ' or ')} answers: {', '.join(unanswered)}. Create one, e.g. "
         f"with kubectl apply -n {first} -f examples/airports.yaml, wait until it is Ready (kubectl get lds -A), "
         "or name the one that you have: helm upgrade --reuse-values --set "
         "test.namespace=…,test.dataset=…,test.key=…"
@@ -28,7 +28,7 @@ def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
 
 
 def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
-    """Why what answers at ``url`` does not have ``key``; None when it has. Raises OSError when nobody answers."""
+    """Why the router at ``url`` does not have ``key``; None when it has. Raises OSError when nobody answers."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310 - http
             print(url, response.headers.get("Lookupdb-Generation"), response.read().decode(errors="replace"))
