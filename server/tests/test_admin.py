@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lookupdb.runtime import admin, listeners
-from lookupdb.runtime.admin import Admin
+from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.probe_http import MAX_CONNECTIONS
 
 
@@ -38,7 +38,7 @@ class Slow(Collector):
 @contextlib.asynccontextmanager
 async def serving(*collectors: Collector, status: Callable[[], Mapping[str, Any]] = dict) -> AsyncIterator[int]:
     listener = listeners.bind("127.0.0.1", 0)
-    server = await Admin(unready=lambda: None, status=status, collectors=collectors).start(listener)
+    server = await AdminPort(explain_unready=lambda: None, status=status, collectors=collectors).start(listener)
     try:
         yield listeners.port_of(listener)
     finally:

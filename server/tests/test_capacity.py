@@ -20,7 +20,7 @@ from test_serve import admin, connected, metrics
 
 from lookupdb.errors import UsageError
 from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
-from lookupdb.runtime.capacity import LEAST, RESERVED, affordable, most_connections
+from lookupdb.runtime.capacity import MIN_DESCRIPTORS, RESERVED_DESCRIPTORS, limit_connections, max_client_connections
 from lookupdb.runtime.descriptors import raise_limit
 
 PING = b"*1\r\n$4\r\nPING\r\n"
@@ -58,7 +58,7 @@ def answers(sockets: list[socket.socket], request: bytes) -> list[bytes]:
 def test_a_shard_answers_as_many_as_it_may_and_tells_the_others(
     generation: Path, limit: int, count: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    possible = limit - RESERVED
+    possible = limit - RESERVED_DESCRIPTORS
     with serving(generation, open_files=limit) as server:
         with clients(server.ports[0], count) as sockets:
             got = answers(sockets, PING)
@@ -105,7 +105,7 @@ def test_a_router_answers_as_many_as_it_may_and_tells_the_others(
         with routing(table, open_files=limit) as router, clients(router.port, count) as sockets:
             got = answers(sockets, request)
             statuses = [answer[:12] for answer in got]
-            possible = most_connections(limit, endpoints=CONNECTIONS_AN_ENDPOINT)
+            possible = max_client_connections(limit, endpoints=CONNECTIONS_AN_ENDPOINT)
             assert statuses.count(b"HTTP/1.1 200") == possible
             refusals = [answer for answer in got if answer.startswith(b"HTTP/1.1 503")]
             assert len(refusals) == count - possible
@@ -126,23 +126,23 @@ def test_endpoints_of_a_router_count_too(generation: Path, tmp_path: Path) -> No
         table.write_bytes(table_file(described))
         with routing(table, open_files=256) as router, clients(router.port, 200) as sockets:
             got = answers(sockets, b"GET /v1/lookup/a HTTP/1.1\r\nHost: x\r\n\r\n")
-            possible = most_connections(256, 60 * CONNECTIONS_AN_ENDPOINT)
+            possible = max_client_connections(256, 60 * CONNECTIONS_AN_ENDPOINT)
             assert sum(answer.startswith(b"HTTP/1.1 200") for answer in got) == possible == 20
             assert sum(answer.startswith(b"HTTP/1.1 503") for answer in got) == 180
             assert router.status()["workers"][0]["restarts"] == 0
 
 
 def test_a_limit_that_leaves_nothing_is_refused_with_a_sentence() -> None:
-    assert affordable(10_000, 1 << 20) == 10_000
-    with pytest.raises(UsageError, match=f"may open 100 files and sockets, a server needs {LEAST}"):
-        affordable(10_000, 100)
+    assert limit_connections(10_000, 1 << 20) == 10_000
+    with pytest.raises(UsageError, match=f"may open 100 files and sockets, a server needs {MIN_DESCRIPTORS}"):
+        limit_connections(10_000, 100)
 
 
 def test_many_endpoints_leave_room_for_some_clients_and_for_the_next_table() -> None:
-    left = 1024 - RESERVED - 500
-    assert most_connections(1024, endpoints=500) == left - left // 2
-    assert most_connections(1024, endpoints=100) == 1024 - RESERVED - 200
-    assert most_connections(256, endpoints=5000) == 1
+    left = 1024 - RESERVED_DESCRIPTORS - 500
+    assert max_client_connections(1024, endpoints=500) == left - left // 2
+    assert max_client_connections(1024, endpoints=100) == 1024 - RESERVED_DESCRIPTORS - 200
+    assert max_client_connections(256, endpoints=5000) == 1
 
 
 def test_this_process_may_open_as_many_as_the_system_lets_it() -> None:

@@ -67,7 +67,7 @@ def test_a_control_group_of_version_2(tmp_path: Path) -> None:
             "sys/fs/cgroup/pod/memory.max": "5000\n",
         },
     )
-    assert memory.container(root) == memory.ContainerMemory(limit=5000, anon=100, file=2000)
+    assert memory.container_memory(root) == memory.ContainerMemory(limit=5000, anon=100, file=2000)
 
 
 def test_a_control_group_of_version_1_as_a_container_sees_it(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_control_group_of_version_1_as_a_container_sees_it(tmp_path: Path) -> 
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "5000\n",
         },
     )
-    assert memory.container(root) == memory.ContainerMemory(limit=5000, anon=100, file=2000)
+    assert memory.container_memory(root) == memory.ContainerMemory(limit=5000, anon=100, file=2000)
 
 
 def test_no_limit_is_none(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
         },
     )
-    assert memory.container(root).limit is None
-    assert memory.container(tmp_path / "nowhere") == memory.ContainerMemory(None, None, None)
+    assert memory.container_memory(root).limit is None
+    assert memory.container_memory(tmp_path / "nowhere") == memory.ContainerMemory(None, None, None)
 
 
 def test_room_is_positive_and_no_more_than_the_machine_has() -> None:
-    assert 0 < memory.room() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < memory.page_cache_room() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

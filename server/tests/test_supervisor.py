@@ -20,7 +20,7 @@ from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.runtime import listeners
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.liveness import LivenessLimits
-from lookupdb.runtime.process import Fleet, State
+from lookupdb.runtime.process import Fleet, WorkerState
 from lookupdb.runtime.restarts import LONGEST_DELAY, Restarts
 from lookupdb.runtime.supervisor import Supervisor
 from lookupdb.runtime.worker import BEAT_SECONDS
@@ -59,7 +59,7 @@ async def running(fleet: Fleet) -> AsyncIterator[Supervisor]:
         await asyncio.wait_for(supervisor.wait_ready(), 15)
         yield supervisor
     finally:
-        if supervisor.state is not State.DRAINING:
+        if supervisor.state is not WorkerState.DRAINING:
             supervisor.drain()
         supervisor.kill()
         await task
@@ -81,7 +81,7 @@ def ask(listener: socket.socket) -> int:
 
 async def test_every_worker_serves_its_own_socket_and_says_when_it_is_ready() -> None:
     async with running(fleet(workers=2)) as supervisor:
-        assert supervisor.state is State.READY
+        assert supervisor.state is WorkerState.READY
         pids = [await asyncio.to_thread(ask, sockets[0]) for sockets in supervisor.fleet.sockets]
         assert pids == list(supervisor.pids.values())
         assert [worker.report for worker in supervisor.workers] == [
@@ -104,7 +104,7 @@ async def test_a_killed_worker_is_back_on_its_socket_and_goes_on_counting() -> N
 async def test_draining_ends_the_workers_and_starts_none_again() -> None:
     async with running(fleet()) as supervisor:
         supervisor.drain()
-        assert supervisor.state is State.DRAINING
+        assert supervisor.state is WorkerState.DRAINING
         await soon(lambda: not supervisor.pids, "no worker runs")
 
 
@@ -133,10 +133,10 @@ async def test_a_worker_that_hangs_is_not_ready_then_killed_and_another_one_serv
         pid = stopped.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
-        await soon(lambda: stopped.state is State.STALLED, "the worker is not ready")
-        assert supervisor.state is State.STARTING
+        await soon(lambda: stopped.state is WorkerState.STALLED, "the worker is not ready")
+        assert supervisor.state is WorkerState.STARTING
         assert stopped.pid == pid
-        await soon(lambda: supervisor.state is State.READY, "another one serves")
+        await soon(lambda: supervisor.state is WorkerState.READY, "another one serves")
         assert stopped.pid != pid
         assert await asyncio.to_thread(ask, supervisor.fleet.sockets[0][0]) == stopped.pid
         assert (stopped.kills, stopped.restarts.count) == (1, 1)
@@ -149,9 +149,9 @@ async def test_a_worker_that_goes_on_in_time_is_ready_again_and_not_killed() -> 
         pid = worker.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
-        await soon(lambda: worker.state is State.STALLED, "the worker is not ready")
+        await soon(lambda: worker.state is WorkerState.STALLED, "the worker is not ready")
         os.kill(pid, signal.SIGCONT)
-        await soon(lambda: worker.state is State.READY, "the worker is ready again")
+        await soon(lambda: worker.state is WorkerState.READY, "the worker is ready again")
         assert (worker.pid, worker.kills, worker.restarts.count) == (pid, 0, 0)
 
 
@@ -164,10 +164,10 @@ async def test_a_supervisor_that_is_late_itself_kills_nobody() -> None:
         os.kill(pid, signal.SIGSTOP)
         time.sleep(HANGS_SOON.hung_seconds + 1)  # noqa: ASYNC251 - that the supervisor's loop stands still is what is tested
         worker.check(time.monotonic())
-        assert worker.state is State.READY
+        assert worker.state is WorkerState.READY
         os.kill(pid, signal.SIGCONT)
         await asyncio.sleep(2 * BEAT_SECONDS)
-        assert (worker.pid, worker.state, worker.kills) == (pid, State.READY, 0)
+        assert (worker.pid, worker.state, worker.kills) == (pid, WorkerState.READY, 0)
 
 
 def test_workers_end_when_their_supervisor_is_killed() -> None:
@@ -192,14 +192,14 @@ def test_workers_end_when_their_supervisor_is_killed() -> None:
 def is_running(pid: int) -> bool:
     """A process whose parent is gone may stay as a zombie until someone reaps it."""
     try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+        return "WorkerState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
 
 
 def test_restarts_back_off_to_a_bound_and_never_end_once_ready() -> None:
     restarts = Restarts()
-    delays = [restarts.ended(ready_seconds=0.1) for _ in range(20)]
+    delays = [restarts.note_end(ready_seconds=0.1) for _ in range(20)]
     assert None not in delays
     assert delays == sorted(delays)  # type: ignore[type-var]
     assert delays[0] == 0.05
@@ -209,10 +209,10 @@ def test_restarts_back_off_to_a_bound_and_never_end_once_ready() -> None:
 def test_a_steady_run_makes_the_next_restart_quick() -> None:
     restarts = Restarts()
     for _ in range(8):
-        restarts.ended(ready_seconds=0.1)
-    assert restarts.ended(ready_seconds=31) == 0.05
+        restarts.note_end(ready_seconds=0.1)
+    assert restarts.note_end(ready_seconds=31) == 0.05
 
 
 def test_a_worker_never_ready_is_given_up() -> None:
     restarts = Restarts()
-    assert [restarts.ended(None) for _ in range(3)] == [0.05, 0.1, None]
+    assert [restarts.note_end(None) for _ in range(3)] == [0.05, 0.1, None]

@@ -4,8 +4,8 @@
 """
 
 from lookupdb.cli import main
-from lookupdb.runtime.worker import die_with
+from lookupdb.runtime.worker import die_with_supervisor
 
 if __name__ == "__main__":
-    die_with(0)
+    die_with_supervisor(0)
     main()

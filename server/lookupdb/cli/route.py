@@ -104,10 +104,10 @@ def command(
     The admin port answers /healthz, /readyz, /status (which says why a table is not in effect) and /metrics.
     SIGTERM: not ready, answer for --drain-seconds more while clients leave, finish what is in flight, end.
     """
-    limits["max_connections"] = capacity.affordable(limits["max_connections"], descriptors.raise_limit())
+    limits["max_connections"] = capacity.limit_connections(limits["max_connections"], descriptors.raise_limit())
     sockets = listeners.bind_shared(host, port, workers)
     counters = Counters(NAMES, workers)
-    affordable, budget_bytes = _share_memory(_limits(limits), memory_limit or memory.container().limit, workers)
+    affordable, budget_bytes = _share_memory(_limits(limits), memory_limit or memory.container_memory().limit, workers)
     config = worker.config(table.absolute(), dataset_uid, affordable, budget_bytes, password)
     fleet = Fleet(
         module="lookupdb.route.worker",
@@ -118,7 +118,7 @@ def command(
         log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
     )
     asyncio.run(
-        service.run(
+        service.run_service(
             Service(
                 fleet=fleet,
                 admin_listener=listeners.bind_admin(host, admin_port),

@@ -83,4 +83,4 @@ def command(*, path: Path, shard: int | None, password: str | None, **options: A
         password=password,
         log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
     )
-    asyncio.run(service.run(server.shard_service(locate_shard(path, shard), settings)))
+    asyncio.run(service.run_service(server.shard_service(locate_shard(path, shard), settings)))

@@ -24,7 +24,7 @@ from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.runtime import worker
-from lookupdb.runtime.worker import Boot
+from lookupdb.runtime.worker import WorkerBoot
 
 FINISH_SECONDS: Final = 4.0
 """After the drain, requests in flight have so long; the supervisor kills a worker a second later."""
@@ -36,7 +36,7 @@ REPORT_SECONDS: Final = 0.05
 def config(
     table: Path, dataset_uid: str | None, limits: RouterLimits, budget_bytes: int, password: str | None
 ) -> dict[str, Any]:
-    """What the supervisor tells each worker in ``Boot.config``."""
+    """What the supervisor tells each worker in ``WorkerBoot.config``."""
     return {
         "table": str(table),
         "dataset_uid": dataset_uid,
@@ -63,7 +63,7 @@ def settings(limits: RouterLimits, slot: memoryview, budget: RouterBudget, passw
 class _Reports:
     """Tells the supervisor what has changed, and once that the worker is ready."""
 
-    def __init__(self, boot: Boot) -> None:
+    def __init__(self, boot: WorkerBoot) -> None:
         self._boot = boot
         self._ready = False
         self._last: dict[str, Any] | None = None
@@ -80,16 +80,16 @@ class _Reports:
         status = cutover.status()
         if not self._ready and cutover.complete:
             self._ready = True
-            self._boot.ready(**status)
+            self._boot.report_ready(**status)
         elif status != self._last:
             self._boot.report(**status)
         self._last = status
 
 
-async def route(boot: Boot) -> None:
+async def route(boot: WorkerBoot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     loop = asyncio.get_running_loop()
-    boot.beat_in(loop)
+    boot.start_heartbeat(loop)
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     limits = RouterLimits(**boot.config["limits"])
@@ -133,4 +133,4 @@ async def _first_of(one: asyncio.Event, other: asyncio.Event, seconds: float) ->
 
 
 if __name__ == "__main__":
-    worker.run(lambda boot: uvloop.run(route(boot)))
+    worker.run_worker(lambda boot: uvloop.run(route(boot)))

@@ -22,11 +22,11 @@ METRICS_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Admin:
-    """What the admin port tells. Every function is called at each request."""
+class AdminPort:
+    """What the admin port answers. Every function is called at each request."""
 
-    unready: Callable[[], str | None]
-    """Why the service is not ready, as a sentence, or None when it is."""
+    explain_unready: Callable[[], str | None]
+    """Returns why the service is not ready, as a sentence, or None when it is."""
     status: Callable[[], Mapping[str, Any]]
     """The members of /status, as JSON can say them."""
     collectors: Iterable[Collector] = field(default=())
@@ -43,14 +43,14 @@ class Admin:
         return server
 
     def _paths(self) -> Mapping[str, Callable[[], Awaitable[ProbeAnswer]]]:
-        """What answers each path."""
+        """Return the handler of each path."""
         figures = _Figures(self.collectors)
 
         async def healthz() -> ProbeAnswer:
             return ProbeAnswer(b"ok\n")
 
         async def readyz() -> ProbeAnswer:
-            reason = self.unready()
+            reason = self.explain_unready()
             return ProbeAnswer(f"{reason or 'ready'}\n".encode(), 503 if reason else 200)
 
         async def status() -> ProbeAnswer:
@@ -61,7 +61,7 @@ class Admin:
 
 
 class _Figures:
-    """/metrics."""
+    """Answers /metrics."""
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -70,8 +70,8 @@ class _Figures:
         self._collecting: asyncio.Future[bytes] | None = None
 
     async def answer(self) -> ProbeAnswer:
-        # In a thread: collectors read files in /proc, which takes long for a process with a large map. In one for
-        # all who ask meanwhile: threads are few.
+        # In a thread: collectors read files in /proc, which takes long for a process with a large map. Scrapes that
+        # wait share one: threads are few.
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.ensure_future(asyncio.to_thread(generate_latest, self._registry))
         try:

@@ -38,24 +38,24 @@ class Counters:
         self._numbers = memoryview(mmap.mmap(fd, size)).cast("Q")
 
     def slot(self, number: int) -> memoryview:
-        """The counters of worker ``number``, writable, one item a name: ``slot[index[name]] += 1``."""
+        """Return the counters of worker ``number``, writable, one item a name: ``slot[index[name]] += 1``."""
         start = number * self._stride
         return self._numbers[start : start + len(self.names)]
 
     def value(self, name: str, slot: int) -> int:
-        """What worker ``slot`` has counted."""
+        """Return what worker ``slot`` has counted."""
         number: int = self._numbers[slot * self._stride + self.index[name]]
         return number
 
     def beat(self, slot: int) -> None:
-        """Say that worker ``slot`` runs."""
+        """Count a heartbeat of worker ``slot``."""
         self._numbers[slot * self._stride + len(self.names)] += 1
 
     def beats(self, slot: int) -> int:
-        """How often it has said so: what changes is alive."""
+        """Return how many heartbeats worker ``slot`` has counted. While it changes, the worker is alive."""
         number: int = self._numbers[slot * self._stride + len(self.names)]
         return number
 
     def total(self, name: str) -> int:
-        """What all workers have counted together."""
+        """Return what all workers have counted together."""
         return sum(self.value(name, slot) for slot in range(self.slots))

@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open.
+"""The number of files and sockets that this process may have open.
 
 Distributions keep the soft limit at 1,024 for programs that use ``select``, and leave it to all others to raise it.
 """
@@ -14,36 +14,36 @@ from typing import Final
 
 from lookupdb.errors import NotEnoughRoom
 
-MOST: Final = 1 << 20
+MAX_DESCRIPTORS: Final = 1 << 20
 """More is never asked for: some hosts allow a thousand million, and nothing here could use them."""
-_OPEN: Final = Path("/proc/self/fd")
+_OPEN_DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 def raise_limit() -> int:
-    """Raise this process's soft limit of open files to its hard one; how many it may have open from now on.
+    """Raise this process's soft limit of open files to its hard one. Returns how many it may have open from now on.
 
     Processes that are started from here on inherit the limit. One that cannot be raised stays as it is.
     """
     soft, hard = (_as_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
-    goal = min(hard, MOST)
+    goal = min(hard, MAX_DESCRIPTORS)
     if soft < goal:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (goal, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         except (OSError, ValueError):  # a sandbox may refuse what the kernel would allow
             return soft
         return goal
-    return min(soft, MOST)
+    return min(soft, MAX_DESCRIPTORS)
 
 
 def free_descriptors() -> int:
-    """How many more files this process can open now, after raising its limit."""
+    """Return how many more files this process can open, after raising its limit."""
     return max(0, raise_limit() - open_descriptors())
 
 
 def open_descriptors() -> int:
-    """How many this process has open."""
+    """Return how many files and sockets this process has open."""
     try:
-        return sum(1 for _ in _OPEN.iterdir()) - 1  # listing them takes one
+        return sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them takes one
     except OSError:
         return 0
 
@@ -51,7 +51,7 @@ def open_descriptors() -> int:
 def require_descriptors(count: int, purpose: str, remedy: str) -> None:
     """Raise NotEnoughRoom when this process may not have ``count`` files open, as ``purpose`` needs.
 
-    ``remedy`` is what else than raising the limit would help.
+    ``remedy`` says what would help besides raising the limit.
     """
     limit = raise_limit()
     if limit < count:
@@ -76,4 +76,4 @@ def enough_descriptors(purpose: str) -> Iterator[None]:
 
 
 def _as_number(limit: int) -> int:
-    return MOST if limit == resource.RLIM_INFINITY else limit
+    return MAX_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit

@@ -1,7 +1,7 @@
 """Listening sockets, made by the supervisor and inherited by workers.
 
 Because the supervisor keeps them, a dead worker's socket goes on accepting until the worker is back. They are
-bound at once, so that a port in use is told at once, and listen only when there is something to serve.
+bound at once, so that a port in use is reported at once, and listen only when there is something to serve.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import socket
 
 from lookupdb.errors import UsageError
 
-EVERYWHERE = "*"
+ANY_ADDRESS = "*"
 """The host that means every address, IPv4 and, where the machine has it, IPv6."""
 BACKLOG = 4096
 """Connections that may wait while a worker is busy or restarting; the kernel lowers it to net.core.somaxconn."""
 
 
 def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
-    """``count`` sockets on one port, over which the kernel spreads connections. Raises UsageError when it is in use.
+    """Return ``count`` sockets on one port, over which the kernel spreads connections. Raises UsageError if in use.
 
-    In use by whatever it be: the kernel would let two programs share the port if both ask to, and half of each
-    one's clients would be answered by the other.
+    It must not be in use by any program: the kernel would let two programs share the port if both ask to, and each
+    would answer half of the other's clients.
     """
     bind(host, port).close()
     first = bind(host, port, reuse_port=True)
@@ -29,7 +29,7 @@ def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 def bind_admin(host: str, port: int) -> socket.socket:
-    """The same for the admin port, whose number has a default that other servers share."""
+    """Bind the admin port. Its error names the option: other servers share the default."""
     try:
         return bind(host, port)
     except UsageError as error:
@@ -39,11 +39,11 @@ def bind_admin(host: str, port: int) -> socket.socket:
 
 
 def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be.
+    """Return a TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be.
 
     ``::`` takes IPv4 clients too, and so does ``*``, which on a machine without IPv6 takes those alone.
     """
-    if host == EVERYWHERE:
+    if host == ANY_ADDRESS:
         return bind("::" if _has_ipv6() else "0.0.0.0", port, reuse_port=reuse_port)  # noqa: S104 - as was asked for
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -76,7 +76,7 @@ def _has_ipv6() -> bool:
 
 
 def port_of(listener: socket.socket) -> int:
-    """The port the socket is bound to."""
+    """Return the port that the socket is bound to."""
     port: int = listener.getsockname()[1]
     return port
 

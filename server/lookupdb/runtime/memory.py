@@ -16,7 +16,7 @@ _KIB: Final = 1024
 
 
 def private_bytes(pid: int) -> int | None:
-    """Bytes that only process ``pid`` owns, in memory or swap. None when it is gone or not ours to look at."""
+    """Return the bytes that only process ``pid`` owns, in memory or swap. None when it is gone or may not be read."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -26,7 +26,7 @@ def private_bytes(pid: int) -> int | None:
 
 
 def major_faults(pid: int) -> int | None:
-    """Page faults of process ``pid`` that had to wait for the disk. None when it is gone."""
+    """Return the page faults of process ``pid`` that had to wait for the disk. None when it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -36,7 +36,7 @@ def major_faults(pid: int) -> int | None:
 
 
 def is_in_disk_sleep(pid: int) -> bool:
-    """Whether process ``pid`` waits, now, for a disk: not even SIGKILL ends it before that does."""
+    """Return whether process ``pid`` waits for a disk now: not even SIGKILL ends it before the disk answers."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
     except OSError:
@@ -44,7 +44,7 @@ def is_in_disk_sleep(pid: int) -> bool:
 
 
 def peak_resident() -> int:
-    """The most memory, in bytes, that this process had resident since its program began.
+    """Return the most bytes that this process had resident since its program began.
 
     VmHWM, because getrusage would also count what its parent had before the program was executed.
     """
@@ -54,7 +54,7 @@ def peak_resident() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ContainerMemory:
-    """What the control group of this process says, in bytes; None for what it does not tell."""
+    """The figures of this process's control group, in bytes; None where it has none."""
 
     limit: int | None
     anon: int | None
@@ -67,21 +67,21 @@ _UNLIMITED: Final = 1 << 60
 """Version 1 says "no limit" by a number near 2**63."""
 
 
-def container(root: Path = Path("/")) -> ContainerMemory:
-    """Figures of this process's control group, version 2 or 1; all None outside of any."""
-    for directory, limit_name, anon, file in _groups(root):
+def container_memory(root: Path = Path("/")) -> ContainerMemory:
+    """Return the figures of this process's control group, version 2 or 1; all None outside of any."""
+    for directory, limit_name, anon, file in _find_memory_groups(root):
         try:
             stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):
             continue
         if anon in stat:
-            limit = _limit(directory, limit_name, root)
+            limit = _lowest_limit(directory, limit_name, root)
             return ContainerMemory(limit, int(stat[anon]), int(stat[file]))
     return ContainerMemory(None, None, None)
 
 
-def _groups(root: Path) -> list[tuple[Path, str, str, str]]:
-    """Where this process's memory.stat may be, best first: (directory, limit file, anon field, file field)."""
+def _find_memory_groups(root: Path) -> list[tuple[Path, str, str, str]]:
+    """Return where this process's memory.stat may be, best first: (directory, limit file, anon field, file field)."""
     try:
         entries = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -100,8 +100,8 @@ def _groups(root: Path) -> list[tuple[Path, str, str, str]]:
     return groups
 
 
-def _limit(directory: Path, name: str, root: Path) -> int | None:
-    """The lowest limit from ``directory`` upwards."""
+def _lowest_limit(directory: Path, name: str, root: Path) -> int | None:
+    """Return the lowest limit from ``directory`` upwards."""
     limits = []
     while directory != root and (directory / name).parent.is_dir():
         with contextlib.suppress(OSError, ValueError):  # "max", or the root group, which has no limit
@@ -110,14 +110,14 @@ def _limit(directory: Path, name: str, root: Path) -> int | None:
     return min((limit for limit in limits if limit < _UNLIMITED), default=None)
 
 
-def room() -> int:
-    """Bytes of a file that the page cache can hold within the container's limit and the machine's free memory."""
+def page_cache_room() -> int:
+    """Return how many bytes of a file the page cache can hold: the container's limit and the machine's memory say."""
     available = next(
         int(line.split()[1]) * _KIB
         for line in Path("/proc/meminfo").read_text().splitlines()
         if line.startswith("MemAvailable:")
     )
-    own = container()
+    own = container_memory()
     if own.limit is None:
         return available
     return min(available, max(0, own.limit - (own.anon or 0)))

@@ -27,7 +27,7 @@ class CounterCollector(Collector):
         self.gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
-        """One family a name."""
+        """Yield one family for each name."""
         for name, help_text in self.counters.items():
             yield CounterMetricFamily(f"{self.prefix}_{name}", help_text, value=self.source.total(name))
         for name, help_text in self.gauges.items():
@@ -35,14 +35,14 @@ class CounterCollector(Collector):
 
 
 class ServiceCollector(Collector):
-    """Of every supervised service: readiness, restarts, and each process's private bytes and major faults."""
+    """Readiness and restarts of a supervised service, private bytes and major faults of each of its processes."""
 
     def __init__(self, prefix: str, supervisor: Supervisor) -> None:
         self.prefix = prefix
         self.supervisor = supervisor
 
     def collect(self) -> Iterator[Metric]:
-        """Processes are labelled ``supervisor``, ``worker-0``, …"""
+        """Yield the families. Processes are labelled ``supervisor``, ``worker-0``, …"""
         ready = self.supervisor.state == "ready"
         yield self._gauge("ready", "1 while lookups are answered and no drain has begun.", int(ready))
         restarts = sum(worker.restarts.count for worker in self.supervisor.workers)
@@ -77,7 +77,7 @@ class ServiceCollector(Collector):
         return family
 
     def _container(self) -> Iterator[Metric]:
-        figures = memory.container()
+        figures = memory.container_memory()
         for name, help_text, value in (
             ("container_limit_bytes", "The container's memory limit.", figures.limit),
             ("container_anon_bytes", "The container's memory that cannot be dropped.", figures.anon),

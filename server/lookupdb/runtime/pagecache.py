@@ -1,4 +1,4 @@
-"""How much of a file the page cache holds."""
+"""Measures how much of a file the page cache holds."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ class _CacheStat(ctypes.Structure):
 
 
 def resident_bytes(path: Path) -> int | None:
-    """How much of the file is in the page cache. None when the kernel would not tell the truth.
+    """Return how many bytes of the file are in the page cache. None when the kernel would not tell the truth.
 
-    Both ways it can be asked answer only who owns or may write the file; to others mincore calls everything resident.
+    Both system calls answer only those who own or may write the file; to others mincore calls everything resident.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        about = os.fstat(file)
-        if os.geteuid() not in (0, about.st_uid) and not os.access(path, os.W_OK):
+        status = os.fstat(file)
+        if os.geteuid() not in (0, status.st_uid) and not os.access(path, os.W_OK):
             return None
         pages = _cachestat(file)
         if pages is None:
             pages = sum(
-                _mincore(file, start, min(_WINDOW, about.st_size - start)) for start in range(0, about.st_size, _WINDOW)
+                _mincore(file, start, min(_WINDOW, status.st_size - start))
+                for start in range(0, status.st_size, _WINDOW)
             )
-        return min(pages * mmap.PAGESIZE, about.st_size)
+        return min(pages * mmap.PAGESIZE, status.st_size)
     except OSError:
         return None
     finally:
@@ -59,7 +60,7 @@ def resident_bytes(path: Path) -> int | None:
 
 
 def _cachestat(file: int) -> int | None:
-    """Resident pages of the open file, or None where this kernel or its seccomp filter has no cachestat."""
+    """Return the resident pages of the open file, or None where this kernel or its seccomp filter has no cachestat."""
     result = _CacheStat()
     whole = _Range(0, 0)
     if _libc.syscall(_CACHESTAT, file, ctypes.byref(whole), ctypes.byref(result), 0) == 0:
@@ -70,7 +71,7 @@ def _cachestat(file: int) -> int | None:
 
 
 def _mincore(file: int, start: int, length: int) -> int:
-    """Resident pages of one stretch of the open file."""
+    """Return the resident pages of one stretch of the open file."""
     address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, start)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "mmap")

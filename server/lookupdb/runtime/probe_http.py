@@ -21,7 +21,7 @@ import httptools
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 32
-"""One more closes the oldest: whoever holds them open keeps no probe away."""
+"""One more closes the oldest, so that no client that holds them open keeps a probe away."""
 MAX_HEAD_BYTES: Final = 16 << 10
 _KEEPALIVE_SECONDS: Final = 75.0
 """Until the next request is whole, and until an answer is taken. Longer than a scrape interval, so that scrapers keep
@@ -58,7 +58,7 @@ class ProbeServer:
     def __init__(self, answer: Callable[[str], Awaitable[ProbeAnswer | None]]) -> None:
         self._answer = answer
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        """Those that are open, the oldest first."""
+        """The open ones, the oldest first."""
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -94,11 +94,11 @@ class ProbeServer:
                     head = await reader.readuntil(b"\r\n\r\n")
                 request = _HeadParser().parse(head)
                 is_last = request.is_last
-                writer.write(_rendered(await self._answer_to(request), request))
+                writer.write(_render_answer(await self._answer_to(request), request))
                 async with asyncio.timeout(_KEEPALIVE_SECONDS):
                     await writer.drain()
         except (_BadRequest, asyncio.LimitOverrunError):
-            writer.write(_rendered(_sentence(400), _Request("GET", "", is_last=True)))
+            writer.write(_render_answer(_status_answer(400), _Request("GET", "", is_last=True)))
         except (TimeoutError, OSError, EOFError):
             writer.transport.abort()  # the client has gone, or is to go
         finally:
@@ -106,16 +106,16 @@ class ProbeServer:
 
     async def _answer_to(self, request: _Request) -> ProbeAnswer:
         if request.method not in _METHODS:
-            return _sentence(405)
+            return _status_answer(405)
         try:
-            return await self._answer(request.path) or _sentence(404)
+            return await self._answer(request.path) or _status_answer(404)
         except Exception:
             log.exception("a request of the admin port failed", extra={"path": request.path[:100]})
-            return _sentence(500)
+            return _status_answer(500)
 
 
 class _HeadParser:
-    """What httptools calls for one head."""
+    """Parses one head; httptools calls its ``on_…``."""
 
     def __init__(self) -> None:
         self._target = b""
@@ -145,11 +145,11 @@ class _HeadParser:
         self._is_last |= not self._parser.should_keep_alive()
 
 
-def _sentence(status: int) -> ProbeAnswer:
+def _status_answer(status: int) -> ProbeAnswer:
     return ProbeAnswer(f"{status}: {http.HTTPStatus(status).phrase}\n".encode(), status)
 
 
-def _rendered(answer: ProbeAnswer, request: _Request) -> bytes:
+def _render_answer(answer: ProbeAnswer, request: _Request) -> bytes:
     lines = [
         f"HTTP/1.1 {answer.status} {http.HTTPStatus(answer.status).phrase}",
         f"Content-Type: {answer.content_type}",

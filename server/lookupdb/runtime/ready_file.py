@@ -22,5 +22,5 @@ def write(path: Path, members: dict[str, Any]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Take the file away: what it told is no longer so."""
+    """Remove the file: the process is no longer ready."""
     path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""When to start a worker again, and when to give up: pure decisions."""
+"""Decides when a worker is started again, and when it is given up. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 START_ATTEMPTS: Final = 3
-"""A worker that has never been ready is given up after so many attempts: what is wrong will not mend itself."""
+"""A worker that has never been ready is given up after so many attempts: its trouble will not pass."""
 FIRST_DELAY: Final = 0.05
 LONGEST_DELAY: Final = 5.0
 """Seconds. A worker that was ready once is started again for ever: whatever killed it may pass."""
@@ -16,14 +16,14 @@ STEADY_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class Restarts:
-    """One worker's history."""
+    """The history of one worker's starts and ends."""
 
     failures: int = 0
     """In a row: reset by a steady run."""
     was_ready: bool = False
     count: int = 0
 
-    def ended(self, ready_seconds: float | None) -> float | None:
+    def note_end(self, ready_seconds: float | None) -> float | None:
         """Note that the worker ended after being ready for ``ready_seconds`` (None: never in this run).
 
         Returns the seconds to wait before the next start, or None: give up.

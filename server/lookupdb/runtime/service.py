@@ -1,6 +1,6 @@
 """A long-running role put together: signals, admin port, preparation, workers, ready file.
 
-``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service`` and call ``run``.
+``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service`` and call ``run_service``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from prometheus_client.registry import Collector
 
 from lookupdb import __version__
 from lookupdb.runtime import listeners, ready_file
-from lookupdb.runtime.admin import Admin
-from lookupdb.runtime.process import Fleet, State
+from lookupdb.runtime.admin import AdminPort
+from lookupdb.runtime.process import Fleet, WorkerState
 from lookupdb.runtime.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
 
-async def _nothing() -> None:
+async def _prepare_nothing() -> None:
     pass
 
 
@@ -39,41 +39,41 @@ class Service:
     admin_listener: socket.socket
     ready_members: Mapping[str, Any]
     ready_file: Path | None = None
-    prepare: Callable[[], Awaitable[None]] = _nothing
+    prepare: Callable[[], Awaitable[None]] = _prepare_nothing
     """Awaited before the workers start, while the admin port answers already (not ready)."""
     collectors: Callable[[Supervisor], Sequence[Collector]] = field(default=lambda _: ())
     status: Callable[[], Mapping[str, Any]] = field(default=dict)
     """Further members of /status."""
 
 
-async def run(service: Service) -> None:
+async def run_service(service: Service) -> None:
     """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
 
     Raises LookupdbError when preparation fails or a worker cannot be started.
     """
     supervisor = Supervisor(service.fleet)
-    preparing = asyncio.ensure_future(service.prepare())
+    preparation = asyncio.ensure_future(service.prepare())
 
     def stop() -> None:
-        preparing.cancel()
+        preparation.cancel()
         supervisor.drain()
 
-    admin = Admin(
-        unready=lambda: _unready(supervisor, preparing),
+    admin = AdminPort(
+        explain_unready=lambda: _explain_unready(supervisor, preparation),
         status=lambda: _status(service, supervisor),
         collectors=service.collectors(supervisor),
     )
-    with _handlers(service, supervisor, stop):
+    with _handle_signals(service, supervisor, stop):
         server = await admin.start(service.admin_listener)
-        announcing = asyncio.create_task(_announce(service, supervisor))
+        announcement = asyncio.create_task(_announce(service, supervisor))
         try:
-            await asyncio.wait((preparing,))
-            if not preparing.cancelled():
-                preparing.result()
+            await asyncio.wait((preparation,))
+            if not preparation.cancelled():
+                preparation.result()
                 _listen(service.fleet)
             await supervisor.run()
         finally:
-            announcing.cancel()
+            announcement.cancel()
             if service.ready_file:
                 ready_file.remove(service.ready_file)
             await server.cleanup()
@@ -85,7 +85,7 @@ def _listen(fleet: Fleet) -> None:
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:
-    """Tell where the service listens once it answers: whoever asked for free ports has no other way to know."""
+    """Say where the service listens once it answers: who asked for free ports has no other way to know."""
     await supervisor.wait_ready()
     ports = {**service.ready_members, "admin": listeners.port_of(service.admin_listener)}
     log.info("ready", extra=ports)
@@ -94,7 +94,7 @@ async def _announce(service: Service, supervisor: Supervisor) -> None:
 
 
 @contextlib.contextmanager
-def _handlers(service: Service, supervisor: Supervisor, stop: Callable[[], None]) -> Iterator[None]:
+def _handle_signals(service: Service, supervisor: Supervisor, stop: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGINT, stop)
@@ -106,20 +106,20 @@ def _handlers(service: Service, supervisor: Supervisor, stop: Callable[[], None]
             loop.remove_signal_handler(number)
 
 
-def _unready(supervisor: Supervisor, preparing: asyncio.Future[None]) -> str | None:
+def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) -> str | None:
     match supervisor.state:
-        case State.READY:
+        case WorkerState.READY:
             return None
-        case State.DRAINING:
+        case WorkerState.DRAINING:
             return "draining"
-        case _ if not preparing.done():
-            return "preparing"
+        case _ if not preparation.done():
+            return "preparation"
         case _:
-            waiting = [worker for worker in supervisor.workers if worker.state is not State.READY]
-            why = next((f": {error}" for worker in waiting if (error := worker.report.get("error"))), "")
-            if any(worker.state is State.STALLED for worker in waiting):
+            unready_workers = [worker for worker in supervisor.workers if worker.state is not WorkerState.READY]
+            why = next((f": {error}" for worker in unready_workers if (error := worker.report.get("error"))), "")
+            if any(worker.state is WorkerState.STALLED for worker in unready_workers):
                 why = ": its event loop does not run"
-            return f"not ready: worker {', '.join(str(worker.index) for worker in waiting)}{why}"
+            return f"not ready: worker {', '.join(str(worker.index) for worker in unready_workers)}{why}"
 
 
 def _status(service: Service, supervisor: Supervisor) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The supervisor: keeps a fleet of workers running, and brings it down in order.
+"""The supervisor: keeps a fleet of workers running, and ends it in order.
 
-It holds no data and answers no lookup, so that nothing a client does can hurt it.
+It holds no data and answers no lookup, so that no client can hurt it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import time
 from typing import Final
 
-from lookupdb.runtime.process import Fleet, State, Worker
+from lookupdb.runtime.process import Fleet, WorkerProcess, WorkerState
 from lookupdb.runtime.worker import BEAT_SECONDS
 
 log = logging.getLogger(__name__)
@@ -26,17 +26,17 @@ class Supervisor:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.workers = [Worker(fleet, index) for index in range(len(fleet.configs))]
+        self.workers = [WorkerProcess(fleet, index) for index in range(len(fleet.configs))]
         self._draining = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> WorkerState:
         """READY while every worker is; DRAINING from the first call of ``drain`` on."""
         if self._draining.is_set():
-            return State.DRAINING
-        ready = all(worker.state is State.READY for worker in self.workers)
-        return State.READY if ready else State.STARTING
+            return WorkerState.DRAINING
+        ready = all(worker.state is WorkerState.READY for worker in self.workers)
+        return WorkerState.READY if ready else WorkerState.STARTING
 
     @property
     def pids(self) -> dict[str, int]:
@@ -44,7 +44,7 @@ class Supervisor:
         return {f"worker-{worker.index}": worker.pid for worker in self.workers if worker.pid}
 
     async def wait_ready(self) -> None:
-        """Until every worker has been ready once."""
+        """Return when every worker has been ready once."""
         for worker in self.workers:
             await worker.ready.wait()
 
@@ -64,7 +64,7 @@ class Supervisor:
                 self._deadline.cancel()
 
     def drain(self) -> None:
-        """Bring the fleet down: the first call lets the workers finish, the second kills them."""
+        """End the fleet: the first call lets the workers finish, the second kills them."""
         if self._draining.is_set():
             log.warning("asked to stop again: the workers are killed")
             self.kill()
@@ -83,7 +83,7 @@ class Supervisor:
     def hang_up(self) -> None:
         """Pass SIGHUP on to the workers that are ready, if the fleet wants it."""
         for worker in self.workers:
-            if self.fleet.forward_hangup and worker.state is State.READY:
+            if self.fleet.forward_hangup and worker.state is WorkerState.READY:
                 worker.send(signal.SIGHUP)
 
     def _overdue(self) -> None:
@@ -91,19 +91,19 @@ class Supervisor:
         self.kill()
 
     async def _check(self) -> None:
-        """Look for every worker's heartbeat, again and again."""
+        """Check every worker's heartbeat, once a second."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             for worker in self.workers:
                 worker.check(time.monotonic())
 
-    async def _keep(self, worker: Worker) -> None:
-        """Start ``worker`` again and again until draining."""
+    async def _keep(self, worker: WorkerProcess) -> None:
+        """Start ``worker`` whenever it has ended, until the fleet drains."""
         while not self._draining.is_set():
             status, ready_seconds = await worker.run_once()
             if self._draining.is_set():
                 return
-            delay = worker.restarts.ended(ready_seconds)
+            delay = worker.restarts.note_end(ready_seconds)
             if delay is None:
                 raise worker.failure(status)
             log.warning(

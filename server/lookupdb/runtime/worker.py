@@ -1,6 +1,6 @@
-"""The worker's side of supervision: what it is told, what it reports, and that it never outlives its supervisor.
+"""The worker's side of supervision: its configuration, its reports, and that it never outlives its supervisor.
 
-A worker is started as ``python -m MODULE FD``, FD being a memory file that holds ``Boot`` as JSON (so that no
+A worker is started as ``python -m MODULE FD``, FD being a memory file that holds ``WorkerBoot`` as JSON (so that no
 secret shows in a process listing). It inherits its listening sockets, the counters, and two pipes: ``alive``,
 which ends when the supervisor does, and ``reports``, into which it writes one JSON object a line.
 """
@@ -24,23 +24,23 @@ from lookupdb.errors import LookupdbError
 from lookupdb.runtime.counters import Counters
 
 if TYPE_CHECKING:
-    import asyncio  # for those who have it loaded anyway
+    import asyncio  # the worker of a router has it loaded anyway
 
 BEAT_SECONDS: Final = 1.0
-"""How often a worker's event loop says that it runs (see ``liveness``)."""
+"""How often a worker's event loop beats (see ``liveness``)."""
 MAX_REPORT_BYTES: Final = 60_000
 """A report must fit into the pipe (64 KiB) so that writing it never blocks an idle pipe's writer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Boot:
-    """What a worker is told at its start."""
+class WorkerBoot:
+    """A worker's configuration, and what it inherits."""
 
     index: int
     """Which worker this is, from 0."""
     workers: int
     config: dict[str, Any]
-    """The role's own configuration: anything JSON can say."""
+    """The role's own configuration: any JSON."""
     sockets: tuple[int, ...]
     counter_names: tuple[str, ...]
     counters_fd: int
@@ -50,12 +50,12 @@ class Boot:
     log_format: str
 
     def to_json(self) -> bytes:
-        """For the memory file."""
+        """Return it as the content of the memory file."""
         return orjson.dumps(asdict(self))
 
     @classmethod
     def read(cls, fd: int) -> Self:
-        """From the memory file ``fd``, which is closed."""
+        """Read it from the memory file ``fd``, and close that."""
         with open(fd, "rb") as file:
             members = orjson.loads(file.read())
         for name in ("sockets", "counter_names"):
@@ -63,50 +63,50 @@ class Boot:
         return cls(**members)
 
     def listeners(self) -> list[socket.socket]:
-        """The inherited listening sockets, non-blocking."""
+        """Return the inherited listening sockets, non-blocking."""
         listeners = [socket.socket(fileno=fd) for fd in self.sockets]
         for listener in listeners:
             listener.setblocking(False)
         return listeners
 
     def counters(self) -> Counters:
-        """All workers' counters; this worker's own are ``counters().slot(index)``."""
+        """Return all workers' counters; this worker's own are ``counters().slot(index)``."""
         return Counters(self.counter_names, self.workers, fd=self.counters_fd)
 
-    def heartbeat(self) -> Callable[[], None]:
-        """What the event loop is to call every ``BEAT_SECONDS``: once begun, a worker without it is killed as hung."""
+    def make_heartbeat(self) -> Callable[[], None]:
+        """Return what the event loop calls every ``BEAT_SECONDS``. A worker that ceases to do so is killed as hung."""
         counters, index = self.counters(), self.index
         return lambda: counters.beat(index)
 
-    def beat_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have ``loop`` do so, for as long as it runs."""
-        beat = self.heartbeat()
+    def start_heartbeat(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Beat every ``BEAT_SECONDS`` while ``loop`` runs."""
+        beat = self.make_heartbeat()
 
-        def again() -> None:
+        def beat_again() -> None:
             beat()
-            loop.call_later(BEAT_SECONDS, again)
+            loop.call_later(BEAT_SECONDS, beat_again)
 
-        again()
+        beat_again()
 
     def report(self, **members: Any) -> None:
-        """Tell the supervisor something; it keeps the last value of each member and shows it in /status."""
+        """Send ``members`` to the supervisor, which keeps the last value of each and shows it in /status."""
         line = orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
         if len(line) > MAX_REPORT_BYTES:
             raise ValueError(f"a report of {len(line)} bytes, the limit is {MAX_REPORT_BYTES}")
         os.write(self.reports_fd, line)
 
-    def ready(self, **members: Any) -> None:
+    def report_ready(self, **members: Any) -> None:
         """Tell the supervisor that this worker answers from now on."""
         self.report(state="ready", **members)
 
 
-def run(main: Callable[[Boot], None]) -> None:
-    """A worker module's whole ``__main__``: read what it is told, run ``main(boot)``, report why it cannot.
+def run_worker(main: Callable[[WorkerBoot], None]) -> None:
+    """Read the configuration, run ``main(boot)``, and report why it fails: a worker module's whole ``__main__``.
 
     ``main`` returns when it has drained after SIGTERM; until it handles SIGTERM, that ends the process.
     """
-    boot = Boot.read(int(sys.argv[1]))
-    die_with(boot.alive_fd)
+    boot = WorkerBoot.read(int(sys.argv[1]))
+    die_with_supervisor(boot.alive_fd)
     logs.configure_logging(boot.log_format)
     try:
         main(boot)
@@ -115,7 +115,7 @@ def run(main: Callable[[Boot], None]) -> None:
         sys.exit(error.exit_code)
 
 
-def die_with(alive_fd: int) -> None:
+def die_with_supervisor(alive_fd: int) -> None:
     """Let the kernel end this process when the other end of the pipe is closed, whatever it is busy with.
 
     The kernel sends SIGIO for the end of the pipe, and SIGIO's default action is to end the process.

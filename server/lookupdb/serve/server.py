@@ -89,7 +89,9 @@ def _compare_tables(manifest: Manifest) -> None:
 
 def _limit_connections(limits: ServerLimits) -> ServerLimits:
     """``limits`` with no more connections than this process's children may open."""
-    return replace(limits, max_connections=capacity.affordable(limits.max_connections, descriptors.raise_limit()))
+    return replace(
+        limits, max_connections=capacity.limit_connections(limits.max_connections, descriptors.raise_limit())
+    )
 
 
 def server_identity(served: ServedShard) -> ServerIdentity:

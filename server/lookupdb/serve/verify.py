@@ -120,7 +120,7 @@ class Verification:
 
     def _fits(self, size: int) -> bool:
         if self.warm == "auto":
-            return size - (pagecache.resident_bytes(self.served.path) or 0) <= memory.room()
+            return size - (pagecache.resident_bytes(self.served.path) or 0) <= memory.page_cache_room()
         return self.warm == "always"
 
     def _read(self, file: int, started: float) -> str:

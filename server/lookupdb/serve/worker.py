@@ -16,7 +16,7 @@ from typing import Final
 
 from lookupdb.errors import CorruptFile
 from lookupdb.runtime import listeners
-from lookupdb.runtime.worker import BEAT_SECONDS, Boot, run
+from lookupdb.runtime.worker import BEAT_SECONDS, WorkerBoot, run_worker
 from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.loop import WorkerLoop
 from lookupdb.serve.session import ServerIdentity, WorkerContext
@@ -32,7 +32,7 @@ LINGER_SECONDS: Final = 2.0
 """When the worker ends, clients have so long to take their last replies."""
 
 
-def main(boot: Boot) -> None:
+def main(boot: WorkerBoot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     (listener,) = boot.listeners()
     context = _open_context(boot, listener)
@@ -44,9 +44,9 @@ def main(boot: Boot) -> None:
     listener.listen(listeners.BACKLOG)
     loop = WorkerLoop(context, listener)
     is_stopping = _stop_on_sigterm(loop)
-    beat = boot.heartbeat()
+    beat = boot.make_heartbeat()
     beat()
-    boot.ready(port=context.port)
+    boot.report_ready(port=context.port)
     _serve(loop, context, is_stopping, beat)
     _drain(loop, context, boot.drain_seconds)
 
@@ -66,7 +66,7 @@ def _stop_on_sigterm(loop: WorkerLoop) -> Callable[[], bool]:
     return lambda: has_come
 
 
-def _open_context(boot: Boot, listener: socket.socket) -> WorkerContext:
+def _open_context(boot: WorkerBoot, listener: socket.socket) -> WorkerContext:
     config = boot.config
     path = Path(config["path"])
     size = path.stat().st_size
@@ -143,4 +143,4 @@ def _drain(loop: WorkerLoop, context: WorkerContext, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_worker(main)

@@ -7,10 +7,10 @@ import signal
 import sys
 
 from lookupdb.errors import CorruptFile
-from lookupdb.runtime.worker import BEAT_SECONDS, Boot, run
+from lookupdb.runtime.worker import BEAT_SECONDS, WorkerBoot, run_worker
 
 
-def main(boot: Boot) -> None:
+def main(boot: WorkerBoot) -> None:
     match boot.config.get("fault"):
         case "corrupt":
             raise CorruptFile("shard 3 is damaged", hint="fetch it again")
@@ -22,8 +22,8 @@ def main(boot: Boot) -> None:
     slot = counters.slot(boot.index)
     listener = boot.listeners()[0]
     listener.settimeout(BEAT_SECONDS)
-    beat = boot.heartbeat()
-    boot.ready(greeting=boot.config["greeting"])
+    beat = boot.make_heartbeat()
+    boot.report_ready(greeting=boot.config["greeting"])
     while True:
         beat()
         try:
@@ -36,4 +36,4 @@ def main(boot: Boot) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_worker(main)

@@ -19,7 +19,7 @@ from lookupdb.build.read.crew import MESSAGE, NUMBER, CrewState
 from lookupdb.build.read.slice_job import SliceJob
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.runtime.memory import peak_resident
-from lookupdb.runtime.worker import die_with
+from lookupdb.runtime.worker import die_with_supervisor
 
 _REPORT_SECONDS: Final = 0.2
 
@@ -63,7 +63,7 @@ class CrewMember:
 
 def main(job_fd: int, alive: int, queue: int, messages: int) -> None:
     """Run the job, until the queue is empty or the build is gone."""
-    die_with(alive)
+    die_with_supervisor(alive)
     with open(job_fd, "rb") as file:
         job = SliceJob.from_json(file.read())
     gc.disable()  # records make no reference cycles

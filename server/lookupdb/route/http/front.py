@@ -94,7 +94,7 @@ class HttpFront:
         """As the limits say, unless endpoints leave too few descriptors for so many."""
         endpoints = self._counts[_ENDPOINTS_READY] + self._counts[_ENDPOINTS_UNREADY]
         connections = CONNECTIONS_AN_ENDPOINT * endpoints
-        return min(self.service.limits.max_connections, capacity.most_connections(self._descriptors, connections))
+        return min(self.service.limits.max_connections, capacity.max_client_connections(self._descriptors, connections))
 
     def forget(self, connection: HttpConnection) -> None:
         """``connection`` is lost."""

@@ -43,7 +43,7 @@ closing with unread bytes resets the connection."""
 
 MAX_LINGERING_REFUSED: Final = 48
 """Connections over the limit that are told so and kept until they have read it. Further ones are told so and closed: a
-client that has sent something already may see a reset instead. They are among ``capacity.RESERVED``."""
+client that has sent something already may see a reset instead. They are among ``capacity.RESERVED_DESCRIPTORS``."""
 
 SWEEP_SECONDS: Final = 0.25
 """How often connections are looked through for timeouts: every timeout is kept to within this."""
