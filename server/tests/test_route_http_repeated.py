@@ -73,8 +73,8 @@ def test_it_is_recognised_the_second_time(server: Server, head: bytes, monkeypat
     recognised: list[bytes] = []
 
     class Noted(RepeatedRequest):
-        def lookup(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
-            found = super().lookup(data, connection)
+        def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
+            found = super().match(data, connection)
             recognised.extend([data] if found else [])
             return found
 

@@ -9,36 +9,36 @@ from lookupdb.route.http.answers import JSON, OCTETS
 
 ANYTHING: Final = b"*/*"
 
-_MOST_CACHED_BYTES: Final = 256
+_MAX_CACHED_BYTES: Final = 256
 
 
-class Accept:
+class AcceptField:
     """Which of the two media types that values have a client takes."""
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_accepted",)
 
     def __init__(self, field: bytes) -> None:
-        ranges = [_range(part) for part in field.decode("latin-1").lower().split(",") if part.strip()]
-        self._taken = frozenset(media_type for media_type in (JSON, OCTETS) if _quality(media_type, ranges) > 0)
+        ranges = [_parse_range(part) for part in field.decode("latin-1").lower().split(",") if part.strip()]
+        self._accepted = frozenset(media_type for media_type in (JSON, OCTETS) if _find_quality(media_type, ranges) > 0)
 
     def allows(self, media_type: str) -> bool:
         """Whether the client takes ``media_type``, one of JSON and OCTETS."""
-        return media_type in self._taken
+        return media_type in self._accepted
 
 
-def accept(field: bytes | None) -> Accept | None:
+def parse_accept(field: bytes | None) -> AcceptField | None:
     """What the client takes; None is anything."""
     if field is None or field == ANYTHING or not field.strip():
         return None
-    return _cached(field) if len(field) <= _MOST_CACHED_BYTES else Accept(field)
+    return _parse_cached(field) if len(field) <= _MAX_CACHED_BYTES else AcceptField(field)
 
 
 @lru_cache(maxsize=256)
-def _cached(field: bytes) -> Accept:
-    return Accept(field)
+def _parse_cached(field: bytes) -> AcceptField:
+    return AcceptField(field)
 
 
-def _range(part: str) -> tuple[str, float]:
+def _parse_range(part: str) -> tuple[str, float]:
     """A media range and its quality; one that cannot be read counts as 1, so that nobody is refused for it."""
     media_range, *parameters = (piece.strip() for piece in part.split(";"))
     for parameter in parameters:
@@ -51,7 +51,7 @@ def _range(part: str) -> tuple[str, float]:
     return media_range, 1.0
 
 
-def _quality(media_type: str, ranges: list[tuple[str, float]]) -> float:
+def _find_quality(media_type: str, ranges: list[tuple[str, float]]) -> float:
     """The quality that the most specific range gives ``media_type``; 0 when none fits it."""
     qualities = dict(ranges)
     for media_range in (media_type, media_type.split("/")[0] + "/*", "*/*"):

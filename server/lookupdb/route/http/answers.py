@@ -30,29 +30,29 @@ OCTETS: Final = "application/octet-stream"
 PROBLEM: Final = "application/problem+json"
 
 
-class Heads:
+class AnswerHeads:
     """The encoded heads of one generation's answers, good for one second (they tell the date)."""
 
-    __slots__ = ("batch", "found", "found_of", "media_type", "missing", "missing_body")
+    __slots__ = ("batch", "found", "found_by_size", "media_type", "missing", "missing_body")
 
     def __init__(self, generation: ServedGeneration, date: str) -> None:
         common = {"Date": date, "Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
         self.media_type = JSON if generation.value_format == "json" else OCTETS
-        self.found = _open_head(200, {**common, "Content-Type": self.media_type})
-        self.found_of: dict[int, bytes] = {}
+        self.found = _encode_open_head(200, {**common, "Content-Type": self.media_type})
+        self.found_by_size: dict[int, bytes] = {}
         """Size of a value → the whole head of an answer with it on a connection that stays open (``STAY``)."""
-        self.batch = _open_head(200, {**common, "Content-Type": JSON})
+        self.batch = _encode_open_head(200, {**common, "Content-Type": JSON})
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
-            _open_head(404, {**common, "Content-Type": PROBLEM}),
+            _encode_open_head(404, {**common, "Content-Type": PROBLEM}),
             len(self.missing_body),
         )
 
-    def found_with(self, size: int) -> bytes:
-        """The entry of ``found_of``, made."""
-        if len(self.found_of) >= MAX_HEADS:
-            self.found_of.clear()
-        head = self.found_of[size] = b"%b%d\r\n\r\n" % (self.found, size)
+    def add_found_head(self, size: int) -> bytes:
+        """The entry of ``found_by_size``, made."""
+        if len(self.found_by_size) >= MAX_HEADS:
+            self.found_by_size.clear()
+        head = self.found_by_size[size] = b"%b%d\r\n\r\n" % (self.found, size)
         return head
 
 
@@ -76,44 +76,44 @@ class Answers:
         if second != self._second:
             self._second = second
             self._date = formatdate(second, usegmt=True)
-            self._heads: dict[ServedGeneration, Heads] = {}
+            self._heads: dict[ServedGeneration, AnswerHeads] = {}
 
-    def heads(self, generation: ServedGeneration) -> Heads:
+    def heads(self, generation: ServedGeneration) -> AnswerHeads:
         """The heads of answers out of ``generation``."""
         heads = self._heads.get(generation)
         if heads is None:
-            heads = self._heads[generation] = Heads(generation, self._date)
+            heads = self._heads[generation] = AnswerHeads(generation, self._date)
         return heads
 
-    def document(self, media_type: str, body: bytes, line: bytes, fields: dict[str, str]) -> tuple[bytes, bytes]:
+    def encode_document(self, media_type: str, body: bytes, line: bytes, fields: dict[str, str]) -> tuple[bytes, bytes]:
         """Head and body of a 200."""
-        head = _open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
+        head = _encode_open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
         return b"%b%d\r\n%b\r\n" % (head, len(body), line), body
 
-    def allowed(self, methods: str, line: bytes) -> bytes:
+    def encode_options(self, methods: str, line: bytes) -> bytes:
         """The answer to OPTIONS."""
-        head = _head(204, {"Date": self._date, "Allow": methods})
+        head = _encode_head(204, {"Date": self._date, "Allow": methods})
         return b"%b%b\r\n" % (head, line)
 
-    def problem(self, problem: HttpProblem, line: bytes) -> tuple[bytes, bytes]:
+    def encode_problem(self, problem: HttpProblem, line: bytes) -> tuple[bytes, bytes]:
         """Head and body of the answer that tells ``problem``."""
         body = problem.body()
         fields = {"Date": self._date, "Content-Type": PROBLEM, **problem.fields}
-        head = _open_head(problem.kind.status, fields)
+        head = _encode_open_head(problem.kind.status, fields)
         return b"%b%d\r\n%b\r\n" % (head, len(body), line), body
 
 
-def _head(status: int, fields: dict[str, str]) -> bytes:
+def _encode_head(status: int, fields: dict[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {status} {REASONS[status]}", *(f"{name}: {value}" for name, value in fields.items()), ""]
     return "\r\n".join(lines).encode("latin-1", "replace")
 
 
-def _open_head(status: int, fields: dict[str, str]) -> bytes:
+def _encode_open_head(status: int, fields: dict[str, str]) -> bytes:
     """A head that goes on with the number of bytes of its body."""
-    return _head(status, fields) + b"Content-Length: "
+    return _encode_head(status, fields) + b"Content-Length: "
 
 
-def batch_body(generation: ServedGeneration, keys: list[str], values: Values, *, partial: bool) -> bytes:
+def encode_batch(generation: ServedGeneration, keys: list[str], values: Values, *, partial: bool) -> bytes:
     """The JSON that answers a batch of distinct ``keys``, with whose order ``values`` are aligned.
 
     JSON values go in as the bytes they are, raw ones as base64. ``partial`` adds the member ``unavailable``;
@@ -136,9 +136,13 @@ def batch_body(generation: ServedGeneration, keys: list[str], values: Values, *,
     return orjson.dumps(document)
 
 
-def batch_pieces(generation: ServedGeneration, keys: list[str], values: list[Any], *, partial: bool) -> list[bytes]:
-    """As ``batch_body``, in pieces that are to follow each other: no JSON value is copied. Empties ``values``, so that
-    of raw values there is only the base64."""
+def encode_batch_in_pieces(
+    generation: ServedGeneration, keys: list[str], values: list[Any], *, partial: bool
+) -> list[bytes]:
+    """The same as ``encode_batch`` in pieces that follow each other, without a copy of any JSON value.
+
+    Empties ``values``: of a raw value only the base64 is kept.
+    """
     raw = generation.value_format == "raw"
     pieces = [b'{"generation":', orjson.dumps(generation.name), b',"found":{']
     missing: list[str] = []

@@ -22,7 +22,7 @@ from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_HELD_ANSWERS_BYTES,
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.http.repeated import RepeatedRequest, recognise_repeats
 from lookupdb.route.http.request import Request, RequestReader
-from lookupdb.route.http.routes import exchange_for
+from lookupdb.route.http.routes import make_exchange
 from lookupdb.route.http.service import HttpService
 from lookupdb.route.lookups.waiters import OVERLOADED
 
@@ -45,7 +45,7 @@ class HttpConnection(ConnectionLife):
 
     __slots__ = (
         "_is_advancing",
-        "_last",
+        "_last_request",
         "_registry",
         "_repeated",
         "answers",
@@ -59,10 +59,10 @@ class HttpConnection(ConnectionLife):
         self.answers = service.answers
         self.limits = service.limits
         self._registry = registry
-        self._reader = RequestReader(service.limits.max_body_bytes, self._received, self._continue)
+        self._reader = RequestReader(service.limits.max_body_bytes, self._on_request, self._on_continue)
         self._repeated: RepeatedRequest | None = None
         """The last request, should it come again for another key."""
-        self._last: tuple[Request, Exchange] | None = None
+        self._last_request: tuple[Request, Exchange] | None = None
         """Read, while the reader is at it."""
         self._is_advancing = False
         """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
@@ -83,7 +83,7 @@ class HttpConnection(ConnectionLife):
 
     def data_received(self, data: bytes) -> None:
         """The client sent something."""
-        if self.phase >= FINISHING:
+        if self.phase is not READING and self.phase >= FINISHING:
             return
         if len(data) > SLICE_BYTES or self._unread:
             self._read_slices(self._unread + data)
@@ -91,25 +91,25 @@ class HttpConnection(ConnectionLife):
                 self._advance()
             return
         reader = self._reader
-        begins = not reader.partial
+        begins = not reader.is_partial
         if begins and self._repeated is not None:
-            lookup = self._repeated.lookup(data, self)
+            lookup = self._repeated.match(data, self)
             if lookup is not None:
                 self._submit(lookup)
                 if self._waiting:
                     self._advance()
                 return
         self._read(data)
-        if begins and self._last is not None and not reader.partial:
-            self._repeated = recognise_repeats(data, *self._last)
-        self._last = None
+        if begins and self._last_request is not None and not reader.is_partial:
+            self._repeated = recognise_repeats(data, *self._last_request)
+        self._last_request = None
         if self._waiting:
             self._advance()
 
     def _read(self, data: bytes) -> None:
         """Have the reader read ``data``."""
         reader = self._reader
-        begins = not reader.partial
+        begins = not reader.is_partial
         try:
             reader.feed(data)
         except HttpProblem as problem:
@@ -117,13 +117,13 @@ class HttpConnection(ConnectionLife):
                 self.counts[_REQUESTS_REFUSED] += 1
                 self.refuse(problem)
             return
-        if begins and reader.partial and not data.strip(b"\r\n"):
-            reader.partial = False  # empty lines begin no request
-        if reader.partial and self.phase is READING:
+        if begins and reader.is_partial and not data.strip(b"\r\n"):
+            reader.is_partial = False  # empty lines begin no request
+        if reader.is_partial and self.phase is READING:
             self._enter(RECEIVING)
             if not self.is_blocked:
                 self.deadline = self.service.header_deadline
-        if reader.partial or self._input:
+        if reader.is_partial or self._input_bytes:
             self._count_input()
 
     def _read_slices(self, data: bytes) -> None:
@@ -133,7 +133,7 @@ class HttpConnection(ConnectionLife):
         while at < len(data) and self.phase < FINISHING and not self._waiting:
             self._read(data[at : at + SLICE_BYTES])
             at += SLICE_BYTES
-        self._last = None
+        self._last_request = None
         if at < len(data) and self.phase < FINISHING:
             self._unread = data[at:]
             self._transport.pause_reading()
@@ -141,10 +141,10 @@ class HttpConnection(ConnectionLife):
 
     def _count_input(self) -> None:
         """Count what has come and is no whole request; refuse it when the budget is used up."""
-        size = len(self._unread) + (self._reader.held if self._reader.partial else 0)
-        self.budget.take(size - self._input)
-        more = size > self._input
-        self._input = size
+        size = len(self._unread) + (self._reader.held_bytes if self._reader.is_partial else 0)
+        self.budget.take(size - self._input_bytes)
+        more = size > self._input_bytes
+        self._input_bytes = size
         if more and self.budget.used > self.budget.limit and self.phase < FINISHING:
             self._refuse_overloaded()
 
@@ -155,7 +155,7 @@ class HttpConnection(ConnectionLife):
 
     # What the reader calls
 
-    def _received(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         if self.phase is not READING:
             if self.phase >= FINISHING:
                 return
@@ -163,11 +163,11 @@ class HttpConnection(ConnectionLife):
                 self._enter(READING)
         if request.line is CLOSE:
             self._end_requests()
-        exchange = exchange_for(request, self)
-        self._last = request, exchange
+        exchange = make_exchange(request, self)
+        self._last_request = request, exchange
         self._submit(exchange)
 
-    def _continue(self) -> None:
+    def _on_continue(self) -> None:
         self._submit(Interim(self, STAY, bodyless=True))
 
     # Requests in, answers out
@@ -202,7 +202,7 @@ class HttpConnection(ConnectionLife):
     def _may_begin(self, exchange: Exchange) -> bool:
         """Whether the bounds allow ``exchange`` to be looked up beside those that are."""
         pending = self._pending
-        if self.is_blocked or self._held > MAX_HELD_ANSWERS_BYTES:
+        if self.is_blocked or self._waiting_answer_bytes > MAX_HELD_ANSWERS_BYTES:
             return False
         return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
 
@@ -215,7 +215,7 @@ class HttpConnection(ConnectionLife):
         if not pending or pending[0] is not exchange:
             if pending:
                 exchange.answer = answer
-                self._hold(_size(answer))
+                self._count_waiting_answer(_size(answer))
             return
         pending.popleft()
         if type(answer) is bytes and not self.is_blocked:
@@ -225,7 +225,7 @@ class HttpConnection(ConnectionLife):
         else:
             self._write(answer)
         if pending or self._waiting or exchange.line is not STAY or self.phase is not READING:
-            self._after(exchange)
+            self._continue_after(exchange)
         elif not self.is_blocked:
             self.deadline = self.service.idle_deadline
 
@@ -237,19 +237,19 @@ class HttpConnection(ConnectionLife):
         if self.is_blocked:
             self._count_unsent()
 
-    def _hold(self, size: int) -> None:
+    def _count_waiting_answer(self, size: int) -> None:
         """``size`` bytes more of answers wait for an earlier one."""
-        self._held += size
+        self._waiting_answer_bytes += size
         self.budget.take(size)
 
-    def _after(self, exchange: Exchange) -> None:
+    def _continue_after(self, exchange: Exchange) -> None:
         """``exchange``'s answer is sent, and there is more to do."""
         pending = self._pending
         while exchange.line is not CLOSE and pending and (answer := pending[0].answer) is not None:
             exchange = pending.popleft()
             # Not kept beyond this: the lookup core may know the exchange for as long as a deadline.
             exchange.answer = None
-            self._hold(-_size(answer))
+            self._count_waiting_answer(-_size(answer))
             self._write(answer)
         if exchange.line is CLOSE:
             self._end_answers()
@@ -295,7 +295,7 @@ class HttpConnection(ConnectionLife):
             self.service.draining
             and not self._waiting
             and not self._unread
-            and not self._reader.partial
+            and not self._reader.is_partial
             and len(self._pending) == 1
             and self._pending[0] is exchange
         ):
@@ -319,8 +319,8 @@ class HttpConnection(ConnectionLife):
         self._pending.clear()
         self._waiting.clear()
         self._unread = b""
-        self.budget.give(self._held + self._input)
-        self._held = self._input = 0
+        self.budget.give(self._waiting_answer_bytes + self._input_bytes)
+        self._waiting_answer_bytes = self._input_bytes = 0
 
 
 def _size(answer: Answer) -> int:

@@ -13,7 +13,7 @@ import orjson
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
-from lookupdb.route.http.answers import CONTINUE, JSON, STAY, batch_body, batch_pieces, missing_detail
+from lookupdb.route.http.answers import CONTINUE, JSON, STAY, encode_batch, encode_batch_in_pieces, missing_detail
 from lookupdb.route.http.limits import JOINED_BYTES
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.lookups.generation import ServedGeneration
@@ -21,7 +21,7 @@ from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, Problem, Val
 
 if TYPE_CHECKING:
     from lookupdb.route.budget import RouterBudget
-    from lookupdb.route.http.accept import Accept
+    from lookupdb.route.http.accept import AcceptField
     from lookupdb.route.http.answers import Answers
     from lookupdb.route.http.service import HttpService
     from lookupdb.route.limits import RouterLimits
@@ -100,7 +100,7 @@ class Exchange:
         """Answer with ``problem``."""
         connection = self.connection
         connection.counts[_FAILED if problem.kind.status >= 500 else _REFUSED] += 1
-        head, body = connection.answers.problem(problem, connection.line_of(self))
+        head, body = connection.answers.encode_problem(problem, connection.line_of(self))
         connection.answer(self, head if self.bodyless else head + body)
 
     def unavailable(self, problem: Problem) -> None:
@@ -155,7 +155,7 @@ class OptionsExchange(Exchange):
         """Answer at once."""
         connection = self.connection
         connection.counts[_OK] += 1
-        connection.answer(self, connection.answers.allowed(self.methods, connection.line_of(self)))
+        connection.answer(self, connection.answers.encode_options(self.methods, connection.line_of(self)))
 
 
 class DatasetExchange(Exchange):
@@ -184,7 +184,7 @@ class DatasetExchange(Exchange):
         )
         connection.counts[_OK] += 1
         fields = {"Lookupdb-Generation": info.generation}
-        head, body = connection.answers.document(JSON, body, connection.line_of(self), fields)
+        head, body = connection.answers.encode_document(JSON, body, connection.line_of(self), fields)
         connection.answer(self, head if self.bodyless else head + body)
 
 
@@ -199,7 +199,7 @@ class LookupExchange(Exchange):
         line: bytes,
         key: str,
         generation: str | None = None,
-        accept: Accept | None = None,
+        accept: AcceptField | None = None,
         *,
         bodyless: bool = False,
     ) -> None:
@@ -226,12 +226,12 @@ class LookupExchange(Exchange):
         connection = self.connection
         heads = connection.answers.heads(generation)
         if self.accept is not None and not self.accept.allows(heads.media_type):
-            self._not_acceptable(heads.media_type)
+            self._refuse_media_type(heads.media_type)
             return
         connection.counts[_OK] += 1
         if self.line is STAY and not (self.bodyless or connection.service.draining):
             size = len(value)
-            connection.answer(self, (heads.found_of.get(size) or heads.found_with(size)) + value)
+            connection.answer(self, (heads.found_by_size.get(size) or heads.add_found_head(size)) + value)
             return
         line = connection.line_of(self)
         body = b"" if self.bodyless else value
@@ -242,14 +242,14 @@ class LookupExchange(Exchange):
         connection = self.connection
         heads = connection.answers.heads(generation)
         if not self.key.strip() or len(self.key) > MAX_KEY_BYTES // _LONGEST_CHARACTER:
-            self._missing_because(generation)
+            self._explain_missing(generation)
             return
         connection.counts[_REFUSED] += 1
         line = connection.line_of(self)
         body = b"" if self.bodyless else heads.missing_body
         connection.answer(self, b"%b%b\r\n%b" % (heads.missing, line, body))
 
-    def _missing_because(self, generation: ServedGeneration) -> None:
+    def _explain_missing(self, generation: ServedGeneration) -> None:
         """Missing, and maybe no record of any generation can have such a key: then say why."""
         detail = missing_detail(generation)
         try:
@@ -259,7 +259,7 @@ class LookupExchange(Exchange):
         fields = {"Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
         self.refuse(HttpProblem(problems.MISSING, detail, fields=fields))
 
-    def _not_acceptable(self, media_type: str) -> None:
+    def _refuse_media_type(self, media_type: str) -> None:
         self.refuse(
             HttpProblem(problems.NOT_ACCEPTABLE, f"the values of this dataset are {media_type}, which Accept rules out")
         )
@@ -323,9 +323,9 @@ class BatchExchange(Exchange):
         head = connection.answers.heads(generation).batch
         line = connection.line_of(self)
         if size <= JOINED_BYTES:
-            body = batch_body(generation, self.keys, values, partial=self.partial)
+            body = encode_batch(generation, self.keys, values, partial=self.partial)
             connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), line, body))
         else:
-            pieces = batch_pieces(generation, self.keys, list(values), partial=self.partial)
+            pieces = encode_batch_in_pieces(generation, self.keys, list(values), partial=self.partial)
             start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), line)
             connection.answer(self, [start, *pieces])

@@ -77,7 +77,7 @@ class HttpFront:
 
     def admit(self, connection: HttpConnection) -> None:
         """Count ``connection`` in, or have it tell its client that there are too many."""
-        limit = self._most_connections()
+        limit = self._max_connections()
         if len(self._connections) < limit:
             self._connections.add(connection)
             self._counts[_ACCEPTED] += 1
@@ -90,7 +90,7 @@ class HttpFront:
         if len(self._refused) > MAX_LINGERING_REFUSED:
             connection.close()
 
-    def _most_connections(self) -> int:
+    def _max_connections(self) -> int:
         """As the limits say, unless endpoints leave too few descriptors for so many."""
         endpoints = self._counts[_ENDPOINTS_READY] + self._counts[_ENDPOINTS_UNREADY]
         connections = CONNECTIONS_AN_ENDPOINT * endpoints

@@ -117,14 +117,14 @@ class ConnectionLife(asyncio.Protocol):
     """The phases of a connection, and all that ends it. What it is asked and answers is ``HttpConnection``'s."""
 
     __slots__ = (
-        "_held",
-        "_input",
+        "_input_bytes",
         "_pending",
         "_reader",
         "_transport",
         "_unread",
-        "_unsent",
+        "_unsent_bytes",
         "_waiting",
+        "_waiting_answer_bytes",
         "budget",
         "counts",
         "deadline",
@@ -149,11 +149,11 @@ class ConnectionLife(asyncio.Protocol):
         """Read, not begun."""
         self._unread = b""
         """Has come, and is read once nothing waits."""
-        self._input = 0
+        self._input_bytes = 0
         """Bytes counted for what has come and is no whole request."""
-        self._held = 0
+        self._waiting_answer_bytes = 0
         """Bytes counted for answers that wait for an earlier one."""
-        self._unsent = 0
+        self._unsent_bytes = 0
         """Bytes counted for answers that the client does not take."""
 
     # Hooks for HttpConnection
@@ -214,7 +214,7 @@ class ConnectionLife(asyncio.Protocol):
 
     def _finish_input(self) -> bool:
         """All that the client sent is read, and it sends no more. Whether answers were due: they still come."""
-        if self.phase is READING_HALF_CLOSED and self._reader.partial:
+        if self.phase is READING_HALF_CLOSED and self._reader.is_partial:
             self.counts[_REQUESTS_REFUSED] += 1
             self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
             return True
@@ -236,8 +236,8 @@ class ConnectionLife(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has taken most of it."""
         self.is_blocked = False
-        self.budget.give(self._unsent)
-        self._unsent = 0
+        self.budget.give(self._unsent_bytes)
+        self._unsent_bytes = 0
         service = self.service
         if self.phase >= LINGERING:
             self.deadline = service.linger_deadline
@@ -247,8 +247,8 @@ class ConnectionLife(asyncio.Protocol):
 
     def _count_unsent(self) -> None:
         size = self._transport.get_write_buffer_size()
-        self.budget.take(size - self._unsent)
-        self._unsent = size
+        self.budget.take(size - self._unsent_bytes)
+        self._unsent_bytes = size
 
     # Ends
 
@@ -309,8 +309,8 @@ class ConnectionLife(asyncio.Protocol):
         """The connection is closed, or broken: answers that are still due have nowhere to go."""
         self._close_for_good()
         self._reader.close()
-        self.budget.give(self._unsent)
-        self._unsent = 0
+        self.budget.give(self._unsent_bytes)
+        self._unsent_bytes = 0
 
     def _close_for_good(self) -> None:
         if self.phase is not CLOSED:
@@ -319,7 +319,9 @@ class ConnectionLife(asyncio.Protocol):
 
 
 def _holds_nothing(connection: ConnectionLife) -> bool:
-    return not (_is_owing(connection) or connection._unread or connection._held or connection._input)
+    return not (
+        _is_owing(connection) or connection._unread or connection._waiting_answer_bytes or connection._input_bytes
+    )
 
 
 def _is_owing(connection: ConnectionLife) -> bool:
@@ -327,8 +329,8 @@ def _is_owing(connection: ConnectionLife) -> bool:
 
 
 INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
-    "READING: no request has come in part": lambda it: it.phase is not READING or not it._reader.partial,
-    "RECEIVING: a request has come in part": lambda it: it.phase is not RECEIVING or it._reader.partial,
+    "READING: no request has come in part": lambda it: it.phase is not READING or not it._reader.is_partial,
+    "RECEIVING: a request has come in part": lambda it: it.phase is not RECEIVING or it._reader.is_partial,
     "READING_HALF_CLOSED: something is unread, or the client blocked": lambda it: (
         it.phase is not READING_HALF_CLOSED or bool(it._unread) or it.is_blocked
     ),
@@ -338,7 +340,7 @@ INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
         not it._waiting or bool(it._pending) or it.is_blocked
     ),
     "bytes are unread only while a request waits": lambda it: not it._unread or bool(it._waiting),
-    "an answer is kept only behind one that is due": lambda it: not it._held or bool(it._pending),
-    "bytes are unsent only while the client is blocked": lambda it: not it._unsent or it.is_blocked,
+    "an answer is kept only behind one that is due": lambda it: not it._waiting_answer_bytes or bool(it._pending),
+    "bytes are unsent only while the client is blocked": lambda it: not it._unsent_bytes or it.is_blocked,
 }
 """What is true of every connection between two events."""

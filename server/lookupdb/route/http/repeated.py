@@ -38,7 +38,7 @@ class RepeatedRequest:
         self._generation = lookup.generation
         self._accept = lookup.accept
 
-    def lookup(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
+    def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
         """The lookup that ``data``, which begins a request, asks for; None when it is not this request again."""
         if not (data.endswith(self._tail) and data.startswith(_BEGINNING)):
             return None

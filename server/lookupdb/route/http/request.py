@@ -72,7 +72,7 @@ _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 class Request:
     """One request: what of its head matters, and its body. ``line`` is the ``Connection`` field of its answer."""
 
-    __slots__ = ("body", "fields", "line", "method", "plain", "target")
+    __slots__ = ("body", "fields", "is_plain", "line", "method", "target")
 
     def __init__(self, target: bytes) -> None:
         self.method = b""
@@ -81,7 +81,7 @@ class Request:
         """In lower case → value; only the fields named above."""
         self.body = b""
         self.line = STAY
-        self.plain = True
+        self.is_plain = True
         """HTTP/1.1, to stay connected, no body, and no field but Host."""
 
 
@@ -89,23 +89,23 @@ class RequestReader:
     """Cuts the bytes of one connection into requests.
 
     ``on_request`` is called with each request once it is whole, ``on_continue`` when a client waits for leave to
-    send its body. Both must not raise. ``partial`` tells whether a request has begun and is not whole.
+    send its body. Both must not raise. ``is_partial`` tells whether a request has begun and is not whole.
     """
 
     __slots__ = (
         "_body",
         "_body_bytes",
-        "_body_skipped",
-        "_deliver",
-        "_ended",
-        "_in_body",
+        "_is_body_skipped",
+        "_is_ended",
+        "_is_in_body",
         "_known_host",
         "_max_body_bytes",
         "_on_continue",
+        "_on_request",
         "_parser",
-        "_received",
+        "_received_bytes",
         "_request",
-        "partial",
+        "is_partial",
     )
 
     def __init__(
@@ -114,22 +114,22 @@ class RequestReader:
         on_request: Callable[[Request], None],
         on_continue: Callable[[], None],
     ) -> None:
-        self.partial = False
+        self.is_partial = False
         self._max_body_bytes = max_body_bytes
-        self._deliver = on_request
+        self._on_request = on_request
         self._on_continue = on_continue
         self._known_host: bytes | None = None
         """The last Host, which has been seen to be one."""
         self._request: Request | None = None
-        self._in_body = False
+        self._is_in_body = False
         """The head is whole: header fields from now on are trailers."""
         self._body = bytearray()
         self._body_bytes = 0
-        self._body_skipped = False
+        self._is_body_skipped = False
         """The parser has passed over the body of a request that asked for an upgrade."""
-        self._received = 0
+        self._received_bytes = 0
         """Bytes of the unfinished request, to within a slice."""
-        self._ended = False
+        self._is_ended = False
         self._parser = httptools.HttpRequestParser(self)
 
     # What the connection calls
@@ -139,7 +139,7 @@ class RequestReader:
 
         What follows a request that closes the connection is dropped.
         """
-        self.partial = True
+        self.is_partial = True
         size = len(data)
         if size > SLICE_BYTES:
             view = memoryview(data)
@@ -151,42 +151,42 @@ class RequestReader:
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._stop(error)
-        if self.partial:
-            self._bound(size)
+            self._raise_failure(error)
+        if self.is_partial:
+            self._check_bounds(size)
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes that are kept of the unfinished request."""
-        return self._received
+        return self._received_bytes
 
     def close(self) -> None:
         """Let go of the parser and the callbacks, which refer back here: nothing waits for the garbage collector."""
-        self.partial = False
-        del self._parser, self._deliver, self._on_continue
+        self.is_partial = False
+        del self._parser, self._on_request, self._on_continue
 
     def _decline_upgrade(self, rest: bytes | memoryview) -> None:
         """Go on reading HTTP: an upgrade is declined by not answering it."""
         while True:
             try:
-                if self._body_skipped:
+                if self._is_body_skipped:
                     self._read_skipped_body()
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
                 rest = rest[upgrade.args[0] :]
             except httptools.HttpParserError as error:
-                return self._stop(error)
+                return self._raise_failure(error)
             else:
                 return None
 
-    def _stop(self, error: httptools.HttpParserError) -> None:
+    def _raise_failure(self, error: httptools.HttpParserError) -> None:
         """Raise what the parser, or one of its calls below, found. After a request that closes, that is nothing."""
         cause = error.__context__
         if isinstance(cause, HttpProblem):
             raise cause
-        if self._ended:
+        if self._is_ended:
             return
-        self._ended = True
+        self._is_ended = True
         if cause is not None and not isinstance(cause, httptools.HttpParserUpgrade):
             log.error("a request could not be read", exc_info=cause)
             raise HttpProblem(problems.INTERNAL, "the router failed to read the request")
@@ -198,8 +198,8 @@ class RequestReader:
         The parser takes what follows such a head for the other protocol; here it is the body (Java's HTTP client
         asks for an upgrade whatever it sends). A new parser is told of the head again, without that wish.
         """
-        self._body_skipped = False
-        request = self._head()
+        self._is_body_skipped = False
+        request = self._present_request()
         target, request.target = request.target, b""
         coded = _CODING in request.fields
         framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: " + request.fields[_LENGTH]
@@ -209,13 +209,13 @@ class RequestReader:
         head = b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, request.line)
         self._parser.feed_data(head)
 
-    def _bound(self, size: int) -> None:
+    def _check_bounds(self, size: int) -> None:
         """Keep what is collected of an unfinished head or body within bounds."""
-        self._received += size
-        if self._in_body:
-            if self._received - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
+        self._received_bytes += size
+        if self._is_in_body:
+            if self._received_bytes - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
                 raise self._refuse(problems.HEAD_TOO_LARGE, "chunk extensions or trailers are too large")
-        elif self._received > MAX_HEAD_BYTES:
+        elif self._received_bytes > MAX_HEAD_BYTES:
             if self._request is not None and len(self._request.target) > MAX_TARGET_BYTES:
                 raise self._target_too_long()
             raise self._refuse(
@@ -224,7 +224,7 @@ class RequestReader:
             )
 
     def _refuse(self, kind: ProblemType, detail: str) -> HttpProblem:
-        self._ended = True
+        self._is_ended = True
         return HttpProblem(kind, detail)
 
     def _target_too_long(self) -> HttpProblem:
@@ -233,7 +233,7 @@ class RequestReader:
     def _body_too_large(self) -> HttpProblem:
         return self._refuse(problems.BODY_TOO_LARGE, f"the request body is larger than {self._max_body_bytes} bytes")
 
-    def _head(self) -> Request:
+    def _present_request(self) -> Request:
         assert self._request is not None
         return self._request
 
@@ -244,7 +244,7 @@ class RequestReader:
         request = self._request
         if request is None:
             self._request = Request(target)
-            self.partial = True
+            self.is_partial = True
         else:
             request.target += target
 
@@ -253,9 +253,9 @@ class RequestReader:
         field = _FIELDS.get(name)
         if field is None:
             field = _LOWER.get(name.lower())
-        if not field or self._in_body:
+        if not field or self._is_in_body:
             return
-        fields = self._head().fields
+        fields = self._present_request().fields
         if field not in fields:
             if field is not ACCEPT or value != b"*/*":
                 fields[field] = value
@@ -266,8 +266,8 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         """The head is whole: see that it may be read as HTTP/1.1 or 1.0, and who closes the connection."""
-        self._in_body = True
-        request = self._head()
+        self._is_in_body = True
+        request = self._present_request()
         fields = request.fields
         target = request.target
         if len(target) > MAX_TARGET_BYTES:
@@ -276,7 +276,7 @@ class RequestReader:
         if host is None or host != self._known_host:
             self._check_host(host)
         if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
-            request.plain = False
+            request.is_plain = False
             self._check_head(request)
 
     def _check_host(self, host: bytes | None) -> None:
@@ -314,10 +314,10 @@ class RequestReader:
             return
         if expect.strip().lower() != b"100-continue":
             raise self._refuse(problems.EXPECTATION_FAILED, "the only expectation known here is 100-continue")
-        if _has_body(fields) and not self._upgrading(fields):
+        if _has_body(fields) and not self._asks_for_upgrade(fields):
             self._on_continue()
 
-    def _upgrading(self, fields: dict[str, bytes]) -> bool:
+    def _asks_for_upgrade(self, fields: dict[str, bytes]) -> bool:
         return _UPGRADE in fields and bool(self._parser.should_upgrade())
 
     def on_body(self, piece: bytes) -> None:
@@ -329,20 +329,20 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        request = self._head()
-        if not request.plain:
-            if _has_body(request.fields) and self._upgrading(request.fields):
-                self._body_skipped = True
+        request = self._present_request()
+        if not request.is_plain:
+            if _has_body(request.fields) and self._asks_for_upgrade(request.fields):
+                self._is_body_skipped = True
                 return
-            self._ended = request.line is CLOSE
+            self._is_ended = request.line is CLOSE
             request.body = bytes(self._body)
             self._body = bytearray()
             self._body_bytes = 0
         request.method = self._parser.get_method()
-        self.partial = self._in_body = False
+        self.is_partial = self._is_in_body = False
         self._request = None
-        self._received = 0
-        self._deliver(request)
+        self._received_bytes = 0
+        self._on_request(request)
 
 
 def _has_body(fields: dict[str, bytes]) -> bool:

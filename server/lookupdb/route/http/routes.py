@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.route.http import problems, target
-from lookupdb.route.http.accept import accept
+from lookupdb.route.http.accept import parse_accept
 from lookupdb.route.http.answers import JSON
 from lookupdb.route.http.exchanges import (
     BatchExchange,
@@ -35,47 +35,47 @@ _KEY_AT: Final = len(target.LOOKUP_KEY)
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 """Text in JSON. Possessive: nothing is kept in order to go back."""
 
-_TAKEN_FOR_JSON: Final = (JSON, "application/x-www-form-urlencoded")
+_JSON_MEDIA_TYPES: Final = (JSON, "application/x-www-form-urlencoded")
 """The second is what ``curl -d`` says of whatever it sends."""
 
 
-def exchange_for(request: Request, connection: ClientConnection) -> Exchange:
+def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
     """The exchange that answers ``request``. Never raises: a bad request's exchange is a refusal."""
-    wanted = request.target
+    requested = request.target
     try:
-        if request.plain and request.method == b"GET" and wanted.startswith(target.LOOKUP_KEY):
+        if request.is_plain and request.method == b"GET" and requested.startswith(target.LOOKUP_KEY):
             # Nearly all requests end here; everything below would come to the same.
-            return LookupExchange(connection, request.line, target.key_in_path(wanted[_KEY_AT:]))
-        return _exchange(request, connection)
+            return LookupExchange(connection, request.line, target.decode_key_in_path(requested[_KEY_AT:]))
+        return _route(request, connection)
     except HttpProblem as problem:
         return Refusal(connection, request.line, problem, bodyless=request.method == b"HEAD")
 
 
-def _exchange(request: Request, connection: ClientConnection) -> Exchange:
-    wanted = request.target
-    if not wanted.startswith(b"/"):
-        wanted = target.origin_form(wanted)
-    if wanted.startswith(target.LOOKUP_KEY):
+def _route(request: Request, connection: ClientConnection) -> Exchange:
+    requested = request.target
+    if not requested.startswith(b"/"):
+        requested = target.to_origin_form(requested)
+    if requested.startswith(target.LOOKUP_KEY):
         if request.method == b"GET" or request.method == b"HEAD":
-            return _lookup(request, connection, target.key_in_path(wanted[_KEY_AT:]))
-        return _other(request, connection, target.LOOKUP_KEY)
-    path, question, query = wanted.partition(b"?")
+            return _make_lookup(request, connection, target.decode_key_in_path(requested[_KEY_AT:]))
+        return _make_options(request, connection, target.LOOKUP_KEY)
+    path, question, query = requested.partition(b"?")
     if path not in METHODS:
         raise HttpProblem(
             problems.NO_SUCH_RESOURCE, "expected /v1/lookup/{key}, /v1/lookup?key=…, /v1/lookup or /v1/dataset"
         )
     if path == target.DATASET and request.method in (b"GET", b"HEAD"):
-        _no_query(question)
+        _refuse_query(question)
         return DatasetExchange(connection, request.line, bodyless=request.method == b"HEAD")
     if path == target.LOOKUP and request.method in (b"GET", b"HEAD"):
-        return _lookup(request, connection, target.key_in_query(query))
+        return _make_lookup(request, connection, target.decode_key_in_query(query))
     if path == target.LOOKUP and request.method == b"POST":
-        _no_query(question)
-        return _batch(request, connection)
-    return _other(request, connection, path)
+        _refuse_query(question)
+        return _make_batch(request, connection)
+    return _make_options(request, connection, path)
 
 
-def _other(request: Request, connection: ClientConnection, resource: bytes) -> Exchange:
+def _make_options(request: Request, connection: ClientConnection, resource: bytes) -> Exchange:
     """OPTIONS, or a method that ``resource`` does not know."""
     if request.method == b"OPTIONS":
         return OptionsExchange(connection, request.line, METHODS[resource])
@@ -87,35 +87,35 @@ def _other(request: Request, connection: ClientConnection, resource: bytes) -> E
     )
 
 
-def _no_query(question: bytes) -> None:
+def _refuse_query(question: bytes) -> None:
     if question:
         raise HttpProblem(problems.INVALID_TARGET, "this resource takes no query")
 
 
-def _lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
+def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
     fields = request.fields
     return LookupExchange(
         connection,
         request.line,
         key,
-        _generation(fields),
-        accept(fields.get(ACCEPT)),
+        _requested_generation(fields),
+        parse_accept(fields.get(ACCEPT)),
         bodyless=request.method == b"HEAD",
     )
 
 
-def _generation(fields: dict[str, bytes]) -> str | None:
+def _requested_generation(fields: dict[str, bytes]) -> str | None:
     field = fields.get(GENERATION)
     return None if field is None else field.strip().decode("latin-1")
 
 
-def _batch(request: Request, connection: ClientConnection) -> BatchExchange:
+def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange:
     _check_media_type(request.fields)
-    accepted = accept(request.fields.get(ACCEPT))
+    accepted = parse_accept(request.fields.get(ACCEPT))
     if accepted is not None and not accepted.allows(JSON):
         raise HttpProblem(problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON}, which Accept rules out")
-    keys, partial = batch_of(request.body, connection.limits.max_keys)
-    generation = _generation(request.fields)
+    keys, partial = parse_batch(request.body, connection.limits.max_keys)
+    generation = _requested_generation(request.fields)
     size = len(request.body)
     return BatchExchange(connection, request.line, keys, generation, partial=partial, body_bytes=size)
 
@@ -126,7 +126,7 @@ def _check_media_type(fields: dict[str, bytes]) -> None:
         part.strip() for part in fields.get(CONTENT_TYPE, b"application/json").decode("latin-1").lower().split(";")
     )
     charsets = [part.partition("=")[2].strip('" ') for part in parameters if part.startswith("charset")]
-    if media_type not in _TAKEN_FOR_JSON or any(charset not in ("utf-8", "utf8", "us-ascii") for charset in charsets):
+    if media_type not in _JSON_MEDIA_TYPES or any(charset not in ("utf-8", "utf8", "us-ascii") for charset in charsets):
         raise HttpProblem(
             problems.UNSUPPORTED_MEDIA_TYPE,
             f"a batch is sent with Content-Type: {JSON}, in UTF-8",
@@ -140,7 +140,7 @@ def _check_media_type(fields: dict[str, bytes]) -> None:
         )
 
 
-def batch_of(body: bytes, max_keys: int) -> tuple[list[str], bool]:
+def parse_batch(body: bytes, max_keys: int) -> tuple[list[str], bool]:
     """The distinct keys, in the order in which they come first, and whether a partial answer will do.
 
     Raises HttpProblem.
@@ -159,8 +159,8 @@ def batch_of(body: bytes, max_keys: int) -> tuple[list[str], bool]:
         raise HttpProblem(problems.INVALID_BODY, 'expected an object such as {"keys": ["KJFK", "EGLL"]}')
     partial = document.get("partial", False)
     if not isinstance(partial, bool):
-        raise HttpProblem(problems.INVALID_BODY, f'"partial" is true or false, found {_kind(partial)}')
-    return _distinct(document["keys"], max_keys), partial
+        raise HttpProblem(problems.INVALID_BODY, f'"partial" is true or false, found {_json_type(partial)}')
+    return _distinct_keys(document["keys"], max_keys), partial
 
 
 def _check_length(body: bytes, max_keys: int) -> None:
@@ -174,18 +174,18 @@ def _too_many_keys(found: object, max_keys: int) -> HttpProblem:
     return HttpProblem(problems.TOO_MANY_KEYS, f"{found} keys, the limit is {max_keys}; send them in several batches")
 
 
-def _distinct(keys: Any, max_keys: int) -> list[str]:
+def _distinct_keys(keys: Any, max_keys: int) -> list[str]:
     if not isinstance(keys, list):
-        raise HttpProblem(problems.INVALID_BODY, f'"keys" is an array of strings, found {_kind(keys)}')
+        raise HttpProblem(problems.INVALID_BODY, f'"keys" is an array of strings, found {_json_type(keys)}')
     if len(keys) > max_keys:
         raise _too_many_keys(len(keys), max_keys)
     for place, key in enumerate(keys):
         if not isinstance(key, str):
-            raise HttpProblem(problems.INVALID_BODY, f"keys[{place}] is {_kind(key)}, expected a string")
+            raise HttpProblem(problems.INVALID_BODY, f"keys[{place}] is {_json_type(key)}, expected a string")
     return list(dict.fromkeys(keys))
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     """What JSON calls ``value``."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")

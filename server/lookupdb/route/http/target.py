@@ -25,7 +25,7 @@ _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-def origin_form(target: bytes) -> bytes:
+def to_origin_form(target: bytes) -> bytes:
     """``target`` without scheme and authority, which clients send to proxies and servers have to take."""
     absolute = _ABSOLUTE.match(target)
     if not absolute:
@@ -34,7 +34,7 @@ def origin_form(target: bytes) -> bytes:
     return rest if rest.startswith(b"/") else b"/" + rest
 
 
-def key_in_path(raw: bytes) -> str:
+def decode_key_in_path(raw: bytes) -> str:
     """The key that ``raw``, what follows ``/v1/lookup/``, stands for. Raises HttpProblem.
 
     ``raw`` is ASCII: the parser refuses a target with any other byte.
@@ -48,7 +48,7 @@ def key_in_path(raw: bytes) -> str:
     return _decode(raw) if _PERCENT in raw else raw.decode()
 
 
-def key_in_query(query: bytes) -> str:
+def decode_key_in_query(query: bytes) -> str:
     """The key that ``query``, what follows ``/v1/lookup?``, stands for. Raises HttpProblem."""
     if b"#" in query:
         raise HttpProblem(problems.INVALID_TARGET, "the query holds #; if it belongs to the key, write it as %23")
