@@ -1,4 +1,4 @@
-"""Requests that repeat with another key: told by their bytes, and answered as if each were the first."""
+"""Requests that repeat with another key: recognised by their bytes, and answered as if each were the first."""
 
 from __future__ import annotations
 

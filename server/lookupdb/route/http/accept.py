@@ -1,4 +1,4 @@
-"""The Accept header field: whether a client takes a media type (RFC 9110, 12.5.1)."""
+"""The Accept header field: which media types a client accepts (RFC 9110, 12.5.1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_CACHED_BYTES: Final = 256
 
 
 class AcceptField:
-    """Which of the two media types that values have a client takes."""
+    """The media types, among the two that values have, that a client accepts."""
 
     __slots__ = ("_accepted",)
 
@@ -22,12 +22,12 @@ class AcceptField:
         self._accepted = frozenset(media_type for media_type in (JSON, OCTETS) if _find_quality(media_type, ranges) > 0)
 
     def allows(self, media_type: str) -> bool:
-        """Whether the client takes ``media_type``, one of JSON and OCTETS."""
+        """Whether the client accepts ``media_type``, which is JSON or OCTETS."""
         return media_type in self._accepted
 
 
 def parse_accept(field: bytes | None) -> AcceptField | None:
-    """What the client takes; None is anything."""
+    """The parsed field; None if the client accepts anything."""
     if field is None or field == ANYTHING or not field.strip():
         return None
     return _parse_cached(field) if len(field) <= _MAX_CACHED_BYTES else AcceptField(field)

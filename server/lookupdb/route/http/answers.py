@@ -49,7 +49,7 @@ class AnswerHeads:
         )
 
     def add_found_head(self, size: int) -> bytes:
-        """The entry of ``found_by_size``, made."""
+        """The new entry of ``found_by_size`` for values of ``size`` bytes."""
         if len(self.found_by_size) >= MAX_HEADS:
             self.found_by_size.clear()
         head = self.found_by_size[size] = b"%b%d\r\n\r\n" % (self.found, size)
@@ -57,7 +57,7 @@ class AnswerHeads:
 
 
 def missing_detail(generation: ServedGeneration) -> str:
-    """The sentence that goes with a key that is not there."""
+    """The sentence about a key that is missing."""
     return f"generation {generation.name} holds no record with this key"
 
 

@@ -34,7 +34,7 @@ class ConnectionRegistry(Protocol):
     """Who knows all connections."""
 
     def admit(self, connection: HttpConnection) -> None:
-        """Count ``connection`` in, or have it tell its client that there are too many."""
+        """Count ``connection``, or refuse it because there are too many."""
 
     def forget(self, connection: HttpConnection) -> None:
         """``connection`` is lost."""
@@ -61,9 +61,9 @@ class HttpConnection(ConnectionLife):
         self._registry = registry
         self._reader = RequestReader(service.limits.max_body_bytes, self._on_request, self._on_continue)
         self._repeated: RepeatedRequest | None = None
-        """The last request, should it come again for another key."""
+        """The last request, to recognise its repeats."""
         self._last_request: tuple[Request, Exchange] | None = None
-        """Read, while the reader is at it."""
+        """What the reader read from the present bytes."""
         self._is_advancing = False
         """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
 
@@ -107,7 +107,7 @@ class HttpConnection(ConnectionLife):
             self._advance()
 
     def _read(self, data: bytes) -> None:
-        """Have the reader read ``data``."""
+        """Let the reader parse ``data``, and start the clock of a request that is not whole."""
         reader = self._reader
         begins = not reader.is_partial
         try:
@@ -180,7 +180,7 @@ class HttpConnection(ConnectionLife):
             exchange.start()
 
     def _enqueue(self, exchange: Exchange) -> None:
-        """``exchange`` came before an earlier one was answered: begin it beside that, or have it wait."""
+        """Begin ``exchange`` beside earlier ones that are not answered, or let it wait."""
         if self.budget.used > self.budget.limit and self.phase < FINISHING:
             self._refuse_overloaded()
             return
@@ -207,7 +207,7 @@ class HttpConnection(ConnectionLife):
         return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
 
     def answer(self, exchange: Exchange, answer: Answer) -> None:
-        """``answer`` is the one to ``exchange``: send it when it is its turn."""
+        """Send ``answer``, the one to ``exchange``, when it is its turn."""
         if exchange.charge:
             self.budget.give(exchange.charge)
             exchange.charge = 0
@@ -238,12 +238,12 @@ class HttpConnection(ConnectionLife):
             self._count_unsent()
 
     def _count_waiting_answer(self, size: int) -> None:
-        """``size`` bytes more of answers wait for an earlier one."""
+        """Count ``size`` more bytes of answers that wait for an earlier one."""
         self._waiting_answer_bytes += size
         self.budget.take(size)
 
     def _continue_after(self, exchange: Exchange) -> None:
-        """``exchange``'s answer is sent, and there is more to do."""
+        """Send the answers that are next, begin what waits, and close after the last. ``exchange`` is answered."""
         pending = self._pending
         while exchange.line is not CLOSE and pending and (answer := pending[0].answer) is not None:
             exchange = pending.popleft()

@@ -1,7 +1,7 @@
 """One request and its answer: the waiters that turn what the lookup core found into HTTP.
 
-An exchange is begun by its connection, which calls ``start`` in the order of the requests, and answers through
-``ClientConnection.answer``, at once or later, which keeps the answers in that order.
+A connection starts its exchanges in the order of the requests. An exchange answers at once or later, through
+``ClientConnection.answer``, which keeps the answers in that order.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _FAILED: Final = INDEX["requests_5xx"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
 _EXCHANGE_BYTES: Final = 1024
-"""Of a request that waits or is looked up, but for its key."""
+"""A request that waits or is looked up takes so much, without its key."""
 _CHARACTER_BYTES: Final = 4
-"""Of text, at most, by Python."""
+"""Python needs at most so much for a character of text."""
 _BATCH_KEY_BYTES: Final = 400
-"""Of each key of a batch while it is looked up, but for its text."""
+"""Each key of a batch takes so much while it is looked up, without its text."""
 
 Answer = bytes | list[bytes]
 """One piece, or several that follow each other."""
@@ -86,7 +86,7 @@ class Exchange:
         self.charge = 0
 
     def start(self) -> None:
-        """Begin. The connection is told the answer sooner or later, exactly once."""
+        """Begin. ``ClientConnection.answer`` is called sooner or later, exactly once."""
         raise NotImplementedError
 
     def cost(self) -> int:
@@ -94,7 +94,7 @@ class Exchange:
         return _EXCHANGE_BYTES
 
     def abandon(self) -> None:
-        """Nobody waits for the answer any longer."""
+        """Stop: the client has gone."""
 
     def refuse(self, problem: HttpProblem) -> None:
         """Answer with ``problem``."""
@@ -104,7 +104,7 @@ class Exchange:
         connection.answer(self, head if self.bodyless else head + body)
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said now."""
+        """Answer that nothing is known about the key now, and why."""
         if problem is OVERLOADED:
             self.connection.counts[_OVERLOADED] += 1
         members: dict[str, object] = {"reason": problem.reason}
@@ -250,7 +250,7 @@ class LookupExchange(Exchange):
         connection.answer(self, b"%b%b\r\n%b" % (heads.missing, line, body))
 
     def _explain_missing(self, generation: ServedGeneration) -> None:
-        """Missing, and maybe no record of any generation can have such a key: then say why."""
+        """Answer that the key is missing, and why if no record can have such a key."""
         detail = missing_detail(generation)
         try:
             generation.encode(self.key)
@@ -298,7 +298,7 @@ class BatchExchange(Exchange):
         self.gather = self.connection.lookups.find_many(self.keys, self, self.generation)
 
     def abandon(self) -> None:
-        """The client has gone: what was not asked for yet is not, and nothing is held."""
+        """Stop: the client has gone. No further shard is asked, and nothing is kept."""
         if self.gather:
             self.gather.abandon()
             self.connection.budget.give(self.charge)
@@ -310,7 +310,7 @@ class BatchExchange(Exchange):
         self.refuse(HttpProblem(problems.ANSWER_TOO_LARGE, detail))
 
     def done(self, generation: ServedGeneration, values: Values, size: int, problem: Problem | None) -> None:
-        """What was found, aligned with the keys: ``size`` bytes; of some keys nothing can be said if ``problem``."""
+        """Answer with ``values``, aligned with the keys, of ``size`` bytes. With ``problem`` some are unavailable."""
         if problem and not self.partial:
             detail = (
                 f"{values.count(UNAVAILABLE)} of {len(self.keys)} keys cannot be looked up now; send them again, or "

@@ -1,4 +1,4 @@
-"""The router's HTTP port: takes connections, watches their deadlines, and drains.
+"""The router's HTTP port: accepts connections, watches their deadlines, and drains.
 
 There is no timer for a request or a connection: a few times a second one sweep looks through all connections.
 """
@@ -39,7 +39,7 @@ class HttpFront:
         self._descriptors = descriptors.raise_limit()
         self._connections: set[HttpConnection] = set()
         self._refused: set[HttpConnection] = set()
-        """Beyond the limit: open only until they have read that they are."""
+        """Connections beyond the limit: open only until their clients have read the refusal."""
         self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class HttpFront:
             connection.abort()
 
     def admit(self, connection: HttpConnection) -> None:
-        """Count ``connection`` in, or have it tell its client that there are too many."""
+        """Count ``connection``, or refuse it because there are too many."""
         limit = self._max_connections()
         if len(self._connections) < limit:
             self._connections.add(connection)
@@ -91,7 +91,7 @@ class HttpFront:
             connection.close()
 
     def _max_connections(self) -> int:
-        """As the limits say, unless endpoints leave too few descriptors for so many."""
+        """The limit of connections, lower if endpoints leave too few descriptors."""
         endpoints = self._counts[_ENDPOINTS_READY] + self._counts[_ENDPOINTS_UNREADY]
         connections = CONNECTIONS_AN_ENDPOINT * endpoints
         return min(self.service.limits.max_connections, capacity.max_client_connections(self._descriptors, connections))

@@ -1,4 +1,4 @@
-"""The bounds of the router's HTTP that no dataset sets; ``limits.Limits`` has those that it does. Sizes in bytes."""
+"""The bounds of the router's HTTP that no dataset sets. ``route.limits`` has those that a dataset sets. In bytes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MAX_HELD_ANSWERS_BYTES: Final = 256 * 1024
 """Answers that wait for that to an earlier request. More: no further request of the connection is begun or read."""
 
 MAX_REPEATED_HEAD_BYTES: Final = 2 * 1024
-"""The head of a request that is remembered, to be told when it comes again."""
+"""A request with a longer head is not remembered, so its repeats are parsed in full."""
 
 MAX_REMEMBERED_HOST_BYTES: Final = 256
 
 MAX_HEADS: Final = 1024
-"""Of answers with values of different sizes that are kept encoded."""
+"""Encoded heads a generation, one for each size of a value."""
 
 JOINED_BYTES: Final = 256 * 1024
 """An answer to a batch up to this size is sent as one piece; a larger one value by value, and never copied."""
@@ -42,8 +42,9 @@ LINGER_SECONDS: Final = 2.0
 closing with unread bytes resets the connection."""
 
 MAX_LINGERING_REFUSED: Final = 48
-"""Connections over the limit that are told so and kept until they have read it. Further ones are told so and closed: a
-client that has sent something already may see a reset instead. They are among ``capacity.RESERVED_DESCRIPTORS``."""
+"""Connections beyond the limit that stay open until their clients have read the refusal. Further ones are closed right
+after it, and a client that has sent something already may see a reset instead. ``capacity.RESERVED_DESCRIPTORS`` counts
+them."""
 
 SWEEP_SECONDS: Final = 0.25
 """How often connections are looked through for timeouts: every timeout is kept to within this."""

@@ -52,7 +52,7 @@ REASONS: Final = {
 }
 
 RETRY_SECONDS: Final = 1
-"""``Retry-After`` of a 503: what is unavailable is tried again by the router several times within it."""
+"""``Retry-After`` of a 503. The router itself tries several times within it."""
 
 
 @dataclass(frozen=True, slots=True)

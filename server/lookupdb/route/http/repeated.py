@@ -1,4 +1,4 @@
-"""The same request again, for another key: told by its bytes, without the parser.
+"""Recognises a repeated request, for another key, by its bytes and without the parser.
 
 A client sends the same head with each request, and only the key in its target changes. A parser reads from the left and
 does not look back: what follows the target was accepted once, so it is accepted after any other target that is made
@@ -21,13 +21,13 @@ _BEGINNING: Final = _GET + target.LOOKUP_KEY
 _KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
 _FIELDS: Final = frozenset((HOST, ACCEPT, CONNECTION, GENERATION))
-"""None of them tells of a body, an upgrade or an expectation."""
+"""None of them announces a body, an upgrade or an expectation."""
 _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
 """Translates to itself what stands for itself in a path, and everything else to something else."""
 
 
 class RepeatedRequest:
-    """What the requests of one connection have in common: all that stands behind the key, and what it came to."""
+    """The part that the requests of one connection share: the bytes behind the key, and what they mean."""
 
     __slots__ = ("_accept", "_generation", "_line", "_tail", "_tail_size")
 
@@ -39,7 +39,7 @@ class RepeatedRequest:
         self._accept = lookup.accept
 
     def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
-        """The lookup that ``data``, which begins a request, asks for; None when it is not this request again."""
+        """The lookup that ``data``, which begins a request, asks for; None if it is another request."""
         if not (data.endswith(self._tail) and data.startswith(_BEGINNING)):
             return None
         key = data[_KEY_AT : -self._tail_size]
@@ -49,7 +49,7 @@ class RepeatedRequest:
 
 
 def recognise_repeats(data: bytes, request: Request, exchange: Exchange) -> RepeatedRequest | None:
-    """How to tell ``request`` when it comes again, if ``data`` is nothing but it and it is a lookup that stays open."""
+    """A recogniser of ``request``, if ``data`` holds nothing else and it is a lookup that keeps the connection open."""
     if len(data) > MAX_REPEATED_HEAD_BYTES:
         return None
     if request.method != b"GET" or request.line is CLOSE or type(exchange) is not LookupExchange:

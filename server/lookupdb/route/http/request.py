@@ -78,11 +78,11 @@ class Request:
         self.method = b""
         self.target = target
         self.fields: dict[str, bytes] = {}
-        """In lower case → value; only the fields named above."""
+        """Name in lower case → value, for the fields above only."""
         self.body = b""
         self.line = STAY
         self.is_plain = True
-        """HTTP/1.1, to stay connected, no body, and no field but Host."""
+        """HTTP/1.1 that keeps the connection open, without a body, and with no field but Host."""
 
 
 class RequestReader:
@@ -119,7 +119,7 @@ class RequestReader:
         self._on_request = on_request
         self._on_continue = on_continue
         self._known_host: bytes | None = None
-        """The last Host, which has been seen to be one."""
+        """The last valid Host."""
         self._request: Request | None = None
         self._is_in_body = False
         """The head is whole: header fields from now on are trailers."""

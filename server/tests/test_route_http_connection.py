@@ -1,4 +1,4 @@
-"""Slow clients and leaving routers: timeouts, clients that do not read, draining."""
+"""A client connection: timeouts, clients that do not read, draining, and what is kept of answers."""
 
 from __future__ import annotations
 
