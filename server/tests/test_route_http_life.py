@@ -17,7 +17,7 @@ from support.http import Client, ScriptedLookups, Server, eventually, request, s
 from lookupdb.route.http import connection as connection_module
 from lookupdb.route.http import front, life, service
 from lookupdb.route.http.connection import HttpConnection
-from lookupdb.route.http.life import INVARIANTS, TRANSITIONS, Phase
+from lookupdb.route.http.life import INVARIANTS, TRANSITIONS, HttpPhase
 from lookupdb.route.http.limits import SLICE_BYTES
 
 GET = request("/v1/lookup/a")
@@ -31,7 +31,7 @@ FILLED = request("/v1/lookup/a", "X: " + "y" * 500)
 MANY = HELD + FILLED * 200
 assert len(MANY) > 2 * SLICE_BYTES
 
-Edge = tuple[Phase, Phase]
+Edge = tuple[HttpPhase, HttpPhase]
 EDGES = [(begin, end) for begin, ends in TRANSITIONS.items() for end in ends]
 
 
@@ -43,7 +43,7 @@ class Record:
     broken: list[str] = field(default_factory=list)
     connections: list[HttpConnection] = field(default_factory=list)
 
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[HttpPhase]:
         """Of all connections, now."""
         return [connection.phase for connection in self.connections]
 
@@ -58,7 +58,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
             super().__init__(*arguments)
             record.connections.append(self)
 
-        def _enter(self, phase: Phase) -> None:
+        def _enter(self, phase: HttpPhase) -> None:
             record.edges.append((self.phase, phase))
             super()._enter(phase)
 
@@ -103,7 +103,7 @@ class Stage:
     client: Client
     record: Record
 
-    def wait(self, *phases: Phase) -> None:
+    def wait(self, *phases: HttpPhase) -> None:
         """Until the connection is in one of ``phases``."""
         eventually(lambda: self.server.call(self.record.phases)[0] in phases)
 
@@ -133,27 +133,27 @@ def fill_and_end(stage: Stage) -> None:
     stage.client.send(MANY)
     eventually(lambda: stage.record.connections[0]._unread)
     assert stage.server.call(stage.record.connections[0].eof_received)
-    stage.wait(Phase.READING_HALF_CLOSED)
+    stage.wait(HttpPhase.READING_HALF_CLOSED)
 
 
 def linger(stage: Stage) -> None:
     stage.client.send(CLOSE)
-    stage.wait(Phase.LINGERING)
+    stage.wait(HttpPhase.LINGERING)
 
 
 def receive(stage: Stage) -> None:
     stage.client.send(PART)
-    stage.wait(Phase.RECEIVING)
+    stage.wait(HttpPhase.RECEIVING)
 
 
 def finish(stage: Stage) -> None:
     stage.client.send(HELD_CLOSE)
-    stage.wait(Phase.FINISHING)
+    stage.wait(HttpPhase.FINISHING)
 
 
 def finish_half_closed(stage: Stage) -> None:
     stage.client.send(HELD).half_close()
-    stage.wait(Phase.FINISHING_HALF_CLOSED)
+    stage.wait(HttpPhase.FINISHING_HALF_CLOSED)
 
 
 def read_held(stage: Stage) -> None:
@@ -163,30 +163,33 @@ def read_held(stage: Stage) -> None:
 
 Step = Callable[[Stage], Any]
 SCENARIOS: dict[Edge, list[Step]] = {
-    (Phase.READING, Phase.RECEIVING): [receive],
-    (Phase.READING, Phase.READING_HALF_CLOSED): [lambda stage: stage.client.send(GET).half_close()],
-    (Phase.READING, Phase.FINISHING): [finish],
-    (Phase.READING, Phase.LINGERING): [read_held, Stage.drain, Stage.release],
-    (Phase.READING, Phase.CLOSING): [Stage.read_all],
-    (Phase.READING, Phase.CLOSED): [Stage.break_off],
-    (Phase.RECEIVING, Phase.READING): [receive, lambda stage: stage.client.send(GET[20:]).response()],
-    (Phase.RECEIVING, Phase.READING_HALF_CLOSED): [receive, lambda stage: stage.client.half_close()],
-    (Phase.RECEIVING, Phase.FINISHING): [receive, Stage.read_all],
-    (Phase.RECEIVING, Phase.CLOSED): [receive, Stage.break_off],
-    (Phase.READING_HALF_CLOSED, Phase.FINISHING_HALF_CLOSED): [finish_half_closed],
-    (Phase.READING_HALF_CLOSED, Phase.CLOSING): [fill_and_end, Stage.release, Stage.read_all],
-    (Phase.READING_HALF_CLOSED, Phase.CLOSED): [fill_and_end, lambda stage: stage.server.call(abort_all(stage))],
-    (Phase.FINISHING, Phase.FINISHING_HALF_CLOSED): [finish, lambda stage: stage.client.half_close()],
-    (Phase.FINISHING, Phase.LINGERING): [finish, Stage.release],
-    (Phase.FINISHING, Phase.CLOSED): [finish, Stage.break_off],
-    (Phase.FINISHING_HALF_CLOSED, Phase.CLOSING): [finish_half_closed, Stage.release],
-    (Phase.FINISHING_HALF_CLOSED, Phase.CLOSED): [
+    (HttpPhase.READING, HttpPhase.RECEIVING): [receive],
+    (HttpPhase.READING, HttpPhase.READING_HALF_CLOSED): [lambda stage: stage.client.send(GET).half_close()],
+    (HttpPhase.READING, HttpPhase.FINISHING): [finish],
+    (HttpPhase.READING, HttpPhase.LINGERING): [read_held, Stage.drain, Stage.release],
+    (HttpPhase.READING, HttpPhase.CLOSING): [Stage.read_all],
+    (HttpPhase.READING, HttpPhase.CLOSED): [Stage.break_off],
+    (HttpPhase.RECEIVING, HttpPhase.READING): [receive, lambda stage: stage.client.send(GET[20:]).response()],
+    (HttpPhase.RECEIVING, HttpPhase.READING_HALF_CLOSED): [receive, lambda stage: stage.client.half_close()],
+    (HttpPhase.RECEIVING, HttpPhase.FINISHING): [receive, Stage.read_all],
+    (HttpPhase.RECEIVING, HttpPhase.CLOSED): [receive, Stage.break_off],
+    (HttpPhase.READING_HALF_CLOSED, HttpPhase.FINISHING_HALF_CLOSED): [finish_half_closed],
+    (HttpPhase.READING_HALF_CLOSED, HttpPhase.CLOSING): [fill_and_end, Stage.release, Stage.read_all],
+    (HttpPhase.READING_HALF_CLOSED, HttpPhase.CLOSED): [
+        fill_and_end,
+        lambda stage: stage.server.call(abort_all(stage)),
+    ],
+    (HttpPhase.FINISHING, HttpPhase.FINISHING_HALF_CLOSED): [finish, lambda stage: stage.client.half_close()],
+    (HttpPhase.FINISHING, HttpPhase.LINGERING): [finish, Stage.release],
+    (HttpPhase.FINISHING, HttpPhase.CLOSED): [finish, Stage.break_off],
+    (HttpPhase.FINISHING_HALF_CLOSED, HttpPhase.CLOSING): [finish_half_closed, Stage.release],
+    (HttpPhase.FINISHING_HALF_CLOSED, HttpPhase.CLOSED): [
         finish_half_closed,
         lambda stage: stage.server.call(abort_all(stage)),
     ],
-    (Phase.LINGERING, Phase.CLOSING): [linger, lambda stage: stage.client.half_close()],
-    (Phase.LINGERING, Phase.CLOSED): [linger],
-    (Phase.CLOSING, Phase.CLOSED): [Stage.read_all],
+    (HttpPhase.LINGERING, HttpPhase.CLOSING): [linger, lambda stage: stage.client.half_close()],
+    (HttpPhase.LINGERING, HttpPhase.CLOSED): [linger],
+    (HttpPhase.CLOSING, HttpPhase.CLOSED): [Stage.read_all],
 }
 
 
@@ -204,7 +207,7 @@ def abort_all(stage: Stage) -> Callable[[], None]:
     ("begin", "end"), EDGES, ids=[f"{begin.name.lower()} to {end.name.lower()}" for begin, end in EDGES]
 )
 def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
-    server: Server, record: Record, begin: Phase, end: Phase
+    server: Server, record: Record, begin: HttpPhase, end: HttpPhase
 ) -> None:
     with server.connect(receive_buffer=4096) as client:
         eventually(lambda: record.connections)
@@ -213,14 +216,14 @@ def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
             step(stage)
         eventually(lambda: (begin, end) in record.edges)
     stage.release()
-    eventually(lambda: server.call(record.phases)[0] is Phase.CLOSED)
+    eventually(lambda: server.call(record.phases)[0] is HttpPhase.CLOSED)
     assert record.broken == []
     eventually(lambda: server.lookups.budget.used == 0)
 
 
-@pytest.mark.parametrize("begin", Phase)
-@pytest.mark.parametrize("end", Phase)
-def test_no_other_transition_is_possible(server: Server, begin: Phase, end: Phase) -> None:
+@pytest.mark.parametrize("begin", HttpPhase)
+@pytest.mark.parametrize("end", HttpPhase)
+def test_no_other_transition_is_possible(server: Server, begin: HttpPhase, end: HttpPhase) -> None:
     client = server.front.connection()
     client.phase = begin
     if end in TRANSITIONS[begin]:
@@ -233,9 +236,9 @@ def test_no_other_transition_is_possible(server: Server, begin: Phase, end: Phas
 
 
 def test_every_phase_leads_to_the_end_and_only_reading_is_come_back_to() -> None:
-    assert {end for ends in TRANSITIONS.values() for end in ends} | {Phase.READING} == set(Phase)
-    assert all(Phase.CLOSED in ends for begin, ends in TRANSITIONS.items() if begin is not Phase.CLOSED)
-    assert [edge for edge in EDGES if edge[1] < edge[0]] == [(Phase.RECEIVING, Phase.READING)]
+    assert {end for ends in TRANSITIONS.values() for end in ends} | {HttpPhase.READING} == set(HttpPhase)
+    assert all(HttpPhase.CLOSED in ends for begin, ends in TRANSITIONS.items() if begin is not HttpPhase.CLOSED)
+    assert [edge for edge in EDGES if edge[1] < edge[0]] == [(HttpPhase.RECEIVING, HttpPhase.READING)]
 
 
 def test_nothing_else_sets_a_phase() -> None:
@@ -252,7 +255,7 @@ class TestOverdue:
             with server.connect(receive_buffer=4096) as client:
                 client.send(data)
                 eventually(lambda: record.connections and record.connections[-1].is_blocked)
-                eventually(lambda: record.connections[-1].phase is Phase.CLOSED)
+                eventually(lambda: record.connections[-1].phase is HttpPhase.CLOSED)
             record.connections.clear()
         assert server.count("clients_timed_out") == 3
         assert record.broken == []
@@ -261,7 +264,7 @@ class TestOverdue:
         with server.connect() as client:
             client.send(HELD)
             eventually(lambda: record.connections and record.connections[0].deadline < server.call(now))
-            assert record.connections[0].phase is Phase.READING
+            assert record.connections[0].phase is HttpPhase.READING
             server.call(server.lookups.release)
             assert client.response().body == b"2"
         assert record.broken == []

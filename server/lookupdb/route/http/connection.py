@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
 from lookupdb.route.http.answers import CLOSE, STAY
-from lookupdb.route.http.exchanges import Answer, Exchange, Interim, Refusal
+from lookupdb.route.http.exchanges import Answer, ContinueExchange, Exchange, RefusalExchange
 from lookupdb.route.http.life import FINISHING, LINGERING, READING, RECEIVING, ConnectionLife
 from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
 from lookupdb.route.http.problems import HttpProblem
@@ -168,7 +168,7 @@ class HttpConnection(ConnectionLife):
         self._submit(exchange)
 
     def _on_continue(self) -> None:
-        self._submit(Interim(self, STAY, bodyless=True))
+        self._submit(ContinueExchange(self, STAY, bodyless=True))
 
     # Requests in, answers out
 
@@ -306,7 +306,7 @@ class HttpConnection(ConnectionLife):
 
     def _submit_problem(self, problem: HttpProblem) -> None:
         """Have ``problem`` told in its turn, as the last answer."""
-        self._submit(Refusal(self, CLOSE, problem, bodyless=False))
+        self._submit(RefusalExchange(self, CLOSE, problem, bodyless=False))
 
     def _drop(self) -> None:
         """Forget what is due, and what has come. Lookups that have begun are counted until they are answered."""

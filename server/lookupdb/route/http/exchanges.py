@@ -118,7 +118,7 @@ class Exchange:
         self.refuse(HttpProblem(problems.UNKNOWN_GENERATION, detail + " to ask the active one"))
 
 
-class Interim(Exchange):
+class ContinueExchange(Exchange):
     """``100 Continue``: sent in its turn, before the answer to the same request."""
 
     __slots__ = ()
@@ -128,7 +128,7 @@ class Interim(Exchange):
         self.connection.answer(self, CONTINUE)
 
 
-class Refusal(Exchange):
+class RefusalExchange(Exchange):
     """A request that is answered with a problem, without any lookup."""
 
     __slots__ = ("problem",)

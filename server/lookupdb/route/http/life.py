@@ -1,8 +1,8 @@
 """The life of a client connection: its phases, what leads from one to the next, and what ends it.
 
-Two things say where a connection is: its ``Phase``, and ``is_blocked``, whether the client takes its answers; it may
-cease to in any phase but CLOSED. A connection has one deadline, which the front's sweep looks at. What it means follows
-from the two, and so does what happens when it has passed:
+Its ``HttpPhase`` and ``is_blocked``, whether the client has ceased to take its answers, are the state of a connection.
+A client may cease to take its answers in any phase but CLOSED. A connection has one deadline, which the front's sweep
+looks at. The state says what the deadline means, and what happens once it has passed:
 
 | state                    | deadline | once it has passed                                                     |
 | ------------------------ | -------- | ---------------------------------------------------------------------- |
@@ -35,15 +35,15 @@ _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _CLIENTS_TIMED_OUT: Final = INDEX["clients_timed_out"]
 
 
-class Phase(enum.IntEnum):
-    """Of a connection's life. But for READING and RECEIVING it only goes forward."""
+class HttpPhase(enum.IntEnum):
+    """The phases of a connection. But for READING and RECEIVING a connection only goes forward."""
 
     READING = 0
     """Requests are read and answered. At rest none has come in part."""
     RECEIVING = 1
     """As READING, and a request has begun and is not whole."""
     READING_HALF_CLOSED = 2
-    """The client sends no more. What it has sent is not all read."""
+    """The client sends no more. Part of what it has sent is unread."""
     FINISHING = 3
     """No further request is read. Answers are due."""
     FINISHING_HALF_CLOSED = 4
@@ -58,21 +58,21 @@ class Phase(enum.IntEnum):
 
 
 # Names of this module are found faster than members of an enum.
-READING: Final = Phase.READING
-RECEIVING: Final = Phase.RECEIVING
-READING_HALF_CLOSED: Final = Phase.READING_HALF_CLOSED
-FINISHING: Final = Phase.FINISHING
-FINISHING_HALF_CLOSED: Final = Phase.FINISHING_HALF_CLOSED
-LINGERING: Final = Phase.LINGERING
-CLOSING: Final = Phase.CLOSING
-CLOSED: Final = Phase.CLOSED
+READING: Final = HttpPhase.READING
+RECEIVING: Final = HttpPhase.RECEIVING
+READING_HALF_CLOSED: Final = HttpPhase.READING_HALF_CLOSED
+FINISHING: Final = HttpPhase.FINISHING
+FINISHING_HALF_CLOSED: Final = HttpPhase.FINISHING_HALF_CLOSED
+LINGERING: Final = HttpPhase.LINGERING
+CLOSING: Final = HttpPhase.CLOSING
+CLOSED: Final = HttpPhase.CLOSED
 
 _LAST_REQUEST: Final = "the client asked to close, or was refused"
 _LAST_ANSWER: Final = "the last answer is sent"
 _END: Final = "the client sends no more"
 _BROKEN: Final = "the connection broke, or was cut off"
 
-TRANSITIONS: Final[dict[Phase, dict[Phase, str]]] = {
+TRANSITIONS: Final[dict[HttpPhase, dict[HttpPhase, str]]] = {
     READING: {
         RECEIVING: "a part of a request came",
         READING_HALF_CLOSED: _END,
@@ -172,7 +172,7 @@ class ConnectionLife(asyncio.Protocol):
 
     # Phases
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: HttpPhase) -> None:
         """``phase`` begins."""
         if phase not in TRANSITIONS[self.phase]:
             raise AssertionError(f"a connection cannot pass from {self.phase.name} to {phase.name}")

@@ -17,7 +17,7 @@ from lookupdb.route.http.exchanges import (
     Exchange,
     LookupExchange,
     OptionsExchange,
-    Refusal,
+    RefusalExchange,
 )
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.http.request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, GENERATION, Request
@@ -48,7 +48,7 @@ def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
             return LookupExchange(connection, request.line, target.decode_key_in_path(requested[_KEY_AT:]))
         return _route(request, connection)
     except HttpProblem as problem:
-        return Refusal(connection, request.line, problem, bodyless=request.method == b"HEAD")
+        return RefusalExchange(connection, request.line, problem, bodyless=request.method == b"HEAD")
 
 
 def _route(request: Request, connection: ClientConnection) -> Exchange:
