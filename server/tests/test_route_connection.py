@@ -1,4 +1,4 @@
-"""Names of endpoints: resolved anew for each connection, and given up without a trace."""
+"""A connection to a shard server: what it reads in which state, and when it is closed; how a name is resolved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,223 @@ from support.scripted_shard import ScriptedShard
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.servers.address import ServerAddress
-from lookupdb.route.servers.connection import ServerConnection
+from lookupdb.route.servers.connection import PING, PROOF_BYTES, TRANSITIONS, Reading, ServerConnection
+from lookupdb.route.servers.replies import LARGE_REPLY_BYTES
+
+LARGE = b"x" * (LARGE_REPLY_BYTES + 1)
+
+
+class Watched(ServerConnection):
+    """A connection whose transitions are checked against the table, and its invariants after all that comes."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "reading" and hasattr(self, "reading") and value is not self.reading:
+            assert (self.reading, value) in TRANSITIONS
+        super().__setattr__(name, value)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.check()
+
+    def check(self) -> None:
+        reading = self.reading
+        assert (self.sink is None) <= (reading in (Reading.PROVING, Reading.CLOSED))
+        assert (self._elements is not None) == (reading is Reading.ELEMENTS)
+        assert not self._chunks or reading is Reading.REPLIES
+        assert bool(self._counted) == bool(self._chunks)
+        assert bool(self._pong) <= (reading in (Reading.PONG, Reading.CLOSED))
+
+
+class Wire:
+    """A connection without a socket, its user and its other end."""
+
+    def __init__(self, budget_bytes: int = 256 << 20) -> None:
+        self.budget = RouterBudget(budget_bytes)
+        self.replies: list[Any] = []
+        self.written = b""
+        self.closed: list[str] = []
+        self.asked = 0
+        self.connection = Watched(self.replies.append, self.closed.append, self.budget)
+        self.connection.connection_made(self)  # type: ignore[arg-type]
+
+    def used(self) -> Wire:
+        """After the server has proven itself."""
+        self.connection.use(self.replies.append, self)
+        return self
+
+    def receive(self, data: bytes, step: int = 1 << 30) -> None:
+        for start in range(0, len(data), step):
+            self.connection.data_received(data[start : start + step])
+
+    def pinged(self) -> Wire:
+        """Idle for so long that a PING was sent."""
+        self.used().connection.ping()
+        assert self.connection.reading is Reading.PONG or self.connection.ping()
+        assert self.written == PING
+        return self
+
+    # A transport.
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> Wire:
+        return self
+
+    def setsockopt(self, *option: int) -> None:
+        pass
+
+    # A sink.
+
+    def expected_keys(self) -> int:
+        return self.asked
+
+    def accept(self, index: int, size: int) -> bool:
+        return True
+
+
+class TestProving:
+    def test_what_the_server_says_of_itself_is_read(self) -> None:
+        wire = Wire()
+        wire.receive(b"$3\r\nabc\r\n", step=2)
+        assert wire.replies == [b"abc"]
+        assert wire.connection.reading is Reading.PROVING
+
+    def test_but_not_for_ever(self) -> None:
+        wire = Wire()
+        wire.receive(b"$1000000\r\n" + b"x" * PROOF_BYTES, step=1000)
+        assert wire.closed == [f"said more than {PROOF_BYTES} bytes of what it serves"]
+        assert wire.budget.used == 0
+
+    def test_it_is_not_pinged(self) -> None:
+        wire = Wire()
+        assert not wire.connection.ping()
+
+
+class TestReplies:
+    @pytest.mark.parametrize("step", [1, 3, 1000])
+    def test_they_come_in_order_however_they_are_cut(self, step: int) -> None:
+        wire = Wire().used()
+        wire.asked = 2
+        wire.receive(b"*2\r\n$1\r\na\r\n$-1\r\n", step)
+        wire.receive(b"*2\r\n$1\r\nb\r\n$-1\r\n", step)
+        assert wire.replies == [[b"a", None], [b"b", None]]
+        assert wire.budget.used == 0
+        assert wire.connection.received == 32
+
+    def test_what_has_come_of_one_is_counted_until_it_is_whole_or_never_will_be(self) -> None:
+        for end in (b"a\r\n", None):
+            wire = Wire().used()
+            wire.asked = 1
+            wire.receive(b"$1001\r\n" + b"a" * 1000)
+            assert wire.budget.used == 2 * 1007
+            if end is None:
+                wire.connection.close("enough")
+            else:
+                wire.receive(end)
+            assert wire.budget.used == 0
+
+    @pytest.mark.parametrize("data", [b"HTTP/1.1 400\r\n", b"*3\r\n$1\r\na\r\n", b"*4000000000\r\n"])
+    def test_what_is_not_resp_or_not_what_was_asked_for_closes_the_connection(self, data: bytes) -> None:
+        wire = Wire().used()
+        wire.asked = 2
+        wire.receive(data)
+        assert wire.closed[0].startswith("answered what is not RESP")
+        assert not wire.replies
+
+
+class TestPong:
+    def test_one_of_which_nothing_came_since_the_last_call_is_pinged(self) -> None:
+        wire = Wire().used()
+        wire.receive(b"$1\r\na\r\n")
+        assert not wire.connection.ping()
+        assert wire.connection.ping()
+        assert wire.written == PING
+
+    def test_one_that_owes_a_reply_is_not(self) -> None:
+        wire = Wire().used()
+        wire.asked = 1
+        wire.connection.ping()
+        assert not wire.connection.ping()
+
+    def test_nor_is_one_that_owes_the_answer_to_a_ping(self) -> None:
+        wire = Wire().pinged()
+        assert not wire.connection.ping()
+        assert wire.written == PING
+
+    @pytest.mark.parametrize("step", [1, 5, 1000])
+    def test_the_answer_is_no_reply_and_what_follows_is(self, step: int) -> None:
+        wire = Wire().pinged()
+        wire.asked = 1
+        wire.receive(b"+PONG\r\n$1\r\na\r\n", step)
+        assert wire.replies == [b"a"]
+        assert wire.connection.reading is Reading.REPLIES
+        assert wire.connection.received == 14
+
+    def test_it_is_pinged_again_although_the_answer_came(self) -> None:
+        wire = Wire().pinged()
+        wire.receive(b"+PONG\r\n")
+        assert wire.connection.ping()
+
+    @pytest.mark.parametrize("data", [b"-ERR\r\n", b"+PING\r\n", b"$1\r\na\r\n"])
+    def test_any_other_answer_closes_the_connection(self, data: bytes) -> None:
+        wire = Wire().pinged()
+        wire.receive(data)
+        assert wire.closed[0].startswith("answered what is not RESP: expected b'+PONG")
+
+
+class TestElements:
+    @pytest.mark.parametrize("step", [100_000, 1 << 30])
+    def test_a_large_reply_is_read_value_by_value_and_then_replies_again(self, step: int) -> None:
+        wire = Wire().used()
+        wire.asked = 2
+        wire.receive(b"*2\r\n$%d\r\n%b\r\n$1\r\na" % (len(LARGE), LARGE), step)
+        assert wire.connection.reading is Reading.ELEMENTS
+        assert wire.budget.used == 0, "its values are their lookups' to count"
+        wire.receive(b"\r\n")
+        assert wire.replies == [[LARGE, b"a"]]
+        wire.receive(b"*2\r\n$-1\r\n$-1\r\n")
+        assert wire.replies[1:] == [[None, None]]
+
+    def test_so_is_one_for_which_the_budget_has_no_room(self) -> None:
+        wire = Wire(budget_bytes=100).used()
+        wire.asked = 1
+        wire.receive(b"$1000\r\n" + b"a" * 999)
+        assert wire.connection.reading is Reading.ELEMENTS
+
+    def test_what_nobody_asked_for_is_not_read(self) -> None:
+        wire = Wire(budget_bytes=100).used()
+        wire.receive(b"$1000\r\n" + b"a" * 999)
+        assert wire.closed == ["answered more than it was asked"]
+
+
+class TestClosed:
+    @pytest.mark.parametrize("reading", [reading for reading in Reading if reading is not Reading.CLOSED])
+    def test_it_says_why_once_and_holds_nothing(self, reading: Reading) -> None:
+        wire = Wire()
+        if reading is not Reading.PROVING:
+            wire.used()
+        if reading is Reading.PONG:
+            wire.pinged()
+        if reading is Reading.ELEMENTS:
+            wire.asked = 1
+            wire.receive(b"$%d\r\n%b" % (len(LARGE), LARGE))
+        assert wire.connection.reading is reading
+        wire.connection.close("enough")
+        wire.connection.close("once more")
+        wire.connection.connection_lost(None)
+        wire.receive(b"$1\r\na\r\n")
+        assert (wire.closed, wire.replies, wire.budget.used) == (["enough"], [], 0)
+        assert wire.connection.is_closed
+
+    def test_one_that_breaks_says_why(self) -> None:
+        wire = Wire().used()
+        wire.connection.connection_lost(ConnectionResetError("reset"))
+        assert wire.closed == ["connection lost: reset"]
+
 
 NOWHERE = ServerAddress("no such host", 7000)
 
@@ -22,27 +238,26 @@ async def _open(address: ServerAddress) -> ServerConnection:
     return await ServerConnection.open(address, lambda reply: None, lambda why: None, RouterBudget(1 << 20))
 
 
-async def test_a_name_is_connected_to_by_whichever_of_its_addresses_answers() -> None:
-    async with ScriptedShard(identity(), {}) as shard:  # listens on 127.0.0.1, localhost may be ::1 too
-        connection = await _open(ServerAddress("localhost", shard.address.port))
-        connection.close("done")
+class TestOpen:
+    async def test_a_name_is_connected_to_by_whichever_of_its_addresses_answers(self) -> None:
+        async with ScriptedShard(identity(), {}) as shard:  # listens on 127.0.0.1, localhost may be ::1 too
+            connection = await _open(ServerAddress("localhost", shard.address.port))
+            connection.close("done")
 
+    @pytest.mark.parametrize("host", [NOWHERE.host, "x" * 64 + ".svc"])
+    async def test_a_name_that_is_none_is_an_address_that_cannot_be_connected_to(self, host: str) -> None:
+        with pytest.raises(OSError, match=r"not known|resolution|cannot be a name|No address"):
+            await _open(ServerAddress(host, 7000))
 
-@pytest.mark.parametrize("host", [NOWHERE.host, "x" * 64 + ".svc"])
-async def test_a_name_that_is_none_is_an_address_that_cannot_be_connected_to(host: str) -> None:
-    with pytest.raises(OSError, match=r"not known|resolution|cannot be a name|No address"):
-        await _open(ServerAddress(host, 7000))
-
-
-async def test_a_resolver_that_answers_too_late_is_not_heard() -> None:
-    unheard: list[dict[str, Any]] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: unheard.append(context))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0):
-            await _open(NOWHERE)
-    with pytest.raises(socket.gaierror):
-        await _open(NOWHERE)  # resolvers answer in turn: the first one has by now
-    gc.collect()
-    await asyncio.sleep(0)
-    assert unheard == []
+    async def test_a_resolver_that_answers_too_late_is_not_heard(self) -> None:
+        unheard: list[dict[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unheard.append(context))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await _open(NOWHERE)
+        with pytest.raises(socket.gaierror):
+            await _open(NOWHERE)  # resolvers answer in turn: the first one has by now
+        gc.collect()
+        await asyncio.sleep(0)
+        assert unheard == []
