@@ -1,0 +1,64 @@
+"""When batches leave: together, soon, and not later than a few turns of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from support.waiting import soon
+
+from lookupdb.route.shards.coalescer import ENOUGH_KEYS, MOST_TURNS, Coalescer
+
+
+class Sender:
+    """Notes at which turn of the loop it sent, and how much it had by then."""
+
+    def __init__(self, outstanding: int = 1) -> None:
+        self.outstanding = outstanding
+        self.sent: list[int] = []
+
+    def send(self) -> None:
+        self.sent.append(self.outstanding)
+
+
+async def test_one_that_is_added_sends_once() -> None:
+    coalescer, sender = Coalescer(), Sender()
+    coalescer.add(sender)
+    assert not sender.sent
+    await soon(lambda: sender.sent, "it has sent")
+    for _ in range(2 * MOST_TURNS):
+        await asyncio.sleep(0)
+    assert sender.sent == [1]
+
+
+async def test_all_that_were_added_send_at_the_same_turn() -> None:
+    coalescer, senders = Coalescer(), [Sender(), Sender()]
+    for sender in senders:
+        coalescer.add(sender)
+    for _ in range(2 * MOST_TURNS):
+        assert bool(senders[0].sent) == bool(senders[1].sent)
+        await asyncio.sleep(0)
+    assert senders[0].sent
+
+
+async def test_while_each_turn_brings_more_they_wait_for_it_but_not_for_ever() -> None:
+    coalescer, sender = Coalescer(), Sender()
+    coalescer.add(sender)
+    for _ in range(4 * MOST_TURNS):
+        await asyncio.sleep(0)
+        sender.outstanding += 1
+    assert len(sender.sent) == 1
+    assert MOST_TURNS <= sender.sent[0] <= MOST_TURNS + 2
+
+
+async def test_what_is_enough_for_a_batch_waits_for_nothing() -> None:
+    coalescer, sender = Coalescer(), Sender(ENOUGH_KEYS)
+    coalescer.add(sender)
+    await asyncio.sleep(0)
+    assert sender.sent
+
+
+async def test_one_that_sends_may_be_added_again() -> None:
+    coalescer, sender = Coalescer(), Sender()
+    for count in (1, 2, 3):
+        coalescer.add(sender)
+        await soon(lambda count=count: len(sender.sent) == count, "it has sent again")  # type: ignore[misc]

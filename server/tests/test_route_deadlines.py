@@ -1,0 +1,92 @@
+"""When a lookup gets its second try, and when it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.waiting import soon
+
+from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.lookups.deadlines import Deadlines
+from lookupdb.route.lookups.pending import PendingLookup
+from lookupdb.route.lookups.waiters import Problem
+
+
+class Lookup(PendingLookup):
+    """Notes when it was tried again, and when it was given up. It is its own replicas."""
+
+    number = 3
+    key_count = 2
+
+    def __init__(self) -> None:
+        super().__init__(self, asyncio.get_running_loop().time())  # type: ignore[arg-type]
+        self.tried_after: list[tuple[float, bool]] = []
+        self.problem: Problem | None = None
+        self.given_up_after = 0.0
+
+    @property
+    def age(self) -> float:
+        return asyncio.get_running_loop().time() - self.started_at
+
+    def try_another(self, lookup: Lookup, *, is_hedge: bool) -> None:
+        assert lookup is self
+        self.tried_after.append((self.age, is_hedge))
+
+    def give_up(self, problem: Problem) -> None:
+        self.is_done = True
+        self.problem, self.given_up_after = problem, self.age
+
+
+@pytest.fixture
+def counters() -> memoryview:
+    return memoryview(bytearray(8 * len(NAMES))).cast("Q")
+
+
+async def test_after_half_of_the_deadline_the_first_try_counts_as_timed_out(counters: memoryview) -> None:
+    lookup = Lookup()
+    Deadlines(0.2, 0, counters).add(lookup)
+    await soon(lambda: lookup.is_done, "it is given up")
+    [(after, is_hedge)] = lookup.tried_after
+    assert 0.1 <= after < lookup.given_up_after
+    assert not is_hedge
+
+
+async def test_with_a_hedge_delay_the_second_try_comes_then(counters: memoryview) -> None:
+    lookup = Lookup()
+    Deadlines(10, 0.05, counters).add(lookup)
+    await soon(lambda: lookup.tried_after, "it is tried again")
+    [(after, is_hedge)] = lookup.tried_after
+    assert after >= 0.05
+    assert is_hedge
+
+
+async def test_at_the_deadline_it_is_given_up_with_a_reason(counters: memoryview) -> None:
+    lookup = Lookup()
+    Deadlines(0.1, 0, counters).add(lookup)
+    await soon(lambda: lookup.is_done, "it is given up")
+    assert lookup.given_up_after >= 0.1
+    assert lookup.problem == Problem("Deadline", "shard 3 did not answer within 0.1 s", 3)
+    assert counters[INDEX["deadlines"]] == 2
+
+
+async def test_one_that_is_done_is_left_alone_and_then_nothing_runs(counters: memoryview) -> None:
+    deadlines, lookup = Deadlines(0.1, 0, counters), Lookup()
+    deadlines.add(lookup)
+    lookup.is_done = True
+    await soon(lambda: deadlines._timer is None, "the sweep ends")
+    assert (lookup.tried_after, lookup.problem) == ([], None)
+    later = Lookup()
+    deadlines.add(later)
+    await soon(lambda: later.is_done, "it begins again")
+
+
+async def test_those_that_are_done_do_not_pile_up_behind_one_that_is_not(counters: memoryview) -> None:
+    deadlines: Any = Deadlines(10, 0.01, counters)
+    deadlines.add(Lookup())
+    for _ in range(20_000):
+        lookup = Lookup()
+        deadlines.add(lookup)
+        lookup.is_done = True
+    await soon(lambda: len(deadlines._young) + len(deadlines._old) < 5000, "they are forgotten")
