@@ -196,12 +196,12 @@ def test_what_a_look_costs_does_not_grow_with_the_datasets_that_wait() -> None:
         status = replace(waiting(-7), observed_generation=1)
         best = 1e9
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.process_time()
             for _ in range(200):
                 made.note(("shop", "d7"), status, BEGIN)
                 made.turns_of(("shop", "d7"), status, BEGIN)
                 made.granted(BEGIN)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
         return best
 
     assert seconds(5000) < 10 * seconds(50)

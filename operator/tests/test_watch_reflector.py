@@ -216,13 +216,13 @@ async def test_an_api_server_that_asks_to_be_left_alone_is(status: int) -> None:
         server.pages = [page(version=1)]
         await api.request("GET", "/y", subject="y")
         assert asyncio.get_running_loop().time() - began >= 0.9
-        server.pages = [403]
+        server.pages, server.headers = [403], {"Retry-After": "10"}
         with pytest.raises(Refused):
             await api.request("GET", "/z", subject="z")
         began = asyncio.get_running_loop().time()
         server.pages = [page(version=1)]
         await api.request("GET", "/y", subject="y")
-        assert asyncio.get_running_loop().time() - began < 0.9, "a refusal is no such wish"
+        assert asyncio.get_running_loop().time() - began < 9, "a refusal is no such wish"
 
 
 async def test_a_watch_leaves_it_alone_too() -> None:

@@ -225,7 +225,7 @@ def test_servers_that_stand_still_while_nobody_asks_cost_nobody_a_wait(tmp_path:
                 for key, value in KEYS.items():
                     began = time.monotonic()
                     status, body = router.get(f"/v1/lookup/{key}")
-                    assert time.monotonic() - began < 3, "a tenth of the deadline"
+                    assert time.monotonic() - began < 10, "a third of the deadline"
                     if shard_number(key.encode(), 2):
                         assert (status, orjson.loads(body)["reason"]) == (503, "Unreachable")
                     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -62,7 +63,7 @@ class TestSlowSenders:
     ) -> None:
         began = time.monotonic()
         response = client.send(part).response()
-        assert 0.25 < time.monotonic() - began < 2
+        assert 0.25 < time.monotonic() - began < 10
         assert (response.status, response.fields["connection"]) == (408, "close")
         assert json.loads(response.body)["type"].endswith("/request-timeout")
         assert client.ended()
@@ -75,25 +76,31 @@ class TestSlowSenders:
         for byte in request("/v1/lookup/a", "X: " + "y" * 100):
             if statuses:
                 break
-            client.send(bytes([byte]))
+            with contextlib.suppress(ConnectionError):  # it was closed meanwhile
+                client.send(bytes([byte]))
             time.sleep(0.05)
         reading.join()
         assert statuses == [408]
 
-    def test_the_clock_starts_anew_with_each_request(self, client: Client) -> None:
-        for _ in range(3):
-            client.send(request("/v1/lookup/a")[:20])
-            time.sleep(0.1)
-            time.sleep(0.1)
-            assert client.send(request("/v1/lookup/a")[20:]).response().body == b"1"
+    def test_the_clock_starts_anew_with_each_request(self) -> None:
+        with serving(ScriptedLookups(values={"a": b"1"}), header_timeout_seconds=2) as server:
+            client = server.connect()
+            for _ in range(3):
+                client.send(request("/v1/lookup/a")[:20])
+                time.sleep(0.8)
+                assert client.send(request("/v1/lookup/a")[20:]).response().body == b"1"
+            client.close()
 
-    def test_it_does_so_too_where_each_read_ends_in_the_middle_of_a_request(self, client: Client) -> None:
+    def test_it_does_so_too_where_each_read_ends_in_the_middle_of_a_request(self) -> None:
         whole = request("/v1/lookup/a")
-        client.send(whole[:20])
-        for _ in range(9):
-            assert client.send(whole[20:] + whole[:20]).response().body == b"1"
-            time.sleep(0.1)
-        assert client.send(whole[20:]).response().body == b"1"
+        with serving(ScriptedLookups(values={"a": b"1"}), header_timeout_seconds=2) as server:
+            client = server.connect()
+            client.send(whole[:20])
+            for _ in range(9):
+                assert client.send(whole[20:] + whole[:20]).response().body == b"1"
+                time.sleep(0.3)
+            assert client.send(whole[20:]).response().body == b"1"
+            client.close()
 
     def test_what_came_and_is_not_read_yet_is_not_late(self, server: Server, client: Client) -> None:
         server.lookups.delays["a"] = 0.5
@@ -128,7 +135,7 @@ class TestIdle:
     def test_a_connection_without_requests_ends(self, client: Client) -> None:
         began = time.monotonic()
         assert client.ended()
-        assert 0.5 < time.monotonic() - began < 2
+        assert 0.5 < time.monotonic() - began < 10
 
     def test_so_does_one_that_has_had_its_answer(self, client: Client) -> None:
         assert client.get("/v1/lookup/a").status == 200
@@ -145,8 +152,9 @@ class TestIdle:
 
 
 class TestSlowReaders:
-    def test_one_that_reads_in_time_gets_everything(self, server: Server) -> None:
-        with server.connect(receive_buffer=4096) as client:
+    def test_one_that_reads_in_time_gets_everything(self) -> None:
+        lookups = ScriptedLookups(values={"a": b"1", "big": BIG})
+        with serving(lookups, write_timeout_seconds=5) as server, server.connect(receive_buffer=4096) as client:
             client.send(request("/v1/lookup/big") * 20 + request("/v1/lookup/a"))
             time.sleep(0.1)
             assert all(client.response().body == BIG for _ in range(20))
@@ -187,7 +195,7 @@ class TestSlowReaders:
 
     def test_a_closed_connection_is_not_kept_open_by_its_client(self, server: Server, client: Client) -> None:
         assert client.get("/v1/lookup/a", "Connection: close").status == 200
-        eventually(lambda: server.count("connections") == 0, seconds=2)
+        eventually(lambda: server.count("connections") == 0)
 
 
 class TestDraining:
@@ -232,13 +240,13 @@ class TestDraining:
         with server.connect() as busy, server.connect() as idle:
             busy.send(request("/v1/lookup/a"))
             eventually(lambda: server.lookups.asked)
-            closing = threading.Thread(target=lambda: server.call(lambda: server.front.close(5)))
+            closing = threading.Thread(target=lambda: server.call(lambda: server.front.close(60)))
             closing.start()
             assert idle.ended()
             assert busy.response().body == b"1"
             assert busy.ended()
             busy.close()
-            closing.join(2)
+            closing.join(20)
             assert not closing.is_alive()
             with pytest.raises(ConnectionRefusedError):
                 server.connect()
@@ -267,7 +275,7 @@ class TestDraining:
             time.sleep(0.1)
             stop.set()
             for thread in threads:
-                thread.join(5)
+                thread.join(30)
             assert failures == []
 
 

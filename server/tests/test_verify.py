@@ -65,7 +65,7 @@ def test_reading_keeps_to_the_rate(generation: Path) -> None:
     size = shard_file(generation).stat().st_size
     started = time.monotonic()
     verify(generation, bytes_per_second=size * 10)
-    assert 0.1 <= time.monotonic() - started < 5
+    assert 0.1 <= time.monotonic() - started < 30
 
 
 def test_one_changed_byte_is_found(generation: Path) -> None:

@@ -23,6 +23,8 @@ from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import UNAVAILABLE, BatchWaiter, Problem, Waiter
 from lookupdb.runtime.counters import Counters
 
+PATIENCE = 30.0
+"""Seconds until a test gives up: the machine may be loaded."""
 LIMITS = RouterLimits(
     deadline_milliseconds=1000,
     hedge_milliseconds=0,
@@ -139,7 +141,7 @@ class Server:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(PATIENCE)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -162,14 +164,14 @@ class Server:
             result = function()
             return await result if asyncio.iscoroutine(result) else result
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
 
     def count(self, name: str) -> int:
         return self._slot[INDEX[name]]
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._done.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         assert not self.errors, self.errors
 
@@ -177,7 +179,7 @@ class Server:
         raw = socket.socket()
         if receive_buffer:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        raw.settimeout(5)
+        raw.settimeout(PATIENCE)
         try:
             raw.connect(("127.0.0.1", self.port))
         except OSError:
@@ -257,7 +259,7 @@ class Client:
         except TimeoutError:
             return True
         finally:
-            self.raw.settimeout(5)
+            self.raw.settimeout(PATIENCE)
 
     def _until(self, end: bytes) -> bytes:
         while end not in self._buffer:
@@ -299,7 +301,7 @@ def request(target: str, *fields: str, method: str = "GET") -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-def eventually(true: Callable[[], Any], seconds: float = 5) -> None:
+def eventually(true: Callable[[], Any], seconds: float = PATIENCE) -> None:
     """Wait until ``true()`` is."""
     deadline = time.monotonic() + seconds
     while not true():
