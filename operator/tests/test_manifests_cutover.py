@@ -18,7 +18,7 @@ CONFIG_MAP_BYTES = 1 << 20
 
 
 def _parsed(manifest: Manifest) -> route_table.RoutingTable:
-    return route_table.parse(manifest["data"][names.TABLE_FILE].encode())
+    return route_table.parse_table(manifest["data"][names.TABLE_FILE].encode())
 
 
 def test_a_router_reads_what_was_written() -> None:

@@ -72,7 +72,7 @@ async def router(tmp_path: Path) -> AsyncIterator[Router]:
 async def started(router: Router, *given: dict[str, Any], version: int = 1) -> Router:
     router.write(table_file(*given, version=version))
     router.watcher.start()
-    await soon(lambda: router.core.cutover.complete, "the first table is in effect")
+    await soon(lambda: router.core.cutover.is_complete, "the first table is in effect")
     return router
 
 
@@ -80,7 +80,7 @@ async def test_without_a_table_it_waits_and_is_not_complete(router: Router) -> N
     router.watcher.start()
     assert (router.status["error"], router.status["tableVersion"]) == (cutover.WAITING, None)
     assert router.status["datasetUid"] is None
-    assert not router.core.cutover.complete
+    assert not router.core.cutover.is_complete
 
 
 async def test_a_shard_that_is_down_keeps_a_new_router_out_for_a_while_only(
@@ -89,11 +89,11 @@ async def test_a_shard_that_is_down_keeps_a_new_router_out_for_a_while_only(
     monkeypatch.setattr(cutover, "READY_SECONDS", 0.3)
     nowhere = {"endpoints": ["127.0.0.1:1"]}
     told: list[bool] = []
-    router.core.cutover._on_change = lambda: told.append(router.core.cutover.complete)
+    router.core.cutover._on_change = lambda: told.append(router.core.cutover.is_complete)
     router.write(table_file({**entries["g1"], "shards": [entries["g1"]["shards"][0], nowhere]}))
     router.watcher.start()
     await soon(lambda: router.status["unreachedShards"] == [1], "one of two shards is reached")
-    assert not router.core.cutover.complete
+    assert not router.core.cutover.is_complete
     await soon(lambda: told and told[-1], "it is told to be complete")
 
 
@@ -104,8 +104,8 @@ async def test_a_router_that_reaches_no_shard_is_never_complete(
     nowhere = {"endpoints": ["127.0.0.1:1"]}
     router.write(table_file({**entries["g1"], "shards": [nowhere, nowhere]}))
     router.watcher.start()
-    await soon(lambda: router.core.cutover._waited_enough, "it has waited long enough")
-    assert not router.core.cutover.complete
+    await soon(lambda: router.core.cutover._is_ready_anyway, "it has waited long enough")
+    assert not router.core.cutover.is_complete
 
 
 class Load:
@@ -207,7 +207,7 @@ async def test_an_emptied_table_keeps_the_old_one(router: Router, entries: dict[
     async with Load(router.core):
         router.path.unlink()
         await soon(lambda: router.status["error"], "that it is gone is told")
-        assert (router.status["tableVersion"], router.core.cutover.complete) == (1, True)
+        assert (router.status["tableVersion"], router.core.cutover.is_complete) == (1, True)
         router.write(table_file(entries["g1"], version=1))
         await soon(lambda: router.status["error"] is None, "it is back")
 
@@ -268,7 +268,7 @@ async def test_a_table_of_another_dataset_is_refused_by_a_router_of_one_the_firs
     assert "'local'" in router.status["error"]
     assert (router.status["tableVersion"], router.status["datasetUid"], router.status["tableSeen"]) == (None, None, 7)
     assert router.core.count("reloads_refused") == 1
-    assert not router.core.cutover.complete
+    assert not router.core.cutover.is_complete
     router.write(table_file(entries["g1"], version=1))
     await router.in_effect(1)
     assert (router.status["datasetUid"], router.status["error"]) == ("local", None)
@@ -298,8 +298,8 @@ async def test_a_table_before_its_shards_answers_unavailable_and_then_serves(
     router.write(table_file(nowhere))
     router.watcher.start()
     await soon(lambda: router.status["unreachedShards"] == [1], "the other shard is reached")
-    assert not router.core.cutover.complete
+    assert not router.core.cutover.is_complete
     router.write(table_file(entries["g1"], version=2))
     await router.in_effect(2)
-    await soon(lambda: router.core.cutover.complete, "all shards are reached")
+    await soon(lambda: router.core.cutover.is_complete, "all shards are reached")
     assert await router.core.find_many(KEYS) == [b"g1"] * len(KEYS)

@@ -136,7 +136,7 @@ async def test_an_address_is_used_once_it_serves_the_right_thing(core: Core) -> 
         core.cutover.offer(table(entry([[shard.address]])))
         await soon(lambda: core.count("proofs_failed"), "the proof has failed")
         shard.identity = identity()
-        await soon(lambda: core.cutover.complete, "the endpoint has proven itself")
+        await soon(lambda: core.cutover.is_complete, "the endpoint has proven itself")
         assert await core.find("k1") == b"v1"
 
 

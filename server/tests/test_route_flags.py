@@ -6,7 +6,7 @@ import dataclasses
 
 from lookupdb import schema
 from lookupdb.cli.route import command
-from lookupdb.route.flags import FLAGS, of
+from lookupdb.route.flags import FLAGS, render_flags
 from lookupdb.spec import Router, parse_resource
 
 RESOURCE = {
@@ -24,4 +24,4 @@ def test_every_field_has_a_flag_of_the_command() -> None:
 
 def test_the_commands_defaults_are_the_datasets() -> None:
     defaults = {parameter.opts[0]: parameter.default for parameter in command.params}
-    assert of(parse_resource(RESOURCE).router) == {flag: defaults[flag] for flag in FLAGS.values()}
+    assert render_flags(parse_resource(RESOURCE).router) == {flag: defaults[flag] for flag in FLAGS.values()}

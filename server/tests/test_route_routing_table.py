@@ -13,9 +13,9 @@ from lookupdb.route.table.routing_table import (
     MAX_BYTES,
     InvalidTable,
     RoutingTable,
+    diagnose_refusal,
     may_take_over,
-    parse,
-    refusal,
+    parse_table,
 )
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
@@ -80,7 +80,7 @@ def changed(path: list[str | int], value: Any) -> bytes:
 )  # fmt: skip
 def test_what_is_not_valid_is_refused_with_a_sentence(content: bytes, sentence: str) -> None:
     with pytest.raises(InvalidTable) as error:
-        parse(content)
+        parse_table(content)
     assert sentence in error.value.message
 
 
@@ -103,7 +103,7 @@ OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}
     ],
 )
 def test_versions_only_grow(new: RoutingTable, current: RoutingTable | None, sentence: str | None) -> None:
-    why = refusal(new, current)
+    why = diagnose_refusal(new, current)
     assert (why is None) if sentence is None else (why and sentence in why)
 
 
@@ -113,9 +113,9 @@ def test_a_router_of_one_dataset_takes_no_table_of_another() -> None:
         "it is the table of default/sample with uid 'made again', and this router is of the dataset with uid 'local'"
     )
     for current in (None, own):
-        assert refusal(own, current, "local") is None
-        assert refusal(other, current, "local") == sentence
-    old = refusal(own, table(entry([[A]]), version=2), "local")
+        assert diagnose_refusal(own, current, "local") is None
+        assert diagnose_refusal(other, current, "local") == sentence
+    old = diagnose_refusal(own, table(entry([[A]]), version=2), "local")
     assert old
     assert "is older than version 2" in old
 

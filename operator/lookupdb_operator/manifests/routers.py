@@ -87,7 +87,7 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
         "--host": config.pod_host,
         "--port": names.ROUTER_PORT,
         "--admin-port": names.ADMIN_PORT,
-        **flags.of(dataset.parsed.router),
+        **flags.render_flags(dataset.parsed.router),
     }
     return pods.render_container(
         dataset,

@@ -53,7 +53,7 @@ class Router:
             "--host": HOST,
             "--port": port,
             "--admin-port": 0,
-            **flags.of(self._spec.router),
+            **flags.render_flags(self._spec.router),
             "--drain-seconds": 0,
         }
         return ["route", *(str(word) for pair in own.items() for word in pair)]

@@ -22,6 +22,6 @@ FLAGS: Final = {
 """By the field of ``spec.Router``, which is called as the CRD's but for its case."""
 
 
-def of(router: Router) -> dict[str, int]:
+def render_flags(router: Router) -> dict[str, int]:
     """Flag and value for each of them."""
     return {flag: getattr(router, field) for field, flag in FLAGS.items()}

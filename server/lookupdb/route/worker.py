@@ -46,8 +46,10 @@ def config(
     }
 
 
-def settings(limits: RouterLimits, slot: memoryview, budget: RouterBudget, password: str | None) -> EndpointSettings:
-    """Of the endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
+def endpoint_settings(
+    limits: RouterLimits, slot: memoryview, budget: RouterBudget, password: str | None
+) -> EndpointSettings:
+    """The settings of all endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
     return EndpointSettings(
         deadline_seconds=limits.deadline_seconds,
         max_queued_keys=max(limits.max_queued_keys, limits.max_keys),
@@ -60,26 +62,26 @@ def settings(limits: RouterLimits, slot: memoryview, budget: RouterBudget, passw
     )
 
 
-class _Reports:
-    """Tells the supervisor what has changed, and once that the worker is ready."""
+class _StatusReports:
+    """Reports to the supervisor what has changed, and once that the worker is ready."""
 
     def __init__(self, boot: WorkerBoot) -> None:
         self._boot = boot
-        self._ready = False
+        self._is_ready = False
         self._last: dict[str, Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def changed(self, cutover: Cutover) -> None:
-        """Tell soon: many endpoints change at once."""
+    def schedule(self, cutover: Cutover) -> None:
+        """Report soon: many endpoints change at once."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._tell, cutover)
+            self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._send, cutover)
 
-    def _tell(self, cutover: Cutover) -> None:
-        """Ready is when the cutover is complete: a routing table is in effect and its shards have been reached."""
+    def _send(self, cutover: Cutover) -> None:
+        """Report the status. The worker is ready once a routing table is in effect and its shards have been reached."""
         self._timer = None
         status = cutover.status()
-        if not self._ready and cutover.complete:
-            self._ready = True
+        if not self._is_ready and cutover.is_complete:
+            self._is_ready = True
             self._boot.report_ready(**status)
         elif status != self._last:
             self._boot.report(**status)
@@ -98,22 +100,22 @@ async def route(boot: WorkerBoot) -> None:
         slot[INDEX[gauge]] = 0  # what the worker before this one left
     budget = RouterBudget(boot.config["budget_bytes"])
     lookups = LookupCore(limits, slot, budget)
-    reports = _Reports(boot)
+    reports = _StatusReports(boot)
     complete = asyncio.Event()
 
-    def changed() -> None:
-        reports.changed(cutover)
-        if cutover.complete:
+    def on_change() -> None:
+        reports.schedule(cutover)
+        if cutover.is_complete:
             complete.set()
 
-    endpoints = settings(limits, slot, budget, boot.config["password"])
-    cutover = Cutover(lookups, endpoints, changed, boot.config["dataset_uid"])
+    endpoints = endpoint_settings(limits, slot, budget, boot.config["password"])
+    cutover = Cutover(lookups, endpoints, on_change, boot.config["dataset_uid"])
     watcher = TableWatcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
-    reports.changed(cutover)  # that there is no routing table yet, if so
+    reports.schedule(cutover)  # that there is no routing table yet, if so
     front = HttpFront(lookups, limits, slot)
     # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
-    await _first_of(complete, stop, limits.deadline_seconds)
+    await _wait_for_either(complete, stop, limits.deadline_seconds)
     for listener in boot.listeners():
         await front.listen(listener)
     await stop.wait()
@@ -124,12 +126,12 @@ async def route(boot: WorkerBoot) -> None:
     cutover.close()
 
 
-async def _first_of(one: asyncio.Event, other: asyncio.Event, seconds: float) -> None:
+async def _wait_for_either(left: asyncio.Event, right: asyncio.Event, seconds: float) -> None:
     """Return when either event is set, after ``seconds`` at the latest."""
-    waits = [asyncio.create_task(event.wait()) for event in (one, other)]
+    waits = [asyncio.create_task(event.wait()) for event in (left, right)]
     await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+    for waiting in waits:
+        waiting.cancel()
 
 
 if __name__ == "__main__":

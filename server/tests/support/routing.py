@@ -59,7 +59,7 @@ def table_file(*entries: dict[str, Any], version: int = 1, **members: Any) -> by
 
 def table(*entries: dict[str, Any], version: int = 1, **members: Any) -> RoutingTable:
     """The same, parsed."""
-    return tables.parse(table_file(*entries, version=version, **members))
+    return tables.parse_table(table_file(*entries, version=version, **members))
 
 
 def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members: Any) -> ShardIdentity:
@@ -148,7 +148,7 @@ class Core:
         """Put it into effect and wait until all of its shards are reached."""
         self.cutover.offer(routing_table)
         await soon(
-            lambda: self.cutover.complete and self.cutover.status()["tableVersion"] == routing_table.version,
+            lambda: self.cutover.is_complete and self.cutover.status()["tableVersion"] == routing_table.version,
             f"routing table {routing_table.version} is in effect",
         )
 

@@ -45,7 +45,7 @@ class ShardIdentity:
         """What in the ``answer`` to QUESTION is not as expected, for a message; None when all is."""
         if not isinstance(answer, bytes):
             return f"does not tell what it serves: {str(answer)[:200]}"
-        found = dict(_lines(answer))
+        found = dict(_parse_lines(answer))
         wrong = [
             f"{name} {expected!r}, found {found.get(name, 'none')[:200]!r}"
             for name, expected in self.members().items()
@@ -54,7 +54,7 @@ class ShardIdentity:
         return f"serves something else: expected {'; '.join(wrong)}" if wrong else None
 
 
-def _lines(answer: bytes) -> Iterator[tuple[str, str]]:
+def _parse_lines(answer: bytes) -> Iterator[tuple[str, str]]:
     for line in answer.decode(errors="replace").splitlines():
         name, colon, value = line.partition(":")
         if colon:

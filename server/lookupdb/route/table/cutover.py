@@ -20,7 +20,7 @@ READY_SECONDS: Final = 10.0
 """After a table has been in effect for so long, one shard that was reached is enough to be ready: others' keys are
 better answered than none, and a shard that is down must not keep every new router out of service."""
 WAITING: Final = "no routing table yet"
-_NAMED: Final = 20
+_MOST_REPORTED: Final = 20
 """Reports to the supervisor name at most so many endpoints."""
 _RELOADS: Final = INDEX["reloads"]
 _REFUSED: Final = INDEX["reloads_refused"]
@@ -57,29 +57,29 @@ class Cutover:
         self._next: LiveTable | None = None
         self._retiring: list[LiveTable] = []
         self._error: str | None = None
-        self._seen: int | None = None
+        self._seen_version: int | None = None
         self._loop = asyncio.get_running_loop()
-        self._scheduled = False
-        self._waited: asyncio.TimerHandle | None = None
-        self._waited_enough = False
+        self._is_scheduled = False
+        self._ready_timer: asyncio.TimerHandle | None = None
+        self._is_ready_anyway = False
 
     def offer(self, table: RoutingTable) -> None:
         """Put ``table`` into effect as soon as it can be; the newest table offered wins."""
-        self._seen = table.version
+        self._seen_version = table.version
         current = self._lookups.live
-        why = tables.refusal(table, current.table if current else None, self._dataset_uid)
+        why = tables.diagnose_refusal(table, current.table if current else None, self._dataset_uid)
         if why:
             self.refuse(why)
             return
         self._error = None
         self._abandon()
         if current is None or table != current.table:
-            self._next = self._bring_to_life(table)
+            self._next = self._connect(table)
         self._close_unused()
         self._consider()
 
     def refuse(self, why: str) -> None:
-        """Keep the table in effect; ``why`` a new one cannot be used is told once, and in ``status()``."""
+        """Keep the table in effect, and log once ``why`` a new one cannot be used; ``status()`` says it too."""
         if why != self._error:
             self._counters[_REFUSED] += 1
             log.warning("routing table refused: %s", why, extra={"inEffect": self._counters[_VERSION]})
@@ -89,31 +89,31 @@ class Cutover:
     def status(self) -> dict[str, Any]:
         """What this worker reports: whose table and which version is in effect, the version seen, and what is wrong."""
         live = self._lookups.live
-        watched = self._next or live
+        reported = self._next or live
         return {
             "datasetUid": live.table.dataset.uid if live else None,
             "tableVersion": live.table.version if live else None,
-            "tableSeen": self._seen,
+            "tableSeen": self._seen_version,
             "generation": live.active.name if live else None,
-            "unreachedShards": live.unreached[:_NAMED] if live else None,
+            "unreachedShards": live.unreached[:_MOST_REPORTED] if live else None,
             "error": self._error or self._waiting(),
-            "endpoints": watched.problems(_NAMED) if watched else [],
+            "endpoints": reported.problems(_MOST_REPORTED) if reported else [],
         }
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether a table is in effect of which every shard has been reached at least once, or of which one has been
         while the table was in effect for READY_SECONDS."""
         live = self._lookups.live
         if live is None:
             return False
         unreached = live.unreached
-        return not unreached or (self._waited_enough and len(unreached) < len(live.active.shards))
+        return not unreached or (self._is_ready_anyway and len(unreached) < len(live.active.shards))
 
     def close(self) -> None:
         """Close all connections."""
-        if self._waited:
-            self._waited.cancel()
+        if self._ready_timer:
+            self._ready_timer.cancel()
         self._abandon()
         self._lookups.live = None
         self._pool.close_unused(())
@@ -123,27 +123,27 @@ class Cutover:
             return None if self._lookups.live else WAITING
         missing = [str(shard) for shard, proven in enumerate(self._next.proven) if not proven]
         version = self._next.table.version
-        return f"version {version} waits for an endpoint to prove itself of shard {', '.join(missing[:_NAMED])}"
+        return f"version {version} waits for an endpoint to prove itself of shard {', '.join(missing[:_MOST_REPORTED])}"
 
-    def _bring_to_life(self, table: RoutingTable) -> LiveTable:
-        live = self._pool.bring_to_life(table)
+    def _connect(self, table: RoutingTable) -> LiveTable:
+        live = self._pool.connect(table)
         for endpoint in live.endpoints():
-            endpoint.observers.append(self._endpoint_changed)
+            endpoint.observers.append(self._on_endpoint_change)
         return live
 
-    def _let_go(self, live: LiveTable) -> None:
+    def _release(self, live: LiveTable) -> None:
         for endpoint in live.endpoints():
-            endpoint.observers.remove(self._endpoint_changed)
+            endpoint.observers.remove(self._on_endpoint_change)
         live.close()
 
-    def _endpoint_changed(self) -> None:
-        """Consider once for all changes of this turn of the loop."""
-        if not self._scheduled:
-            self._scheduled = True
+    def _on_endpoint_change(self) -> None:
+        """Consider soon, once for all changes of this turn of the loop."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
             self._loop.call_soon(self._consider)
 
     def _consider(self) -> None:
-        self._scheduled = False
+        self._is_scheduled = False
         current, new = self._lookups.live, self._next
         if new and tables.may_take_over(
             new.table,
@@ -161,27 +161,27 @@ class Cutover:
         counters[_RELOADS] += 1
         counters[_VERSION] = new.table.version
         log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
-        if not self._waited:
-            self._waited = self._loop.call_later(READY_SECONDS, self._wait_no_longer)
+        if not self._ready_timer:
+            self._ready_timer = self._loop.call_later(READY_SECONDS, self._be_ready_anyway)
         if old:
             # Whatever was asked of the old table has been answered, or given up, by then.
             self._retiring.append(old)
             self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
 
-    def _wait_no_longer(self) -> None:
-        self._waited_enough = True
+    def _be_ready_anyway(self) -> None:
+        self._is_ready_anyway = True
         self._on_change()
 
     def _retire(self, old: LiveTable) -> None:
         self._retiring.remove(old)
-        self._let_go(old)
+        self._release(old)
         self._close_unused()
 
     def _abandon(self) -> None:
-        """Another table has come before the next one could take effect."""
+        """Release the next table: another has come before it could take effect."""
         if self._next:
             abandoned, self._next = self._next, None
-            self._let_go(abandoned)
+            self._release(abandoned)
 
     def _close_unused(self) -> None:
         self._pool.close_unused(live for live in (self._lookups.live, self._next, *self._retiring) if live)

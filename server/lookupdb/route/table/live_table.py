@@ -1,4 +1,4 @@
-"""A routing table brought to life: its generations, their shards, and the endpoints behind them.
+"""A routing table with its connections: its generations, their shards, and the endpoints behind them.
 
 Endpoints outlive tables: one that stands in the old and the new table under the same identity keeps its connection.
 """
@@ -28,7 +28,7 @@ class RoutedGeneration(ServedGeneration):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTable:
-    """``table`` with connections. Made by ``EndpointPool.bring_to_life``, ended by ``close``."""
+    """``table`` with connections. Made by ``EndpointPool.connect``, ended by ``close``."""
 
     table: RoutingTable
     active: RoutedGeneration
@@ -55,13 +55,13 @@ class LiveTable:
         found: list[dict[str, Any]] = []
         for generation in self.generations.values():
             for shard in generation.shards:
-                for told in shard.describe():
-                    if told["state"] != "ready" and len(found) < most:
-                        found.append({"generation": generation.name, "shard": shard.number, **told})
+                for endpoint in shard.describe():
+                    if endpoint["state"] != "ready" and len(found) < most:
+                        found.append({"generation": generation.name, "shard": shard.number, **endpoint})
         return found
 
     def close(self) -> None:
-        """Let go of the endpoints."""
+        """Stop observing the endpoints."""
         for generation in self.generations.values():
             for shard in generation.shards:
                 shard.close()
@@ -74,9 +74,9 @@ class EndpointPool:
     settings: EndpointSettings
     _endpoints: dict[tuple[ShardIdentity, ServerAddress], Endpoint] = field(default_factory=dict)
 
-    def bring_to_life(self, table: RoutingTable) -> LiveTable:
+    def connect(self, table: RoutingTable) -> LiveTable:
         """``table`` with its endpoints, of which new ones begin to connect."""
-        generations = {entry.generation: self._generation(table, entry) for entry in table.entries}
+        generations = {entry.generation: self._connect_generation(table, entry) for entry in table.entries}
         return LiveTable(table, generations[table.active], generations)
 
     def close_unused(self, used: Iterable[LiveTable]) -> None:
@@ -87,17 +87,17 @@ class EndpointPool:
                 del self._endpoints[key]
                 endpoint.close()
 
-    def _generation(self, table: RoutingTable, entry: GenerationEntry) -> RoutedGeneration:
+    def _connect_generation(self, table: RoutingTable, entry: GenerationEntry) -> RoutedGeneration:
         return RoutedGeneration(
             name=entry.generation,
             value_format=entry.value_format,
             records=entry.records,
             built_at=entry.built_at,
             encode=make_key_encoder(entry.normalize),
-            shards=tuple(self._shard(table, entry, number) for number in range(len(entry.shards))),
+            shards=tuple(self._connect_shard(table, entry, number) for number in range(len(entry.shards))),
         )
 
-    def _shard(self, table: RoutingTable, entry: GenerationEntry, number: int) -> ShardReplicas:
+    def _connect_shard(self, table: RoutingTable, entry: GenerationEntry, number: int) -> ShardReplicas:
         identity = ShardIdentity(
             dataset=str(table.dataset),
             uid=table.dataset.uid,
@@ -107,10 +107,10 @@ class EndpointPool:
             normalize=entry.normalize,
             value_format=entry.value_format,
         )
-        endpoints = [self._endpoint(address, identity) for address in entry.shards[number]]
+        endpoints = [self._connect_endpoint(address, identity) for address in entry.shards[number]]
         return ShardReplicas(number, endpoints, self.settings)
 
-    def _endpoint(self, address: ServerAddress, identity: ShardIdentity) -> Endpoint:
+    def _connect_endpoint(self, address: ServerAddress, identity: ShardIdentity) -> Endpoint:
         endpoint = self._endpoints.get((identity, address))
         if endpoint is None:
             endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)

@@ -82,7 +82,7 @@ class RoutingTable:
         return next(entry for entry in self.entries if entry.generation == self.active)
 
 
-def parse(content: bytes) -> RoutingTable:
+def parse_table(content: bytes) -> RoutingTable:
     """The routing table that a file's ``content`` is. Raises InvalidTable with what was expected and found."""
     if len(content) > MAX_BYTES:
         raise InvalidTable(f"a routing table has at most {MAX_BYTES} bytes, found {len(content)}")
@@ -90,7 +90,7 @@ def parse(content: bytes) -> RoutingTable:
         members = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise InvalidTable(f"a routing table is JSON, found {len(content)} bytes that are not: {error}") from error
-    members = _typed(members, dict, "a routing table")
+    members = _check_type(members, dict, "a routing table")
     version = members.get("formatVersion")
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise InvalidTable(
@@ -99,16 +99,16 @@ def parse(content: bytes) -> RoutingTable:
         )
     entries = tuple(_entry(entry, f"generations[{i}]") for i, entry in enumerate(_entries(members)))
     table = RoutingTable(
-        version=_count(members, "version", "the routing table"),
+        version=_count_member(members, "version", "the routing table"),
         dataset=_dataset(_member(members, "dataset", dict, "the routing table")),
-        active=_text(members, "active", "the routing table"),
+        active=_text_member(members, "active", "the routing table"),
         entries=entries,
     )
     _check_names(table)
     return table
 
 
-def refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
+def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
     """Why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None: of any), as a sentence;
     None when it may.
 
@@ -157,29 +157,29 @@ def _check_names(table: RoutingTable) -> None:
 
 
 def _dataset(members: dict[str, Any]) -> RoutedDataset:
-    return RoutedDataset(*(_text(members, name, "dataset") for name in ("namespace", "name", "uid")))
+    return RoutedDataset(*(_text_member(members, name, "dataset") for name in ("namespace", "name", "uid")))
 
 
 def _entries(members: dict[str, Any]) -> list[Any]:
     entries = _member(members, "generations", list, "the routing table")
-    return _sized(entries, MAX_GENERATIONS, "generations")
+    return _check_count(entries, MAX_GENERATIONS, "generations")
 
 
 def _entry(value: Any, where: str) -> GenerationEntry:
-    members = _typed(value, dict, where)
-    name = _text(members, "generation", where)
+    members = _check_type(value, dict, where)
+    name = _text_member(members, "generation", where)
     if not _GENERATION.fullmatch(name):
         raise InvalidTable(f"{where}.generation must be g1, g2, …, found {name!r}")
-    value_format = _text(members, "valueFormat", where)
+    value_format = _text_member(members, "valueFormat", where)
     if value_format not in ("json", "raw"):
         raise InvalidTable(f"{where}.valueFormat must be json or raw, found {value_format!r}")
-    shards = _sized(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
+    shards = _check_count(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
     entry = GenerationEntry(
         generation=name,
-        rollout=_text(members, "rollout", where),
-        records=_count(members, "records", where),
-        bytes=_count(members, "bytes", where),
-        built_at=_text(members, "builtAt", where),
+        rollout=_text_member(members, "rollout", where),
+        records=_count_member(members, "records", where),
+        bytes=_count_member(members, "bytes", where),
+        built_at=_text_member(members, "builtAt", where),
         normalize=_steps(_member(members, "normalize", list, where), f"{where}.normalize"),
         value_format="json" if value_format == "json" else "raw",
         shards=tuple(_shard(shard, f"{where}.shards[{i}]") for i, shard in enumerate(shards)),
@@ -204,13 +204,13 @@ def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
 
 
 def _shard(value: Any, where: str) -> tuple[ServerAddress, ...]:
-    endpoints = _sized(_member(_typed(value, dict, where), "endpoints", list, where), MAX_ENDPOINTS, where)
+    endpoints = _check_count(_member(_check_type(value, dict, where), "endpoints", list, where), MAX_ENDPOINTS, where)
     addresses = tuple(_address(endpoint, f"{where}.endpoints[{i}]") for i, endpoint in enumerate(endpoints))
     return tuple(dict.fromkeys(addresses))
 
 
 def _address(value: Any, where: str) -> ServerAddress:
-    host, _, port = _typed(value, str, where).rpartition(":")
+    host, _, port = _check_type(value, str, where).rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not 0 < len(host) <= 253 or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) <= _PORT_MAX:
         raise InvalidTable(f"{where} must be host:port, found {value!r}")
@@ -220,27 +220,27 @@ def _address(value: Any, where: str) -> ServerAddress:
 def _member(members: dict[str, Any], name: str, kind: type, where: str) -> Any:
     if name not in members:
         raise InvalidTable(f"{where} must have {name!r}, it has {', '.join(members) or 'nothing'}")
-    return _typed(members[name], kind, f"{where}: {name}")
+    return _check_type(members[name], kind, f"{where}: {name}")
 
 
-def _text(members: dict[str, Any], name: str, where: str) -> str:
+def _text_member(members: dict[str, Any], name: str, where: str) -> str:
     text: str = _member(members, name, str, where)
     return text or _fail(f"{where}: {name} must not be empty")
 
 
-def _count(members: dict[str, Any], name: str, where: str) -> int:
+def _count_member(members: dict[str, Any], name: str, where: str) -> int:
     number: int = _member(members, name, int, where)
     return number if number >= 0 else _fail(f"{where}: {name} must not be negative, found {number}")
 
 
-def _sized(values: list[Any], most: int, where: str) -> list[Any]:
+def _check_count(values: list[Any], most: int, where: str) -> list[Any]:
     return values if 0 < len(values) <= most else _fail(f"{where} must have 1 to {most} entries, found {len(values)}")
 
 
 _KINDS: Final = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
 
 
-def _typed(value: Any, kind: type, where: str) -> Any:
+def _check_type(value: Any, kind: type, where: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         _fail(f"{where} must be {_KINDS[kind]}, found {type(value).__name__}")
     return value

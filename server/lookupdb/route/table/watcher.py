@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from lookupdb.route.table.routing_table import MAX_BYTES, InvalidTable, RoutingTable, parse
+from lookupdb.route.table.routing_table import MAX_BYTES, InvalidTable, RoutingTable, parse_table
 
 POLL_SECONDS: Final = 0.2
 _SETTLED_SECONDS: Final = 1.0
@@ -66,7 +66,7 @@ class TableWatcher:
 
     def _parse(self, content: bytes) -> None:
         try:
-            table = parse(content)
+            table = parse_table(content)
         except InvalidTable as error:
             self._invalid(f"{self._path}: {error.message}")
         else:
