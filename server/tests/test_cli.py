@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import lookupdb.cli as lookupdb_cli
-from lookupdb.cli import GROUP, VERBS, cli
+from lookupdb.cli import ENTRY_POINT_GROUP, VERBS, cli
 
 
 def lookupdb(*words: str) -> subprocess.CompletedProcess[str]:
@@ -60,8 +60,8 @@ def test_a_verb_of_another_package_is_found_by_its_entry_point_and_loaded_only_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     points = {
-        "operator": EntryPoint("operator", "lookupdb_operator.command:command", GROUP),
-        "louder": EntryPoint("louder", "click:echo", GROUP),
+        "operator": EntryPoint("operator", "lookupdb_operator.command:command", ENTRY_POINT_GROUP),
+        "louder": EntryPoint("louder", "click:echo", ENTRY_POINT_GROUP),
     }
     monkeypatch.setattr(lookupdb_cli, "other_verbs", lambda: points)
     run = CliRunner().invoke(cli, ["--help"])

@@ -19,7 +19,7 @@ from support.web import web_file
 
 from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
-from lookupdb.local.state import state_file
+from lookupdb.local.run_state import state_file
 
 DEADLINE_SECONDS = 120.0
 MANIFEST = """\
@@ -88,7 +88,7 @@ class Stack:
         return [self.state["router"], *(server["pid"] for server in self.state["shards"])]
 
     def find(self, *keys: str) -> dict[str, Any]:
-        return client.find(self.state["url"], list(keys))
+        return client.find_values(self.state["url"], list(keys))
 
     def says(self, text: str) -> None:
         def said() -> bool:
@@ -187,7 +187,7 @@ def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: 
     def ask() -> None:
         while not stop.is_set():
             try:
-                found = client.find(url, keys)
+                found = client.find_values(url, keys)
                 answers.add(tuple(found[key]["title"] for key in keys))
             except LookupFailed as error:
                 failures.append(error)

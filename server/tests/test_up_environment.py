@@ -1,6 +1,6 @@
 """What `lookupdb up` passes on to its child processes."""
 
-from lookupdb.local.environment import BUILDER, SERVER, environment
+from lookupdb.local.environment import BUILDER_VARIABLES, SERVER_VARIABLES, child_environment
 
 GIVEN = {
     "PATH": "/bin",
@@ -14,7 +14,7 @@ GIVEN = {
 
 
 def test_a_server_is_not_told_what_was_meant_for_up_or_get() -> None:
-    assert environment(SERVER, GIVEN).keys() == {
+    assert child_environment(SERVER_VARIABLES, GIVEN).keys() == {
         "PATH",
         "AWS_ACCESS_KEY_ID",
         "LOOKUPDB_LOG_FORMAT",
@@ -23,7 +23,7 @@ def test_a_server_is_not_told_what_was_meant_for_up_or_get() -> None:
 
 
 def test_a_builder_is_told_how_to_build_and_not_what() -> None:
-    assert environment(BUILDER, GIVEN).keys() == {
+    assert child_environment(BUILDER_VARIABLES, GIVEN).keys() == {
         "PATH",
         "AWS_ACCESS_KEY_ID",
         "LOOKUPDB_LOG_FORMAT",

@@ -6,7 +6,7 @@ import orjson
 from support.shards import write_generation
 
 from lookupdb import store
-from lookupdb.local.builds import reusable
+from lookupdb.local.builds import find_reusable_generation
 from lookupdb.spec import parse_resource
 from lookupdb.store import StoredDataset
 
@@ -33,16 +33,16 @@ def dataset_of(tmp_path: Path, **contents: str) -> StoredDataset:
 
 def test_it_is_the_newest_that_was_built_to_this_very_spec(tmp_path: Path) -> None:
     wanted = SPEC.content_hash()
-    assert reusable(dataset_of(tmp_path, g1=wanted, g2=wanted, g3="f" * 32), SPEC) == "g2"
+    assert find_reusable_generation(dataset_of(tmp_path, g1=wanted, g2=wanted, g3="f" * 32), SPEC) == "g2"
 
 
 def test_there_is_none_before_the_first_build_or_after_a_change_of_the_spec(tmp_path: Path) -> None:
-    assert reusable(store.open_store(str(tmp_path)).dataset(SPEC), SPEC) is None
-    assert reusable(dataset_of(tmp_path, g1="f" * 32), SPEC) is None
+    assert find_reusable_generation(store.open_store(str(tmp_path)).dataset(SPEC), SPEC) is None
+    assert find_reusable_generation(dataset_of(tmp_path, g1="f" * 32), SPEC) is None
 
 
 def test_a_manifest_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     wanted = SPEC.content_hash()
     dataset = dataset_of(tmp_path, g1=wanted, g2=wanted)
     (tmp_path / "local" / "default" / "sample-local" / "g2" / "manifest.json").write_text("{")
-    assert reusable(dataset, SPEC) == "g1"
+    assert find_reusable_generation(dataset, SPEC) == "g1"

@@ -31,19 +31,19 @@ VERBS: Final = {
 }
 """Verb → the sentence in ``lookupdb --help``. Each is ``command`` in ``lookupdb.cli.<verb>``."""
 
-GROUP: Final = "lookupdb.verbs"
+ENTRY_POINT_GROUP: Final = "lookupdb.verbs"
 """Entry points of other packages: verb → its command. What is not installed is no verb."""
 
-SENTENCES: Final = {"operator": "Run the Kubernetes operator."}
-"""Of verbs of other packages, so that --help loads none of them."""
+OTHER_VERB_SENTENCES: Final = {"operator": "Run the Kubernetes operator."}
+"""The sentences of other packages' verbs, so that --help loads none of them."""
 
 
 @cache
 def other_verbs() -> dict[str, EntryPoint]:
-    """The verbs that other packages bring. None of them displaces one of ours."""
+    """Return the verbs of other packages. None of them displaces one of ours."""
     from importlib.metadata import entry_points  # here, because servers need none of them
 
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in VERBS}
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in VERBS}
 
 
 class _Verbs(click.Group):
@@ -55,15 +55,17 @@ class _Verbs(click.Group):
             command: click.Command = importlib.import_module(f"lookupdb.cli.{cmd_name}").command
             return command
         if cmd_name not in other_verbs():
-            near = difflib.get_close_matches(cmd_name, self.list_commands(ctx), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            matches = difflib.get_close_matches(cmd_name, self.list_commands(ctx), n=1)
+            hint = f" Did you mean {matches[0]!r}?" if matches else ""
             raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
         loaded: click.Command = other_verbs()[cmd_name].load()
         return loaded
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            others = {verb: SENTENCES.get(verb, f"Of {point.module}.") for verb, point in other_verbs().items()}
+            others = {
+                verb: OTHER_VERB_SENTENCES.get(verb, f"Of {point.module}.") for verb, point in other_verbs().items()
+            }
             formatter.write_dl(list({**VERBS, **others}.items()))
 
 

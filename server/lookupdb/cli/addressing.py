@@ -45,7 +45,7 @@ dataset_option = option(
 )
 
 
-class Generation(click.ParamType[str]):
+class GenerationAddress(click.ParamType[str]):
     """g1, g2, …"""
 
     name = "gN"
@@ -58,15 +58,15 @@ class Generation(click.ParamType[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where ``gN`` is looked for."""
+class GenerationLocator:
+    """Finds ``gN`` in the store, cluster and dataset that the options name."""
 
     store_url: str
     cluster_id: str
     dataset: str | None
 
     def find(self, target: str) -> generations.StoredGeneration:
-        """The generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
+        """Return the generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
         if GENERATION.fullmatch(target):
             return find_in_store(self._dataset(), target)
         folder = Path(target)
@@ -95,6 +95,6 @@ class Place:
         return address.name == name and namespace in ("", address.namespace)
 
 
-def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def locator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--store, --cluster-id and --dataset."""
     return store_option(cluster_option(dataset_option(command)))

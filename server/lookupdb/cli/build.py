@@ -13,8 +13,8 @@ import click
 
 from lookupdb import store
 from lookupdb.build import build_report, explain, pipeline, progress_display
-from lookupdb.cli import ending
-from lookupdb.cli.addressing import Generation, cluster_option, store_option, store_wait_option
+from lookupdb.cli import outcome
+from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.spec import DatasetSpec, read_manifest
 
@@ -33,11 +33,14 @@ from lookupdb.spec import DatasetSpec, read_manifest
 @store_wait_option
 @cluster_option
 @option(
-    "--generation", type=Generation(), help="The generation to build.  [default: the next free one]", show_default=False
+    "--generation",
+    type=GenerationAddress(),
+    help="The generation to build.  [default: the next free one]",
+    show_default=False,
 )
 @option(
     "--active",
-    type=Generation(),
+    type=GenerationAddress(),
     help="The generation that gates compare with; the newest readable one where the store has lost it.  "
     "[default: the newest whole one]",
     show_default=False,
@@ -80,7 +83,7 @@ from lookupdb.spec import DatasetSpec, read_manifest
     help="Build nothing when the source's fingerprint is F and the store holds a generation of it and this very spec.",
 )
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
-@ending.termination_log
+@outcome.termination_log_option
 @option(
     "--progress",
     "style",
@@ -122,8 +125,8 @@ def command(
     """
     began = time.monotonic()
     chosen = pipeline.BuildOptions(**options, local_files=not no_local_files)
-    with _reported(termination_log, began) as told:
-        spec = told.spec = read_manifest(file)
+    with _report_outcome(termination_log, began) as attempt:
+        spec = attempt.spec = read_manifest(file)
         place = store.open_store(store_url, cluster_id)
         if explains:
             click.echo(explain.explain_build(spec, place, chosen))
@@ -131,34 +134,34 @@ def command(
         place.wait(store_wait)
         with progress_display.open_progress(style) as progress:
             result = pipeline.build_generation(spec, place, chosen, progress)
-        told.result = result
+        attempt.result = result
 
 
-class _Told:
-    """What is known so far of how the build goes."""
+class _BuildAttempt:
+    """What is known so far of the build."""
 
     spec: DatasetSpec | None = None
     result: build_report.BuildReport | None = None
 
 
 @contextmanager
-def _reported(termination_log: Path | None, began: float) -> Iterator[_Told]:
-    """Make SIGTERM end the build as cleanly as Ctrl-C does, and tell how it ended, whatever the end."""
-    told = _Told()
+def _report_outcome(termination_log: Path | None, began: float) -> Iterator[_BuildAttempt]:
+    """Let SIGTERM end the build as cleanly as Ctrl-C does, and write how it ended, whatever the end."""
+    attempt = _BuildAttempt()
     try:
-        with ending.exits_on_sigterm():
-            yield told
-        if told.result:
-            _tell(told.result, termination_log)
+        with outcome.exit_on_sigterm():
+            yield attempt
+        if attempt.result:
+            _write_outcome(attempt.result, termination_log)
     except Exception as error:
-        _tell(build_report.failure_report(told.spec, error, time.monotonic() - began), termination_log)
+        _write_outcome(build_report.failure_report(attempt.spec, error, time.monotonic() - began), termination_log)
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        _tell(build_report.interruption_report(told.spec, code, time.monotonic() - began), termination_log)
+        _write_outcome(build_report.interruption_report(attempt.spec, code, time.monotonic() - began), termination_log)
         raise
 
 
-def _tell(result: build_report.BuildReport, termination_log: Path | None) -> None:
+def _write_outcome(result: build_report.BuildReport, termination_log: Path | None) -> None:
     click.echo(result.to_json())
-    ending.write_termination_log(termination_log, result.to_json(build_report.MAX_BYTES))
+    outcome.write_termination_log(termination_log, result.to_json(build_report.MAX_BYTES))

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from lookupdb import store
-from lookupdb.cli.addressing import Generation, cluster_option, store_option, store_wait_option
-from lookupdb.cli.ending import termination_log, told
+from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
+from lookupdb.cli.outcome import report_outcome, termination_log_option
 from lookupdb.spec import LOCAL
 from lookupdb.store import StoreAddress
 from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
@@ -24,7 +24,7 @@ from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
 @option("--namespace", default="default", help="Of the dataset.")
 @option("--dataset", metavar="NAME", required=True, help="Whose generation it is.")
 @option("--uid", default=LOCAL, help="Of the dataset; its first eight characters count.")
-@option("--generation", type=Generation(), required=True, help="Of which generation.")
+@option("--generation", type=GenerationAddress(), required=True, help="Of which generation.")
 @option("--shard", type=click.IntRange(min=0), required=True, help="Which of its shards.")
 @option("--rate", type=Size(), default="256MiB", help="Bytes a second, at most: others need the disk too.")
 @option(
@@ -33,7 +33,7 @@ from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
     default=PATIENCE_SECONDS,
     help="Seconds for which the store may fail, nothing coming from it, before that is given up.",
 )
-@termination_log
+@termination_log_option
 @log_format
 def command(
     folder: Path,
@@ -60,7 +60,9 @@ def command(
     not fetched again; what an interrupted fetch left is removed. Nothing that is written stays in the page cache: it
     belongs to those who serve. Standard output gets the result, failures too, as one line of JSON.
     """
-    with told(termination_log, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard) as result:
+    with report_outcome(
+        termination_log, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard
+    ) as result:
         place = store.open_store(store_url, cluster_id)
         place.wait(store_wait)
         address = StoreAddress(cluster_id, namespace, dataset, uid)

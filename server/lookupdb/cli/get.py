@@ -13,13 +13,15 @@ import orjson
 from lookupdb.cli.options import option
 from lookupdb.errors import Unavailable, UsageError
 from lookupdb.local import client
-from lookupdb.local.state import DATA, DEFAULT_NAMESPACE, is_held, read_state, run_directory, state_file
+from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, is_locked, read_state, run_directory, state_file
 
 
 @click.command("get")
 @click.argument("dataset")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@option("--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA, help="Of `lookupdb up`.")
+@option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Of `lookupdb up`."
+)
 @option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
 @click.pass_context
 def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: Path, generation: str | None) -> None:
@@ -33,24 +35,24 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
         lookupdb get airports KJFK
         cut -d, -f1 codes.csv | lookupdb get http://127.0.0.1:8080 -
     """
-    url = dataset if "://" in dataset else _url_of(dataset, data_dir)
+    url = dataset if "://" in dataset else _find_router_url(dataset, data_dir)
     for key in keys:
-        _check(key)
+        _check_encoding(key)
     if len(keys) == 1 and keys != ("-",):
         try:
-            click.echo(client.find_one(url, keys[0], generation))
-        except client.Missing as error:
-            raise client.Missing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
+            click.echo(client.find_value(url, keys[0], generation))
+        except client.MissingKey as error:
+            raise client.MissingKey(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
         return
     missing = 0
-    for batch, found in client.find_in_batches(url, _asked(keys), generation):
+    for batch, found in client.find_in_batches(url, _expand_keys(keys), generation):
         for key in batch:
             missing += key not in found
             click.echo(orjson.dumps({"key": key, "value": found.get(key)}))
     ctx.exit(1 if missing else 0)
 
 
-def _url_of(dataset: str, data: Path) -> str:
+def _find_router_url(dataset: str, data: Path) -> str:
     namespace, _, name = dataset.rpartition("/")
     place = (data, namespace or DEFAULT_NAMESPACE, name)
     state = read_state(state_file(*place))
@@ -60,7 +62,7 @@ def _url_of(dataset: str, data: Path) -> str:
         raise UsageError(
             f"{dataset} is no dataset's name", hint=f"a router's URL begins with its scheme: http://{dataset}"
         )
-    if is_held(run_directory(*place)):
+    if is_locked(run_directory(*place)):
         raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")
     raise UsageError(
         f"no `lookupdb up` serves {dataset} from {data}",
@@ -69,15 +71,15 @@ def _url_of(dataset: str, data: Path) -> str:
     )
 
 
-def _asked(keys: Iterable[str]) -> Iterator[str]:
+def _expand_keys(keys: Iterable[str]) -> Iterator[str]:
     for key in keys:
         if key == "-":
-            yield from _lines()
+            yield from _read_keys()
         else:
             yield key
 
 
-def _lines() -> Iterator[str]:
+def _read_keys() -> Iterator[str]:
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:
             yield line.rstrip(b"\r\n").decode()
@@ -85,7 +87,7 @@ def _lines() -> Iterator[str]:
             raise UsageError(f"line {number} of standard input is not UTF-8: {line[:80]!r}") from error
 
 
-def _check(key: str) -> None:
+def _check_encoding(key: str) -> None:
     try:
         key.encode()
     except UnicodeEncodeError as error:

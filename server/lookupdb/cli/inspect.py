@@ -12,7 +12,7 @@ import click
 import orjson
 
 from lookupdb.build.progress_display import format_quantity
-from lookupdb.cli.addressing import Place, place_options
+from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.manifest import Manifest
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import verify_shard_file
@@ -27,10 +27,10 @@ _SHOWN_FILES: Final = 8
 
 @click.command()
 @click.argument("target", metavar="FILE|FOLDER|GENERATION")
-@place_options
-@click.option("--verify", "verifies", is_flag=True, help="Read every file through and compare its checksum.")
+@locator_options
+@click.option("--verify", "with_checksums", is_flag=True, help="Read every file through and compare its checksum.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
-def command(target: str, verifies: bool, as_json: bool, **place: Any) -> None:
+def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -> None:
     """Show what a shard FILE, the FOLDER of a generation, or a GENERATION (gN) in a store holds.
 
     \b
@@ -41,14 +41,14 @@ def command(target: str, verifies: bool, as_json: bool, **place: Any) -> None:
     """
     if Path(target).is_file():
         with open_shard(Path(target)) as shard:
-            _show(None, [shard], verified=False, as_json=as_json)
+            _print_contents(None, [shard], verified=False, as_json=as_json)
         return
-    generation = Place(**place).find(target)
+    generation = GenerationLocator(**location).find(target)
     with tempfile.TemporaryDirectory(prefix="lookupdb-inspect-") as scratch:
-        if verifies:
+        if with_checksums:
             _verify(generation, Path(scratch))
         with generation.shards(Path(scratch)) as shards:
-            _show(generation.manifest, shards, verified=verifies, as_json=as_json)
+            _print_contents(generation.manifest, shards, verified=with_checksums, as_json=as_json)
 
 
 def _verify(generation: StoredGeneration, scratch: Path) -> None:
@@ -57,26 +57,26 @@ def _verify(generation: StoredGeneration, scratch: Path) -> None:
             verify_shard_file(path, shard)
 
 
-def _show(manifest: Manifest | None, shards: Sequence[ShardReader], *, verified: bool, as_json: bool) -> None:
+def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *, verified: bool, as_json: bool) -> None:
     total, records = measure_shards(shards), sample_records(shards)
     if as_json:
         document = {
             "manifest": asdict(manifest) if manifest else None,
             "shards": [asdict(shard.meta) for shard in shards],
             "figures": {**asdict(total), "compression": round(total.compression, 4)},
-            "sample": [{"key": _text(key), "value": _text(value)} for key, value in records],
+            "sample": [{"key": _decode(key), "value": _decode(value)} for key, value in records],
             "verified": verified,
         }
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         return
-    described = _of_manifest(manifest, verified=verified) if manifest else _of_file(shards[0])
-    for name, text in (*described, *_of_figures(total)):
+    description = _describe_manifest(manifest, verified=verified) if manifest else _describe_file(shards[0])
+    for name, text in (*description, *_describe_figures(total)):
         click.echo(f"{name:<14} {text}")
     for number, (key, value) in enumerate(records):
-        click.echo(f"{'' if number else 'sample':<14} {_text(key)}  {_shortened(_text(value))}")
+        click.echo(f"{'' if number else 'sample':<14} {_decode(key)}  {_shorten(_decode(value))}")
 
 
-def _of_file(shard: ShardReader) -> Iterator[tuple[str, str]]:
+def _describe_file(shard: ShardReader) -> Iterator[tuple[str, str]]:
     meta = shard.meta
     yield "dataset", meta.dataset
     yield "shard", f"{meta.shard} of {meta.shards}"
@@ -84,7 +84,7 @@ def _of_file(shard: ShardReader) -> Iterator[tuple[str, str]]:
     yield "value", f"{meta.value_format}, {meta.compression}"
 
 
-def _of_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, str]]:
+def _describe_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, str]]:
     yield "dataset", f"{manifest.namespace}/{manifest.name} ({manifest.uid})"
     built = f"built {manifest.built_at} in {manifest.seconds:.1f} s by lookupdb {manifest.lookupdb}"
     yield "generation", f"{manifest.generation}, {built}"
@@ -101,8 +101,8 @@ def _of_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, s
     yield "value", f"{manifest.value_format}, {manifest.compression}"
     for name, rows in (("rejected", manifest.rejected), ("duplicates", manifest.duplicates)):
         yield name, format_count(rows.count, "row")
-        for one in rows.samples[:3]:
-            yield "", f"row {one.row} of {one.file}: {one.reason}"
+        for row in rows.samples[:3]:
+            yield "", f"row {row.row} of {row.file}: {row.reason}"
     checked = ", checksums verified" if verified else ""
     yield "shards", f"{len(manifest.shards)}{checked}"
     for shard in manifest.shards[:_SHOWN_FILES]:
@@ -112,7 +112,7 @@ def _of_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, s
         yield "", f"and {len(manifest.shards) - _SHOWN_FILES} more"
 
 
-def _of_figures(total: ShardFigures) -> Iterator[tuple[str, str]]:
+def _describe_figures(total: ShardFigures) -> Iterator[tuple[str, str]]:
     yield "records", f"{total.records:,} in {format_quantity(total.file_bytes, 'bytes')}"
     sizes = {"key": total.key_bytes, "value": total.value_bytes, "stored": total.stored_bytes, "file": total.file_bytes}
     yield "bytes/record", ", ".join(f"{name} {total.per_record(size):.1f}" for name, size in sizes.items())
@@ -123,10 +123,10 @@ def _of_figures(total: ShardFigures) -> Iterator[tuple[str, str]]:
     yield "overflow pages", f"{total.overflow_pages:,}" + (f", {wasted}" if total.overflow_pages else "")
 
 
-def _text(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     line = text.encode("unicode_escape").decode() if not text.isprintable() else text
     return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"

@@ -1,4 +1,4 @@
-"""What the verbs' options share: names of environment variables, sizes, logging."""
+"""Options that verbs share: names of environment variables, sizes, logging."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lookupdb.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PASSWORD_BYTES: Final = 1024
-"""A client that has not shown it may send only little (see ``serve.limits``)."""
+"""A client that has not authenticated may send only little (see ``serve.limits``)."""
 _UNITS: Final = {
     "": 1,
     "K": 1000,
@@ -31,7 +31,7 @@ _UNITS: Final = {
 
 
 def option(name: str, *names: str, **settings: Any) -> Callable[[F], F]:
-    """``click.option`` whose environment variable is LOOKUPDB_ and the option's long name, shown in --help."""
+    """Return a ``click.option`` whose environment variable is LOOKUPDB_ and the option's long name, shown in --help."""
     settings.setdefault("envvar", "LOOKUPDB_" + name.removeprefix("--").split("/")[0].replace("-", "_").upper())
     settings.setdefault("show_envvar", True)
     settings.setdefault("show_default", True)
@@ -58,9 +58,9 @@ class Size(click.ParamType[int]):
 
 
 def password_file(help_text: str) -> Callable[[F], F]:
-    """An option whose command takes ``password``: text from the file given, or from LOOKUPDB_PASSWORD, or None.
+    """Return an option whose command takes ``password``: text from the file, or from LOOKUPDB_PASSWORD, or None.
 
-    Never from a flag, which any process listing shows.
+    A flag never holds it: any process listing would show that.
     """
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
     return option("--password-file", "password", type=kind, callback=_password, help=help_text)

@@ -25,13 +25,15 @@ from lookupdb.runtime.service import Service
 
 log = logging.getLogger(__name__)
 
-_ROUTER: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"]["properties"]
+_ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
+    "properties"
+]
 """The CRD's ``spec.router``: defaults, bounds and descriptions of the options stand there."""
 
 
-def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An option whose default, bounds and help are those of ``spec.router.<field>``."""
-    schema_ = _ROUTER[field]
+    schema_ = _ROUTER_FIELDS[field]
     settings.setdefault("type", click.IntRange(schema_["minimum"], schema_.get("maximum")))
     return option(name, default=schema_["default"], help=schema_["description"], **settings)
 
@@ -52,17 +54,17 @@ def _limit(name: str, field: str, **settings: Any) -> Callable[[Callable[..., An
 @option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, help="The public HTTP port; 0 takes a free one.")
 @option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
-@_limit("--workers", "workers")
-@_limit("--deadline-ms", "deadlineMilliseconds")
-@_limit("--hedge-ms", "hedgeMilliseconds")
-@_limit("--max-keys", "maxKeys")
-@_limit("--max-body-bytes", "maxBodyBytes", type=Size())
-@_limit("--max-connections", "maxConnections")
-@_limit("--max-queued-keys", "maxQueuedKeys")
-@_limit("--header-timeout", "headerTimeoutSeconds")
-@_limit("--idle-timeout", "idleTimeoutSeconds")
-@_limit("--write-timeout", "writeTimeoutSeconds")
-@_limit("--drain-seconds", "drainSeconds")
+@_limit_option("--workers", "workers")
+@_limit_option("--deadline-ms", "deadlineMilliseconds")
+@_limit_option("--hedge-ms", "hedgeMilliseconds")
+@_limit_option("--max-keys", "maxKeys")
+@_limit_option("--max-body-bytes", "maxBodyBytes", type=Size())
+@_limit_option("--max-connections", "maxConnections")
+@_limit_option("--max-queued-keys", "maxQueuedKeys")
+@_limit_option("--header-timeout", "headerTimeoutSeconds")
+@_limit_option("--idle-timeout", "idleTimeoutSeconds")
+@_limit_option("--write-timeout", "writeTimeoutSeconds")
+@_limit_option("--drain-seconds", "drainSeconds")
 @option(
     "--memory-limit",
     type=Size(),
@@ -107,7 +109,9 @@ def command(
     limits["max_connections"] = capacity.limit_connections(limits["max_connections"], descriptors.raise_limit())
     sockets = listeners.bind_shared(host, port, workers)
     counters = Counters(NAMES, workers)
-    affordable, budget_bytes = _share_memory(_limits(limits), memory_limit or memory.container_memory().limit, workers)
+    affordable, budget_bytes = _share_memory(
+        _router_limits(limits), memory_limit or memory.container_memory().limit, workers
+    )
     config = worker.config(table.absolute(), dataset_uid, affordable, budget_bytes, password)
     fleet = Fleet(
         module="lookupdb.route.worker",
@@ -153,5 +157,5 @@ _OPTIONS: Final = {
 """Fields of RouterLimits whose option is called otherwise, because an option's name need not say its unit."""
 
 
-def _limits(options: dict[str, int]) -> RouterLimits:
+def _router_limits(options: dict[str, int]) -> RouterLimits:
     return RouterLimits(**{field.name: options[_OPTIONS.get(field.name, field.name)] for field in fields(RouterLimits)})

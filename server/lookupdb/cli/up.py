@@ -12,8 +12,8 @@ import click
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.local.bounds import MAX_SERVERS
 from lookupdb.local.builds import BuildFailed
-from lookupdb.local.state import DATA
-from lookupdb.local.up import Options, Up
+from lookupdb.local.run_state import DATA_DIRECTORY
+from lookupdb.local.up import Up, UpOptions
 
 
 @click.command("up")
@@ -27,7 +27,9 @@ from lookupdb.local.up import Options, Up
     "--watch/--no-watch", default=False, help="Build again when manifest or source change, and cut over while serving."
 )
 @option("--watch-seconds", type=click.FloatRange(0.05, 86400), default=2.0, help="How often --watch looks.")
-@option("--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA, help="Generations, logs.")
+@option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Generations, logs."
+)
 @option(
     "--memory-limit", type=Size(), default=None, help="Of a build, e.g. 512MiB; as `lookupdb build` has it by default."
 )
@@ -60,14 +62,14 @@ def command(
         lookupdb up -f examples/airports.yaml
         curl http://127.0.0.1:8080/v1/lookup/KJFK
     """
-    up = Up(Options(manifest, data_dir, port, watch, watch_seconds, memory_limit, volume, max_servers), click.echo)
+    up = Up(UpOptions(manifest, data_dir, port, watch, watch_seconds, memory_limit, volume, max_servers), click.echo)
     try:
-        asyncio.run(_until_signalled(up))
+        asyncio.run(_run_until_signal(up))
     except BuildFailed as error:  # the builder has said why
         sys.exit(error.exit_code)
 
 
-async def _until_signalled(up: Up) -> None:
+async def _run_until_signal(up: Up) -> None:
     """Run ``up`` until SIGINT or SIGTERM; both are the ordinary way to stop it."""
     running = asyncio.current_task()
     assert running is not None

@@ -1,10 +1,12 @@
-"""`lookupdb up`: the cluster's part played on one machine, with processes for pods and a directory for the store.
+"""`lookupdb up`: plays the cluster's part on one machine, with processes for pods and a directory for the store.
 
 child        one `lookupdb` process: started, awaited until ready, restarted when it dies, stopped
 environment  what children get of the environment
 builds       `lookupdb build` as a child process, and which generation can be reused
 bounds       how many shard servers one machine may be asked for
 rollout      the shard processes of one generation
-router       the router process, and its word on which routing table is in effect
+router       the router process, and which routing table it says is in effect
+run_state    the folder of a running `up`: its lock, and how its dataset is reached
+client       a client of the router, for `lookupdb get`
 up           build, roll out, route; on a change: build, roll out, cut over, drain, retire
 """

@@ -13,13 +13,13 @@ import orjson
 
 from lookupdb.build import existing_generations
 from lookupdb.errors import LookupdbError
-from lookupdb.local.environment import BUILDER, environment
+from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
 
 
 class BuildFailed(LookupdbError):
-    """`lookupdb build` ended with an error, which it has told on standard error."""
+    """`lookupdb build` ended with an error, which it has written to standard error."""
 
     reason = "BuildFailed"
 
@@ -29,8 +29,8 @@ class BuildFailed(LookupdbError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be built, and how."""
+class BuildRequest:
+    """The manifest to build, the store, and the limits."""
 
     manifest: Path
     store: str
@@ -38,8 +38,8 @@ class Wish:
     volume: Path | None
 
     def arguments(self, active: str | None, unless_fingerprint: str | None) -> list[str]:
-        """Of `lookupdb build`."""
-        given = {
+        """Return the arguments of `lookupdb build`."""
+        options = {
             "-f": self.manifest,
             "--store": self.store,
             "--memory-limit": self.memory_limit,
@@ -47,11 +47,11 @@ class Wish:
             "--active": active,
             "--unless-fingerprint": unless_fingerprint,
         }
-        return ["build", *(str(word) for flag, value in given.items() if value is not None for word in (flag, value))]
+        return ["build", *(str(word) for flag, value in options.items() if value is not None for word in (flag, value))]
 
 
-def reusable(dataset: StoredDataset, spec: DatasetSpec) -> str | None:
-    """The newest whole generation that was built to this very spec, whatever the source has become since."""
+def find_reusable_generation(dataset: StoredDataset, spec: DatasetSpec) -> str | None:
+    """Return the newest whole generation that was built to this very spec, whatever the source has become since."""
     content = spec.content_hash()
     return next(
         (
@@ -63,7 +63,7 @@ def reusable(dataset: StoredDataset, spec: DatasetSpec) -> str | None:
     )
 
 
-async def build(wish: Wish, active: str | None, unless_fingerprint: str | None) -> str | None:
+async def run_build(request: BuildRequest, active: str | None, unless_fingerprint: str | None) -> str | None:
     """Build a generation and return its name; None when the source is still what ``unless_fingerprint`` says
     and the store holds a generation of it.
 
@@ -73,10 +73,10 @@ async def build(wish: Wish, active: str | None, unless_fingerprint: str | None) 
         sys.executable,
         "-m",
         "lookupdb",
-        *wish.arguments(active, unless_fingerprint),
+        *request.arguments(active, unless_fingerprint),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        env=environment(BUILDER),
+        env=child_environment(BUILDER_VARIABLES),
     )
     try:
         output, _ = await process.communicate()

@@ -1,7 +1,7 @@
-"""One `lookupdb` process: started, awaited until ready, restarted when it dies, stopped in time.
+"""A `lookupdb` process: started, awaited until ready, restarted when it dies, stopped in time.
 
-A child has a session of its own, so that Ctrl-C in the terminal reaches `up` alone and the order of stopping is
-up's; it ends by itself when its standard input, which `up` holds, reaches its end (see ``cli.leash``): no orphan
+A child has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its children in
+order; it ends by itself when its standard input, which `up` holds, reaches its end (see ``cli.leash``): no orphan
 survives a killed `up`.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import LookupdbError
-from lookupdb.local.environment import SERVER, environment
+from lookupdb.local.environment import SERVER_VARIABLES, child_environment
 
 log = logging.getLogger(__name__)
 
@@ -64,18 +64,18 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs now."""
+        """The id of the process that runs now."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
         """Start it and wait until it is ready. Raises ChildFailed when it ends before."""
         self.log_path.unlink(missing_ok=True)
         self._first_ready = asyncio.get_running_loop().create_future()
-        self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+        self._keeper = asyncio.create_task(self._run_until_cancelled(), name=f"keep {self.name}")
         await self._first_ready
 
     async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM, then SIGKILL after ``grace_seconds``. Not an error when it is gone already."""
+        """Send SIGTERM, then SIGKILL after ``grace_seconds``. No error when it is gone already."""
         if self._keeper:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -93,8 +93,8 @@ class Child:
                 process.kill()
             await process.wait()
 
-    async def _keep(self) -> None:
-        """Run it, again and again, until cancelled; only the first start may fail for good."""
+    async def _run_until_cancelled(self) -> None:
+        """Run it, and start it again whenever it ends. Only the first start may fail for good."""
         assert self._first_ready is not None
         backoff = FIRST_BACKOFF_SECONDS
         while True:
@@ -106,13 +106,13 @@ class Child:
             if not self._first_ready.done():
                 self._first_ready.set_exception(ChildFailed(f"{self.name} ended before it was ready\n{self._tail()}"))
                 return
-            lived = asyncio.get_running_loop().time() - ready_at if ready_at else 0.0
-            backoff = FIRST_BACKOFF_SECONDS if lived > STEADY_SECONDS else min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+            lifetime = asyncio.get_running_loop().time() - ready_at if ready_at else 0.0
+            backoff = FIRST_BACKOFF_SECONDS if lifetime > STEADY_SECONDS else min(backoff * 2, LONGEST_BACKOFF_SECONDS)
             log.warning("%s ended; starting it again in %.1f s (log: %s)", self.name, backoff, self.log_path)
             await asyncio.sleep(backoff)
 
     async def _run_once(self) -> float | None:
-        """Run the process to its end; returns when it became ready, in loop time, None for never."""
+        """Run the process to its end. Returns when it became ready, in loop time, or None."""
         assert self._first_ready is not None
         self._ready_path.unlink(missing_ok=True)
         with self.log_path.open("ab") as output:
@@ -121,7 +121,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                env=environment(SERVER),
+                env=child_environment(SERVER_VARIABLES),
                 start_new_session=True,
             )
         ready_at = None

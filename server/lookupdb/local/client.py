@@ -18,29 +18,29 @@ from lookupdb.errors import LookupFailed, Unavailable, UsageError
 from lookupdb.network import describe_socket_failure, strip_secrets
 
 TIMEOUT_SECONDS: Final = 30.0
-BATCH: Final = 500
-"""Keys, to begin with."""
+BATCH_KEYS: Final = 500
+"""Keys of the first batch."""
 
 
-class Missing(LookupFailed):
+class MissingKey(LookupFailed):
     """The dataset has no such key."""
 
     reason = "Missing"
 
 
-class TooLarge(LookupFailed):
+class BatchTooLarge(LookupFailed):
     """A batch has more keys, or its request or answer more bytes, than the router allows."""
 
     reason = "TooLarge"
 
 
-def find_one(url: str, key: str, generation: str | None = None) -> bytes:
-    """The value of ``key``, byte for byte. Raises Missing, or what ``find`` raises."""
+def find_value(url: str, key: str, generation: str | None = None) -> bytes:
+    """Return the value of ``key``, byte for byte. Raises MissingKey, or what ``find_values`` raises."""
     return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation)
 
 
-def find(url: str, keys: list[str], generation: str | None = None) -> dict[str, Any]:
-    """The values of those ``keys`` that are there, parsed; base64 text where the dataset's values are raw.
+def find_values(url: str, keys: list[str], generation: str | None = None) -> dict[str, Any]:
+    """Return the values of those ``keys`` that exist, parsed; base64 text where the dataset's values are raw.
 
     Numbers are kept digit for digit, as ``orjson.Fragment`` where Python or orjson would round them.
     Raises Unavailable when the router or a shard cannot be reached, LookupFailed for any other refusal.
@@ -55,18 +55,18 @@ def find(url: str, keys: list[str], generation: str | None = None) -> dict[str, 
 
 
 def find_in_batches(
-    url: str, keys: Iterable[str], generation: str | None = None, size: int = BATCH
+    url: str, keys: Iterable[str], generation: str | None = None, size: int = BATCH_KEYS
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Batches of ``keys``, in their order, with what ``find`` gives for each.
+    """Yield batches of ``keys``, in their order, with what ``find_values`` returns for each.
 
-    A router that refuses a batch as too large is asked for half of it, and no more from then on.
+    When a router refuses a batch as too large, half of it is asked for, and no more from then on.
     """
     remaining = iter(keys)
     refused: list[str] = []
     while batch := refused[:size] or list(islice(remaining, size)):
         try:
-            found = find(url, batch, generation)
-        except TooLarge:
+            found = find_values(url, batch, generation)
+        except BatchTooLarge:
             if len(batch) == 1:
                 raise
             size = len(batch) // 2
@@ -113,7 +113,7 @@ def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
         hint = "is there a lookupdb router, and is this its public port?"
         return LookupFailed(f"{error.url} answered {error.code} {error.reason}, not as a router does", hint=hint)
     if kind == "missing":
-        return Missing(text)
+        return MissingKey(text)
     if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return TooLarge(f"the router answered {error.code}: {text}")
+        return BatchTooLarge(f"the router answered {error.code}: {text}")
     return (Unavailable if error.code == 503 else LookupFailed)(f"the router answered {error.code}: {text}")

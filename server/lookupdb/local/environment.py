@@ -1,4 +1,4 @@
-"""What child processes get of the environment: all but what was meant for another command.
+"""The environment of child processes: all variables but those meant for another command.
 
 ``LOOKUPDB_PORT`` is the router's, not each shard server's; ``LOOKUPDB_GENERATION`` was meant for `lookupdb get`.
 """
@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Final
 
 _PREFIX: Final = "LOOKUPDB_"
-SERVER: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"})
-"""What a shard server or router may be told so, beside what `up` tells it by flags."""
-BUILDER: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"})
-"""What a build may be told so."""
+SERVER_VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"})
+"""Variables that a shard server or router gets, beside the flags of `up`."""
+BUILDER_VARIABLES: Final = frozenset(
+    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
+)
+"""Variables that a build gets."""
 
 
-def environment(keep: frozenset[str], given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """``given`` without the variables of lookupdb's own that are not in ``keep``."""
-    return {name: value for name, value in given.items() if not name.startswith(_PREFIX) or name in keep}
+def child_environment(keep: frozenset[str], variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return ``variables`` without those of lookupdb that are not in ``keep``."""
+    return {name: value for name, value in variables.items() if not name.startswith(_PREFIX) or name in keep}

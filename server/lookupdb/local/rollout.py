@@ -1,4 +1,4 @@
-"""The shard processes of one generation: a rollout, as in a cluster, with a process where that has a pod."""
+"""The shard processes of one generation: a rollout as in a cluster, with processes for pods."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lookupdb.spec import DatasetSpec
 
 STOP_SECONDS: Final = 10.0
 HOST: Final = "127.0.0.1"
-STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
-"""So many servers start at the same time: more would only slow each other down, and the answer to a Ctrl-C."""
+MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
+"""No more servers start at the same time: they would slow each other down, and the answer to a Ctrl-C."""
 PROGRESS_SECONDS: Final = 3.0
 
 
-class Rollout:
+class LocalRollout:
     """``replicas`` shard servers for each shard of one generation.
 
-    ``changed`` is called when an endpoint has moved, because its server was started again on another port. ``say`` gets
-    a line now and then while many servers start.
+    ``on_change`` is called when a server was started again, on another port. ``say`` gets a line now and then while
+    many servers start.
     """
 
     def __init__(
@@ -34,42 +34,42 @@ class Rollout:
         manifest: Manifest,
         generation: Path,
         directory: Path,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
         self.name = name
         self.manifest = manifest
-        self._changed = changed
+        self._on_change = on_change
         self._say = say
         self._reports: dict[tuple[int, int], dict[str, Any]] = {}
         serve = ["serve", str(generation), "--workers", str(spec.serving_workers)]
         private = ["--host", HOST, "--port", "0", "--admin-port", "0", "--drain-seconds", "0"]
-        places = [(shard, replica) for shard in range(len(manifest.shards)) for replica in range(spec.replicas)]
+        positions = [(shard, replica) for shard in range(len(manifest.shards)) for replica in range(spec.replicas)]
         self._children = {
-            place: Child(
-                f"{name}-shard-{place[0]}-{place[1]}",
-                [*serve, "--shard", str(place[0]), *private],
+            position: Child(
+                f"{name}-shard-{position[0]}-{position[1]}",
+                [*serve, "--shard", str(position[0]), *private],
                 directory,
-                partial(self._note, place),
+                partial(self._record_report, position),
             )
-            for place in places
+            for position in positions
         }
 
-    def _note(self, place: tuple[int, int], report: dict[str, Any]) -> None:
-        """The server at ``place``, a shard and a replica, is ready; not for the first time if it was known."""
-        known = place in self._reports
+    def _record_report(self, position: tuple[int, int], report: dict[str, Any]) -> None:
+        """Keep the report of the server at ``position``, a shard and a replica: it has become ready, perhaps again."""
+        is_restart = position in self._reports
         endpoints = [f"{HOST}:{port}" for port in report["ports"]]
-        self._reports[place] = {"endpoints": endpoints, "admin": f"http://{HOST}:{report['admin']}"}
-        if known:
-            self._changed()
+        self._reports[position] = {"endpoints": endpoints, "admin": f"http://{HOST}:{report['admin']}"}
+        if is_restart:
+            self._on_change()
 
     async def start(self) -> None:
         """Start all servers and wait until each is ready. Raises ChildFailed; then none is left running."""
-        places = asyncio.Semaphore(STARTS)
+        starts_at_once = asyncio.Semaphore(MAX_CONCURRENT_STARTS)
         try:
             async with asyncio.TaskGroup() as group:
-                progress = group.create_task(self._tell_progress())
-                starts = [group.create_task(_start(child, places)) for child in self._children.values()]
+                progress = group.create_task(self._report_progress())
+                starts = [group.create_task(_start(child, starts_at_once)) for child in self._children.values()]
                 await asyncio.gather(*starts)
                 progress.cancel()
         except ExceptionGroup as failures:
@@ -79,7 +79,7 @@ class Rollout:
             await self.stop()
             raise
 
-    async def _tell_progress(self) -> None:
+    async def _report_progress(self) -> None:
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
             self._say(f"starting shard servers: {len(self._reports):,} of {len(self._children):,} are ready")
@@ -89,14 +89,14 @@ class Rollout:
         await asyncio.gather(*(child.stop(STOP_SECONDS) for child in self._children.values()))
 
     def servers(self) -> list[dict[str, Any]]:
-        """Each server as it is now: shard, replica, process id, endpoints that speak RESP, admin port."""
+        """Return each server as it is now: shard, replica, process id, endpoints that speak RESP, admin port."""
         return [
             {"shard": shard, "replica": replica, "pid": child.pid, **self._reports[shard, replica]}
             for (shard, replica), child in self._children.items()
         ]
 
     def table_entry(self) -> dict[str, Any]:
-        """This rollout as the routing table names it."""
+        """Return the entry of this rollout in the routing table."""
         manifest = self.manifest
         shards: list[dict[str, list[str]]] = [{"endpoints": []} for _ in manifest.shards]
         for (shard, _), report in sorted(self._reports.items()):
@@ -113,6 +113,6 @@ class Rollout:
         }
 
 
-async def _start(child: Child, places: asyncio.Semaphore) -> None:
-    async with places:
+async def _start(child: Child, starts_at_once: asyncio.Semaphore) -> None:
+    async with starts_at_once:
         await child.start()

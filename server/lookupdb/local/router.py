@@ -1,4 +1,4 @@
-"""The router process of `lookupdb up`, the routing table it reads, and its word on which table is in effect."""
+"""The router process of `lookupdb up`, the routing table that it reads, and which table it says is in effect."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ CONFIRM_POLL_SECONDS: Final = 0.05
 
 
 class CutoverFailed(LookupdbError):
-    """The router did not take a routing table over in time; the one before stays in effect."""
+    """The router did not take over a routing table in time; the one before stays in effect."""
 
     reason = "CutoverFailed"
 
 
-class Router:
+class LocalRouter:
     """One `lookupdb route`, fed through a routing table file in ``directory``.
 
-    ``changed`` is called when it was started again, with another process and admin port.
+    ``on_change`` is called when it was started again, with another process and admin port.
     """
 
-    def __init__(self, spec: DatasetSpec, port: int, directory: Path, changed: Callable[[], None]) -> None:
+    def __init__(self, spec: DatasetSpec, port: int, directory: Path, on_change: Callable[[], None]) -> None:
         self._spec = spec
         self._table_path = directory / "routing-table.json"
         self._version = 0
         self._report: dict[str, Any] = {}
-        self._changed = changed
-        self._child = Child("router", self._arguments(port), directory, self._note)
+        self._on_change = on_change
+        self._child = Child("router", self._arguments(port), directory, self._record_report)
 
-    def _note(self, report: dict[str, Any]) -> None:
-        known, self._report = self._report, report
-        if known:
-            self._changed()
+    def _record_report(self, report: dict[str, Any]) -> None:
+        previous, self._report = self._report, report
+        if previous:
+            self._on_change()
 
     def _arguments(self, port: int) -> list[str]:
-        own = {
+        options = {
             "--table": self._table_path,
             "--host": HOST,
             "--port": port,
@@ -56,26 +56,26 @@ class Router:
             **flags.render_flags(self._spec.router),
             "--drain-seconds": 0,
         }
-        return ["route", *(str(word) for pair in own.items() for word in pair)]
+        return ["route", *(str(word) for pair in options.items() for word in pair)]
 
     @property
     def url(self) -> str:
-        """Of the public port, once started."""
+        """The URL of the public port, once started."""
         return f"http://{HOST}:{self._report['port']}"
 
     @property
     def admin_url(self) -> str:
-        """Of the admin port, once started."""
+        """The URL of the admin port, once started."""
         return f"http://{HOST}:{self._report['admin']}"
 
     @property
     def pid(self) -> int | None:
-        """Of the router's supervisor."""
+        """The process id of the router's supervisor."""
         return self._child.pid
 
     @property
     def deadline_seconds(self) -> float:
-        """The longest that it takes for a lookup: what it was started with, whatever the manifest says since."""
+        """The longest that a lookup takes: the deadline that the router was started with."""
         return self._spec.router.deadline_milliseconds / 1000
 
     async def start(self) -> None:
@@ -100,21 +100,22 @@ class Router:
         ready_file.write(self._table_path, table)
         return self._version
 
-    async def confirmed(self, version: int) -> None:
+    async def wait_until_confirmed(self, version: int) -> None:
         """Return when every worker answers from the table ``version``. Raises CutoverFailed after a while."""
-        seen: list[int | None] = []
+        versions: list[int | None] = []
         try:
             async with asyncio.timeout(CONFIRM_SECONDS):
-                while not seen or any(number is None or number < version for number in seen):
+                while not versions or any(number is None or number < version for number in versions):
                     await asyncio.sleep(CONFIRM_POLL_SECONDS)
-                    seen = await asyncio.to_thread(self._versions)
+                    versions = await asyncio.to_thread(self._versions)
         except (TimeoutError, OSError) as error:
             raise CutoverFailed(
-                f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, it has {seen}",
+                f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, "
+                f"it has {versions}",
                 hint=f"{self.admin_url}/status says why",
             ) from error
 
     def _versions(self) -> list[int | None]:
-        """Of the routing tables that the workers answer from, None for a worker that has none."""
+        """Return the versions of the tables that the workers answer from, None for a worker that has none."""
         with urllib.request.urlopen(f"{self.admin_url}/status", timeout=CONFIRM_SECONDS) as response:  # noqa: S310
             return [worker["report"].get("tableVersion") for worker in orjson.loads(response.read())["workers"]]

@@ -20,9 +20,16 @@ from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.child import ChildFailed
-from lookupdb.local.rollout import Rollout
-from lookupdb.local.router import HOST, CutoverFailed, Router
-from lookupdb.local.state import DATA, DEFAULT_NAMESPACE, run_directory, state_file, the_only_one, write_state
+from lookupdb.local.rollout import LocalRollout
+from lookupdb.local.router import HOST, CutoverFailed, LocalRouter
+from lookupdb.local.run_state import (
+    DATA_DIRECTORY,
+    DEFAULT_NAMESPACE,
+    lock_run_directory,
+    run_directory,
+    state_file,
+    write_state,
+)
 from lookupdb.runtime import listeners
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 from lookupdb.wording import format_count
@@ -30,16 +37,16 @@ from lookupdb.wording import format_count
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
 
-MOST_LOOKS: Final = 10
-"""A source that has changed at each of so many looks is built as it is."""
+MAX_UNSETTLED_CHECKS: Final = 10
+"""A source that has changed at each of so many checks is built as it is."""
 
 NOT_REBUILT: Final = "not rebuilt"
 
 Say = Callable[[str], None]
 
 
-class Wanted(NamedTuple):
-    """What decides whether what is served is still what is asked for."""
+class ServingInputs(NamedTuple):
+    """What decides what is served: a change of any of these is rolled out."""
 
     content: str
     fingerprint: str
@@ -48,8 +55,8 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What `lookupdb up` was asked for."""
+class UpOptions:
+    """The options of `lookupdb up`."""
 
     manifest: Path
     data: Path
@@ -64,7 +71,7 @@ class Options:
 class Up:
     """One dataset on this machine: ``run()`` until cancelled. ``say`` gets the lines meant for the person."""
 
-    def __init__(self, options: Options, say: Say) -> None:
+    def __init__(self, options: UpOptions, say: Say) -> None:
         self._options = options
         self._say = say
         self._spec = read_manifest(options.manifest)
@@ -72,16 +79,16 @@ class Up:
         where = (options.data, self._spec.namespace, self._spec.name)
         self._directory, self._state_file = run_directory(*where), state_file(*where)
         store_url = str((options.data / "store").absolute())
-        self._wish = builds.Wish(options.manifest, store_url, options.memory_limit, options.volume)
+        self._build_request = builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(self._spec)
-        self._router = Router(self._spec, options.port, self._directory, self._write_state)
-        self._rollout: Rollout | None = None
+        self._router = LocalRouter(self._spec, options.port, self._directory, self._write_state)
+        self._rollout: LocalRollout | None = None
         self._rollouts = 0
-        self._last_complaint = ""
+        self._last_problem = ""
 
     async def run(self) -> None:
         """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin."""
-        with the_only_one(self._directory, f"{self._spec.namespace}/{self._spec.name}"):
+        with lock_run_directory(self._directory, f"{self._spec.namespace}/{self._spec.name}"):
             try:
                 self._check_port()
                 await self._begin()
@@ -97,7 +104,7 @@ class Up:
             raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
 
     async def _begin(self) -> None:
-        kept = builds.reusable(self._dataset, self._spec)
+        kept = builds.find_reusable_generation(self._dataset, self._spec)
         generation = await self._first_generation(kept)
         try:
             self._rollout = await self._roll_out(generation, self._spec)
@@ -105,7 +112,7 @@ class Up:
             if generation != kept:
                 raise
             self._say(f"{self._spec.name}: {kept} cannot be served, building anew\n{error}")
-            built = await builds.build(self._wish, None, None)
+            built = await builds.run_build(self._build_request, None, None)
             assert built is not None, "a build without a fingerprint to compare with always builds"
             self._rollout = await self._roll_out(built, self._spec)
         self._router.write_table(self._rollout.table_entry())
@@ -120,10 +127,10 @@ class Up:
             await self._rollout.stop()
 
     async def _first_generation(self, kept: str | None) -> str:
-        """The name of a generation to begin with: a new one, or ``kept`` if the source has not changed or is bad."""
+        """Return the generation to begin with: a new one, or ``kept`` if the source has not changed or is bad."""
         fingerprint = self._dataset.manifest(kept).fingerprint if kept else None
         try:
-            built = await builds.build(self._wish, kept, fingerprint)
+            built = await builds.run_build(self._build_request, kept, fingerprint)
         except builds.BuildFailed:
             if kept is None:
                 raise
@@ -135,13 +142,13 @@ class Up:
         self._say(f"{self._spec.name}: {kept} is whole and its source has not changed")
         return kept
 
-    async def _roll_out(self, generation: str, spec: DatasetSpec) -> Rollout:
+    async def _roll_out(self, generation: str, spec: DatasetSpec) -> LocalRollout:
         self._rollouts += 1
         manifest = self._dataset.manifest(generation)
         path = self._dataset.local_path(generation)
         assert path is not None, "up's store is a directory"
-        rollout = Rollout(
-            f"r{self._rollouts}", spec, manifest, path, self._directory, self._endpoints_changed, self._say
+        rollout = LocalRollout(
+            f"r{self._rollouts}", spec, manifest, path, self._directory, self._update_endpoints, self._say
         )
         await rollout.start()
         totals = manifest.totals
@@ -151,13 +158,13 @@ class Up:
         )
         return rollout
 
-    def _endpoints_changed(self) -> None:
+    def _update_endpoints(self) -> None:
         if self._rollout:
             self._router.write_table(self._rollout.table_entry())
             self._write_state()
 
     def _write_state(self) -> None:
-        """Tell where everything is, now and whenever a process was started again."""
+        """Write where everything is: at the start, and whenever a process was started again."""
         if self._rollout:
             router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
             write_state(self._state_file, {**router, "shards": self._rollout.servers()})
@@ -165,67 +172,71 @@ class Up:
     def _announce(self) -> None:
         spec, url, directory = self._spec, self._router.url, self._directory
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
-        get = [sys.argv[0], "get", *self._data_flag(), _addressed(spec), key]
+        get = [sys.argv[0], "get", *self._data_flag(), _format_dataset(spec), key]
         self._say(
             f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {shlex.join(get)}\n\n"
             f"  Shard servers and admin ports: {self._state_file}; logs: {directory}/*.log\n  Ctrl-C stops it all."
         )
 
     def _data_flag(self) -> list[str]:
-        """What `lookupdb get` needs to find this `up`, when that is not where it looks by itself."""
-        return [] if self._options.data == DATA else ["--data-dir", str(self._options.data)]
+        """Return the option by which `lookupdb get` finds this `up`; none where it looks by itself."""
+        return [] if self._options.data == DATA_DIRECTORY else ["--data-dir", str(self._options.data)]
 
     async def _watch(self) -> None:
-        """Look at manifest and source every so often; a change that has settled is built and cut over to."""
-        tried = before = self._served()
-        changing = 0
+        """Check manifest and source every so often; build a change that has settled, and cut over to it."""
+        attempted = before = self._current_inputs()
+        unsettled_checks = 0
         while True:
             await asyncio.sleep(self._options.watch_seconds)
-            wanted = await self._wanted()
-            if wanted is None or wanted in (self._served(), tried):
-                changing = 0
-            elif wanted == before or changing == MOST_LOOKS:
-                tried, changing = wanted, 0
-                await self._refresh(wanted)
+            desired = await self._read_desired_inputs()
+            if desired is None or desired in (self._current_inputs(), attempted):
+                unsettled_checks = 0
+            elif desired == before or unsettled_checks == MAX_UNSETTLED_CHECKS:
+                attempted, unsettled_checks = desired, 0
+                await self._refresh(desired)
             else:
-                changing += 1  # it may still be written to: built when two looks agree, or in the end as it is
-                if changing == 2:
+                unsettled_checks += 1  # it may still be written to: built when two checks agree, or in the end as it is
+                if unsettled_checks == 2:
                     self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
-            before = wanted or before
+            before = desired or before
 
-    def _served(self) -> Wanted:
+    def _current_inputs(self) -> ServingInputs:
         assert self._rollout is not None
         manifest = self._rollout.manifest
-        return Wanted(manifest.content, manifest.fingerprint, self._spec.replicas, self._spec.serving_workers)
+        return ServingInputs(manifest.content, manifest.fingerprint, self._spec.replicas, self._spec.serving_workers)
 
-    async def _wanted(self) -> Wanted | None:
-        """What manifest and source ask for as they are now, None when they cannot be read."""
+    async def _read_desired_inputs(self) -> ServingInputs | None:
+        """Return what manifest and source ask for now, None when they cannot be read."""
         try:
-            spec = self._reread()
+            spec = self._read_manifest()
             objects = await asyncio.to_thread(resolve_source, spec, volume=self._options.volume)
         except LookupdbError as error:
-            self._complain(f"{NOT_REBUILT}: {error}")
+            self._report_problem(f"{NOT_REBUILT}: {error}")
             return None
         self._recover()
         found = source_fingerprint(objects)
-        if found is None:  # to fetch it at every look would be too much to ask of its server
-            self._complain("its source's changes are not watched: its server sends neither ETag nor Last-Modified")
-        return Wanted(spec.content_hash(), found or self._served().fingerprint, spec.replicas, spec.serving_workers)
+        if found is None:  # its server should not have to send it at every check
+            self._report_problem(
+                "its source's changes are not watched: its server sends neither ETag nor Last-Modified"
+            )
+        return ServingInputs(
+            spec.content_hash(), found or self._current_inputs().fingerprint, spec.replicas, spec.serving_workers
+        )
 
-    def _complain(self, what: str) -> None:
+    def _report_problem(self, what: str) -> None:
         """Say it, once while it stays the same."""
-        if what != self._last_complaint:
-            self._last_complaint = what
+        if what != self._last_problem:
+            self._last_problem = what
             self._say(f"{self._spec.name}: {what}")
 
     def _recover(self) -> None:
         """Say once that manifest and source can be read again, when the last word was that they cannot."""
-        if self._last_complaint.startswith(NOT_REBUILT):
+        if self._last_problem.startswith(NOT_REBUILT):
             self._say(f"{self._spec.name}: manifest and source can be read again")
-            self._last_complaint = ""
+            self._last_problem = ""
 
-    def _reread(self) -> DatasetSpec:
-        """The manifest as it is now. Raises InvalidManifest, also when it has become another dataset's."""
+    def _read_manifest(self) -> DatasetSpec:
+        """Return the manifest as it is now. Raises InvalidManifest, also when it has become another dataset's."""
         old, new = self._spec, read_manifest(self._options.manifest)
         if (new.namespace, new.name) != (old.namespace, old.name):
             raise InvalidManifest(
@@ -235,14 +246,14 @@ class Up:
         bounds.check_servers(new, self._options.max_servers)
         return new
 
-    async def _refresh(self, wanted: Wanted) -> None:
+    async def _refresh(self, desired: ServingInputs) -> None:
         assert self._rollout is not None
         active = self._rollout.manifest
         self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
         try:
-            spec = self._reread()
-            unless = active.fingerprint if wanted.content == active.content else None
-            generation = await builds.build(self._wish, active.generation, unless) or active.generation
+            spec = self._read_manifest()
+            unless = active.fingerprint if desired.content == active.content else None
+            generation = await builds.run_build(self._build_request, active.generation, unless) or active.generation
             await self._cut_over(await self._roll_out(generation, spec), spec)
         except LookupdbError as error:
             self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving")
@@ -250,12 +261,12 @@ class Up:
         self._prune(generation)
         self._say(f"{spec.name}: cut over to {generation}")
 
-    async def _cut_over(self, candidate: Rollout, spec: DatasetSpec) -> None:
+    async def _cut_over(self, candidate: LocalRollout, spec: DatasetSpec) -> None:
         """Swap the routing table; stop the old rollout when no request can be in flight to it any more."""
-        old, self._rollout = self._rollout, candidate  # first: whatever is written from now on names the candidate
+        old, self._rollout = self._rollout, candidate  # first: every table written from now on names the candidate
         assert old is not None
         try:
-            await self._router.confirmed(self._router.write_table(candidate.table_entry()))
+            await self._router.wait_until_confirmed(self._router.write_table(candidate.table_entry()))
         except CutoverFailed:
             self._rollout = old
             self._router.write_table(old.table_entry())
@@ -274,5 +285,5 @@ class Up:
             self._say(f"{self._spec.name}: older generations are not removed: {error}")
 
 
-def _addressed(spec: DatasetSpec) -> str:
+def _format_dataset(spec: DatasetSpec) -> str:
     return spec.name if spec.namespace == DEFAULT_NAMESPACE else f"{spec.namespace}/{spec.name}"

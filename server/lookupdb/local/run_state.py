@@ -1,4 +1,4 @@
-"""The folder of a running `up`: the lock that makes it the only one, and how its dataset is reached."""
+"""The folder of a running `up`: its lock, and the file that says how its dataset is reached."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import orjson
 from lookupdb.errors import UsageError
 from lookupdb.runtime import ready_file
 
-DATA: Final = Path(".lookupdb")
-"""Where `up` keeps everything, and where `get` looks for it, unless --data-dir says otherwise."""
+DATA_DIRECTORY: Final = Path(".lookupdb")
+"""Where `up` keeps everything and `get` looks for it, unless --data-dir says otherwise."""
 DEFAULT_NAMESPACE: Final = "default"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
-    """Where the logs, the routing table and ``up.json`` of one dataset are."""
+    """Return the folder of the logs, the routing table and ``up.json`` of one dataset."""
     return data / "run" / f"{namespace}-{name}"
 
 
 def state_file(data: Path, namespace: str, name: str) -> Path:
-    """Where a running `up` says how its dataset is reached."""
+    """Return the file in which a running `up` says how its dataset is reached."""
     return run_directory(data, namespace, name) / "up.json"
 
 
 def write_state(path: Path, members: dict[str, Any]) -> None:
-    """Say it, with this process's id."""
+    """Write ``members`` and this process's id."""
     ready_file.write(path, {"pid": os.getpid(), **members})
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """What the `up` that wrote ``path`` says, None when it does not run any more."""
+    """Return what the `up` that wrote ``path`` says, None when it no longer runs."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         state: dict[str, Any] = orjson.loads(path.read_bytes())
         os.kill(state["pid"], 0)
@@ -43,8 +43,8 @@ def read_state(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def is_held(directory: Path) -> bool:
-    """Whether an `up` runs in ``directory``, though it may not serve yet."""
+def is_locked(directory: Path) -> bool:
+    """Return whether an `up` runs in ``directory``, though it may not serve yet."""
     try:
         lock = (directory / "lock").open()
     except OSError:
@@ -58,7 +58,7 @@ def is_held(directory: Path) -> bool:
 
 
 @contextmanager
-def the_only_one(directory: Path, dataset: str) -> Iterator[None]:
+def lock_run_directory(directory: Path, dataset: str) -> Iterator[None]:
     """Make ``directory`` and hold its lock, so that two `up` do not share it. Raises UsageError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

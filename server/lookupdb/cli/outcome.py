@@ -1,4 +1,4 @@
-"""How a verb that runs once tells its end: one line of JSON, and where Kubernetes looks for it."""
+"""The result of a verb that runs once: one line of JSON, and the termination log of Kubernetes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_MESSAGE: Final = 500
 """Characters: with all else, and escaped, it is less than the 4096 bytes that Kubernetes keeps."""
 
 
-def termination_log(command: F) -> F:
+def termination_log_option(command: F) -> F:
     """--termination-log."""
     return option(
         "--termination-log",
@@ -33,28 +33,28 @@ def termination_log(command: F) -> F:
     )(command)
 
 
-class Told(dict[str, Any]):
-    """Members of the result, as far as they are known."""
+class VerbResult(dict[str, Any]):
+    """The members of the result that are known so far."""
 
 
 @contextmanager
-def told(path: Path | None, **members: Any) -> Iterator[Told]:
-    """Tell how the block ends, with what it has added to the members, whatever the end. SIGTERM ends it cleanly."""
+def report_outcome(path: Path | None, **members: Any) -> Iterator[VerbResult]:
+    """Write how the block ends, with the members that it has added, whatever the end. SIGTERM ends it cleanly."""
     began = time.monotonic()
-    result = Told(members)
+    result = VerbResult(members)
     try:
-        with exits_on_sigterm():
+        with exit_on_sigterm():
             yield result
-        _tell(path, {"exitCode": 0, **result})
+        _write_outcome(path, {"exitCode": 0, **result})
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         seconds = round(time.monotonic() - began, 3)
-        _tell(path, {**result, "outcome": "failed", "seconds": seconds, **_why(error)})
+        _write_outcome(path, {**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
         raise
 
 
 @contextmanager
-def exits_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block as cleanly as Ctrl-C does."""
+def exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as cleanly as Ctrl-C does."""
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
@@ -62,22 +62,22 @@ def exits_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _why(error: BaseException) -> dict[str, Any]:
+def _describe_failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
         return {"exitCode": code, "reason": "Interrupted", "message": "it was interrupted, and can be run again"}
-    known = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
-    return {"exitCode": known.exit_code, "reason": known.reason, "message": str(known)[:_MAX_MESSAGE]}
+    failure = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
+    return {"exitCode": failure.exit_code, "reason": failure.reason, "message": str(failure)[:_MAX_MESSAGE]}
 
 
-def _tell(path: Path | None, result: dict[str, Any]) -> None:
+def _write_outcome(path: Path | None, result: dict[str, Any]) -> None:
     line = orjson.dumps(result)
     click.echo(line)
     write_termination_log(path, line)
 
 
 def write_termination_log(path: Path | None, line: bytes) -> None:
-    """Leave ``line`` where Kubernetes looks for it. That it cannot be left there changes nothing about the end."""
+    """Write ``line`` where Kubernetes reads it. A failure to do so is logged, and does not change the exit code."""
     if path is None:
         return
     try:
