@@ -1,11 +1,11 @@
-"""One client connection: what comes in goes to the reader, answers go out in the order of the requests.
+"""One client connection: the reader gets what comes in, and answers go out in the order of the requests.
 
-Every buffer is bounded: at most ``MAX_PIPELINE`` requests are looked up at once, a batch alone; those that came in the
-same read wait, and nothing more is read until they have begun; none begins while the client does not take its answers.
-What is kept beyond what every connection costs is counted in the worker's budget; where that is used up, a request that
-has not come whole, or that came before an earlier one was answered, is refused.
+Every buffer is bounded. At most ``MAX_PIPELINE`` requests are looked up at once, and a batch alone. Further requests of
+the same read wait, and nothing more is read until they have begun. None begins while the client does not take its
+answers. The worker's budget counts what is kept beyond the fixed cost of a connection. When it is used up, a request is
+refused if it is not whole, or if it came before an earlier one was answered.
 
-Its phases, and all that ends it, stand in ``life``.
+``life`` has the phases of a connection, and all that ends it.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class HttpConnection(ConnectionLife):
     # What ``life`` asks for
 
     def _submit_problem(self, problem: HttpProblem) -> None:
-        """Have ``problem`` told in its turn, as the last answer."""
+        """Answer with ``problem`` in its turn, as the last answer."""
         self._submit(RefusalExchange(self, CLOSE, problem, bodyless=False))
 
     def _drop(self) -> None:

@@ -159,7 +159,7 @@ class ConnectionLife(asyncio.Protocol):
     # Hooks for HttpConnection
 
     def _submit_problem(self, problem: HttpProblem) -> None:
-        """Have ``problem`` told in its turn, as the last answer."""
+        """Answer with ``problem`` in its turn, as the last answer."""
         raise NotImplementedError
 
     def _advance(self) -> None:
@@ -173,7 +173,7 @@ class ConnectionLife(asyncio.Protocol):
     # Phases
 
     def _enter(self, phase: HttpPhase) -> None:
-        """``phase`` begins."""
+        """Begin ``phase``. The table must have the transition."""
         if phase not in TRANSITIONS[self.phase]:
             raise AssertionError(f"a connection cannot pass from {self.phase.name} to {phase.name}")
         self.phase = phase
@@ -188,7 +188,7 @@ class ConnectionLife(asyncio.Protocol):
         self._enter(FINISHING_HALF_CLOSED if self.phase is READING_HALF_CLOSED else FINISHING)
 
     def _end_answers(self) -> None:
-        """Say that nothing more will be sent, and drop what the client still sends until it closes, too."""
+        """Send the end of the stream, and drop what the client still sends until it closes, too."""
         is_half_closed = self.is_half_closed
         self._enter(CLOSING if is_half_closed else LINGERING)
         self._drop()
@@ -227,14 +227,14 @@ class ConnectionLife(asyncio.Protocol):
     # A client that does not take its answers
 
     def pause_writing(self) -> None:
-        """The client does not take what it is sent."""
+        """The client has ceased to take what it is sent."""
         self.is_blocked = True
         self._count_unsent()
         self.deadline = self.service.write_deadline
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client has taken most of it."""
+        """The client has taken most of what it was sent."""
         self.is_blocked = False
         self.budget.give(self._unsent_bytes)
         self._unsent_bytes = 0
@@ -295,7 +295,7 @@ class ConnectionLife(asyncio.Protocol):
         self._transport.close()
 
     def close(self) -> None:
-        """Close as soon as what is answered is sent, whatever the client still sends."""
+        """Close once the client has taken what it was sent, whatever it still sends."""
         if self.phase is LINGERING:
             self._enter(CLOSING)
         self._transport.close()

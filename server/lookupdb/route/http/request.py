@@ -135,7 +135,7 @@ class RequestReader:
     # What the connection calls
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Read on. Raises HttpProblem when no further request can be told from the bytes: answer it and close.
+        """Read on. Raises HttpProblem when the bytes hold no further request: answer it and close.
 
         What follows a request that closes the connection is dropped.
         """
@@ -196,7 +196,7 @@ class RequestReader:
         """Read the body of a request that also asked for an upgrade.
 
         The parser takes what follows such a head for the other protocol; here it is the body (Java's HTTP client
-        asks for an upgrade whatever it sends). A new parser is told of the head again, without that wish.
+        asks for an upgrade whatever it sends). A new parser reads the head again, without the upgrade.
         """
         self._is_body_skipped = False
         request = self._present_request()
