@@ -208,6 +208,11 @@ class TestUpgrades:
         assert client.response().body == b"1"
         assert client.silent()
 
+    def test_what_is_not_http_behind_one_is_the_clients_fault(self, client: Client) -> None:
+        client.send(request("/v1/lookup/a", *self.H2C) + b"GARBAGE\r\n\r\n")
+        assert [client.response().status for _ in range(2)] == [200, 400]
+        assert client.ended()
+
     def test_and_close(self, client: Client) -> None:
         client.send(post("Connection: Upgrade, close", "Upgrade: x", f"Content-Length: {len(BATCH)}") + BATCH + b"rest")
         assert client.response().fields["connection"] == "close"
