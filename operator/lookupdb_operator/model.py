@@ -247,9 +247,9 @@ class Observed:
 
     dataset: ObservedDataset
     jobs: tuple[BuildJob, ...] = ()
-    sets: tuple[ShardSet, ...] = ()
+    shard_sets: tuple[ShardSet, ...] = ()
     pods: tuple[Pod, ...] = ()
-    others: tuple[ExistingObject, ...] = ()
+    other_objects: tuple[ExistingObject, ...] = ()
     """Service, ConfigMap, Deployment, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
     routers: Mapping[str, RouterReport] = field(default_factory=dict)
     """By pod uid; empty when they were not asked for this look."""
@@ -264,7 +264,7 @@ class Observed:
     @property
     def names(self) -> frozenset[tuple[str, str]]:
         """Kind and name of all that belongs to the dataset."""
-        things: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*self.jobs, *self.sets, *self.others)
+        things: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*self.jobs, *self.shard_sets, *self.other_objects)
         return frozenset({(one.ref.kind, one.ref.name) for one in things} | {("Pod", pod.name) for pod in self.pods})
 
 
@@ -281,7 +281,7 @@ class Plan:
     delete: tuple[ObjectRef, ...] = ()
     ask_routers: bool = False
     """Whether the routers' admin ports need to be asked at the next look."""
-    again: float | None = None
+    next_look_in: float | None = None
     """Seconds until the next look, if nothing happens before; None: when something happens."""
-    idle: str = ""
+    idle_reason: str = ""
     """Why nothing is done at all (another operator's, being deleted, unreadable status); empty otherwise."""

@@ -93,9 +93,9 @@ def test_all_that_belongs_to_a_dataset() -> None:
     assert list(cache.dataset_keys()) == [KEY]
     assert observed.dataset.uid == "ds-1"
     assert [one.ref.uid for one in observed.jobs] == ["job-1"]
-    assert [one.ref.uid for one in observed.sets] == ["set-1"]
+    assert [one.ref.uid for one in observed.shard_sets] == ["set-1"]
     assert [one.uid for one in observed.pods] == ["pod-1", "pod-2"]
-    assert [one.ref.kind for one in observed.others] == ["Service"]
+    assert [one.ref.kind for one in observed.other_objects] == ["Service"]
 
 
 def test_what_another_of_the_same_name_had_is_not_its() -> None:
@@ -106,7 +106,7 @@ def test_what_another_of_the_same_name_had_is_not_its() -> None:
         ("ConfigMap", body("airports-mine", "cm-1")),
     )
     observed = of(cache)
-    assert (observed.jobs, observed.pods, observed.others) == ((), (), ())
+    assert (observed.jobs, observed.pods, observed.other_objects) == ((), (), ())
 
 
 def test_what_a_predecessor_left_is_told_of_until_it_is_gone() -> None:
@@ -281,8 +281,8 @@ async def test_servers_that_are_not_made_are_explained_by_events() -> None:
     asked = Asked({"set-1": QUOTA})
     observed = await observe(cache, asked)
     assert asked.asked == 1
-    assert observed.sets[0].trouble is not None
-    assert observed.sets[0].trouble.reason == reasons.QUOTA_EXCEEDED
+    assert observed.shard_sets[0].trouble is not None
+    assert observed.shard_sets[0].trouble.reason == reasons.QUOTA_EXCEEDED
 
 
 async def test_a_pod_that_waits_in_silence_is_explained_by_events() -> None:

@@ -132,7 +132,7 @@ async def test_status_first_then_what_should_be_then_what_should_not(bench: Benc
         status=STATUS,
         apply=(manifest("Secret"), manifest("Job")),
         delete=(ObjectRef("Service", "old", "u-9"),),
-        again=12.0,
+        next_look_in=12.0,
     )
     assert await bench.look() == 12.0
     assert bench.cluster.done == [
@@ -189,7 +189,7 @@ async def test_an_api_server_that_is_away_is_asked_again(bench: Bench, caplog: p
 
 
 async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Bench) -> None:
-    bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"), manifest("Service")), again=3600.0)
+    bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"), manifest("Service")), next_look_in=3600.0)
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     with pytest.raises(RequeueRequested) as raised:
         await bench.look()
@@ -236,7 +236,7 @@ async def test_a_router_pod_that_may_not_be_nudged_is_told_of(bench: Bench) -> N
 
 async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -> None:
     bench.observer.observed = Observed(
-        DATASET, others=(ExistingObject(ObjectRef("Service", "airports", "u-2"), "digest"),)
+        DATASET, other_objects=(ExistingObject(ObjectRef("Service", "airports", "u-2"), "digest"),)
     )
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Service"),))
     await bench.look()
@@ -249,7 +249,7 @@ async def test_what_is_ours_is_as_we_wrote_it_whoever_changed_it(bench: Bench) -
 async def test_who_changes_an_object_back_each_time_is_not_fought_as_fast_as_events_come(bench: Bench) -> None:
     """Another controller undoes each repair at once, for an hour."""
     contested = ExistingObject(ObjectRef("Service", "airports", "u-2"), "digest", changed="x", changed_by="meddler")
-    bench.observer.observed = Observed(DATASET, others=(contested,))
+    bench.observer.observed = Observed(DATASET, other_objects=(contested,))
 
     def decide(observed: Observed, config: Config, now: datetime) -> Plan:
         return Plan(status=DATASET.status, apply=objects.without_contested((manifest("Service"),), observed))

@@ -17,7 +17,7 @@ from lookupdb_operator.parse import parse_existing
 KEY = ("shop", "airports")
 SEEN = Observed(
     ObservedDataset("shop", "airports", "u-1", "7", 1, {}, None),
-    others=(ExistingObject(ObjectRef("Service", "airports", "u-2"), "d", changed="x", changed_by="meddler"),),
+    other_objects=(ExistingObject(ObjectRef("Service", "airports", "u-2"), "d", changed="x", changed_by="meddler"),),
 )
 
 

@@ -108,7 +108,7 @@ def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> Non
     assert writes.postponed(dataset, Plan(after)) == 5
     now[0] += 2
     assert writes.postponed(dataset, Plan(after)) == 3
-    assert writes.postponed(dataset, Plan(after, again=0.5)) == 0.5, "what is due sooner is looked at sooner"
+    assert writes.postponed(dataset, Plan(after, next_look_in=0.5)) == 0.5, "what is due sooner is looked at sooner"
     assert writes.postponed(dataset, Plan(before)) == 0, "there is nothing to write"
     assert writes.postponed(dataset, Plan(after, delete=(ObjectRef("Job", "j", "u"),))) == 0
     confirmed = Condition(ROLLED_OUT, "True", "UpToDate", "It is.")

@@ -380,8 +380,8 @@ def test_the_stores_secret_is_written_again_when_its_content_changes_and_when_po
     next(pod for pod in world.pods.values() if pod.component == "builder").trouble = trouble("SecretMissing")
     planned = world.reconcile()
     assert "Secret/airports-store-uid-1" not in applied(planned)
-    assert planned.again is not None
-    world.now += timedelta(seconds=planned.again)
+    assert planned.next_look_in is not None
+    world.now += timedelta(seconds=planned.next_look_in)
     assert "Secret/airports-store-uid-1" in applied(world.reconcile())
     assert "Secret/airports-store-uid-1" not in applied(world.reconcile())
 
@@ -398,7 +398,7 @@ def test_without_credentials_of_the_store_no_secret_is_written_and_a_condition_t
 def test_a_build_that_is_begun_is_looked_at_again_though_nothing_happens_to_its_job() -> None:
     planned = World().reconcile()
     assert "Job/airports-g1-build" in applied(planned)
-    assert planned.again == objects.SILENT_AGAIN_AFTER
+    assert planned.next_look_in == objects.SILENT_AGAIN_AFTER
 
 
 def test_a_build_that_does_not_get_on_and_does_not_say_why_is_looked_at_again_soon() -> None:
@@ -408,5 +408,5 @@ def test_a_build_that_does_not_get_on_and_does_not_say_why_is_looked_at_again_so
     world.reconcile()
     planned = world.look()
     assert planned.apply == ()
-    assert planned.again is not None
-    assert planned.again <= 10
+    assert planned.next_look_in is not None
+    assert planned.next_look_in <= 10

@@ -101,9 +101,9 @@ class TestAttempts:
     def test_take_a_new_number_when_the_time_has_come(self) -> None:
         world = failing(broken())
         planned = world.look()
-        assert planned.again is not None
-        assert planned.again == pytest.approx(30, abs=2)
-        world.now += timedelta(seconds=planned.again - 1)
+        assert planned.next_look_in is not None
+        assert planned.next_look_in == pytest.approx(30, abs=2)
+        world.now += timedelta(seconds=planned.next_look_in - 1)
         assert world.look().status.build is None
         world.now += timedelta(seconds=1)
         planned = world.look()
@@ -137,8 +137,8 @@ class TestAttempts:
         world = failing(broken())
         world.now = BEGIN - timedelta(days=1)
         planned = world.look()
-        assert planned.again is not None
-        assert planned.again <= 31
+        assert planned.next_look_in is not None
+        assert planned.next_look_in <= 31
 
     def test_come_at_once_when_the_stores_credentials_are_others(self) -> None:
         world = failing(broken("StoreDenied"))

@@ -139,8 +139,8 @@ class TestReady:
         planned = world.look()
         assert says(planned)["Ready"] == "False NoRouterReady"
         assert says(planned)["Degraded"] == "False Healthy", "routers that have just got a table are not ready yet"
-        assert planned.again is not None
-        world.now += timedelta(seconds=planned.again)
+        assert planned.next_look_in is not None
+        world.now += timedelta(seconds=planned.next_look_in)
         planned = world.look()
         assert says(planned)["Ready"] == "False NoRouterReady"
         assert says(planned)["Degraded"] == "True NoRouterReady"
@@ -186,7 +186,7 @@ class TestRefusals:
         planned = world.reconcile()
         assert says(planned)["Degraded"] == "True ApplyRefused"
         assert "Deployment airports-router cannot be written: forbidden" in condition(planned, "Degraded").message
-        assert planned.again == 30
+        assert planned.next_look_in == 30
         assert "Deployment/airports-router" in applied(planned)
 
     def test_of_what_is_not_wanted_any_more_are_forgotten(self) -> None:
@@ -216,7 +216,7 @@ def test_a_dataset_is_acted_on_or_not_when_it_is(assigned: str, operator: str, i
     world = World(assigned=assigned, status=DatasetStatus(operator=operator))
     planned = world.look()
     assert bool(planned.apply) == is_ours
-    assert bool(planned.idle) == (not is_ours)
+    assert bool(planned.idle_reason) == (not is_ours)
     if not is_ours:
         assert planned.status == world.status
 
@@ -233,7 +233,7 @@ def test_nothing_is_done_when(members: dict[str, Any]) -> None:
     observed = world.observe()
     planned = world.planner(replace(observed, dataset=replace(observed.dataset, **members)), world.config, world.now)
     assert (planned.apply, planned.delete, planned.status) == ((), (), DatasetStatus())
-    assert planned.idle
+    assert planned.idle_reason
 
 
 class TestHints:

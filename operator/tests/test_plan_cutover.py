@@ -69,7 +69,7 @@ class TestConfirming:
             "Degraded": "False Healthy",
         }
         assert (planned.status.generation, deleted(planned)) == ("g1", set())
-        assert planned.again == pytest.approx(0.5)
+        assert planned.next_look_in == pytest.approx(0.5)
 
     def test_that_takes_too_long_names_the_router(self) -> None:
         world = unconfirmed(serving())
@@ -164,7 +164,7 @@ class TestDraining:
         world = _draining()
         planned = world.reconcile()
         assert says(planned)["RolledOut"] == "True Draining"
-        assert planned.again == pytest.approx(11, abs=1.5)
+        assert planned.next_look_in == pytest.approx(11, abs=1.5)
         assert planned.ask_routers
         confirmed = world.now
         world.now = confirmed + timedelta(seconds=10.9)
@@ -209,8 +209,8 @@ class TestDraining:
         world.now += timedelta(seconds=100)
         planned = world.reconcile()
         assert deleted(planned) == set()
-        assert planned.again == pytest.approx(21, abs=1.5)
-        world.now += timedelta(seconds=planned.again or 0)
+        assert planned.next_look_in == pytest.approx(21, abs=1.5)
+        world.now += timedelta(seconds=planned.next_look_in or 0)
         assert "StatefulSet/airports-r1-s0" in deleted(world.look()), "it does not keep it for ever"
 
     def test_waits_for_a_router_that_was_started_anew_with_an_older_table(self) -> None:
@@ -234,8 +234,8 @@ class TestDraining:
         world.now -= timedelta(hours=1)
         planned = world.reconcile()
         assert deleted(planned) == set()
-        assert planned.again is not None
-        assert planned.again < 15
+        assert planned.next_look_in is not None
+        assert planned.next_look_in < 15
         world.now += timedelta(seconds=15)
         assert "StatefulSet/airports-r1-s0" in deleted(world.look())
 

@@ -215,13 +215,13 @@ class TestServers:
 
 def test_what_nobody_asks_for_any_more_is_deleted_whoever_left_it() -> None:
     world = serving()
-    stray = replace(world.observe().sets[0], rollout="r0")
-    observed = replace(world.observe(), sets=(*world.observe().sets, stray))
+    stray = replace(world.observe().shard_sets[0], rollout="r0")
+    observed = replace(world.observe(), shard_sets=(*world.observe().shard_sets, stray))
     assert plan(observed, world.config, world.now).delete == ()
     world.edit(image="lookupdb:2")
     world.settle()
     left = replace(stray, rollout="r1")
-    observed = replace(world.observe(), sets=(*world.observe().sets, left))
+    observed = replace(world.observe(), shard_sets=(*world.observe().shard_sets, left))
     assert plan(observed, world.config, world.now).delete == (left.ref,)
 
 

@@ -155,8 +155,8 @@ class TestMissingServers:
         begin = world.now
         planned = world.reconcile()
         while planned.status.table is not None and planned.status.table.rollout == "r1":
-            assert planned.again is not None
-            _after(world, planned.again)
+            assert planned.next_look_in is not None
+            _after(world, planned.next_look_in)
             planned = world.reconcile()
         assert world.now - begin < timedelta(seconds=90)
 
@@ -201,7 +201,7 @@ class TestDeadline:
         assert says(world.look())["Degraded"] == "False Healthy"
         for _ in range(80):
             planned = world.reconcile()
-            _after(world, planned.again or 10)
+            _after(world, planned.next_look_in or 10)
         planned = world.look()
         assert says(planned) == {
             "Ready": "True Serving",

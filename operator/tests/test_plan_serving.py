@@ -34,12 +34,12 @@ def test_a_pod_that_serves_is_deleted_by_force_once_its_node_counts_as_lost_and_
     soon = _with_lost(observed, replace(pod, lost_at=world.now + timedelta(seconds=7)))
     planned = plan(soon, world.config, world.now)
     assert not any(ref.kind == "Pod" for ref in planned.delete)
-    assert planned.again is not None
-    assert planned.again <= 7
+    assert planned.next_look_in is not None
+    assert planned.next_look_in <= 7
     now = _with_lost(observed, replace(pod, lost_at=world.now))
     planned = plan(now, world.config, world.now)
     assert [ref for ref in planned.delete if ref.kind == "Pod"] == [ObjectRef("Pod", name, pod.uid, by_force=True)]
-    assert planned.again is not None, "one that a finalizer holds is tried again"
+    assert planned.next_look_in is not None, "one that a finalizer holds is tried again"
 
 
 def test_a_pod_whose_kubelet_may_yet_end_it_is_waited_for() -> None:

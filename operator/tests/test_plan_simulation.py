@@ -52,7 +52,7 @@ def _retires_at_once(planned: Plan, observed: Observed) -> Plan:
     table = planned.status.table
     old = {one.rollout for one in planned.status.rollouts if table is not None and one.rollout != table.rollout}
     old -= {one.rollout for one in planned.status.rollouts if not one.referenced_replicas}
-    gone = tuple(one.ref for one in observed.sets if one.rollout in old)
+    gone = tuple(one.ref for one in observed.shard_sets if one.rollout in old)
     return replace(planned, delete=(*planned.delete, *gone))
 
 
@@ -62,7 +62,7 @@ def _scales_down_before_the_table_says_so(planned: Plan, observed: Observed) -> 
     fewer = tuple(
         manifests.render_scale(observed.dataset, rollout, one.shard, replicas)
         for rollout in planned.status.rollouts
-        for one in observed.sets
+        for one in observed.shard_sets
         if one.rollout == rollout.rollout and one.replicas > replicas
     )
     return replace(planned, apply=(*planned.apply, *fewer))

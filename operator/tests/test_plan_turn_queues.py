@@ -185,7 +185,7 @@ class TestATurnThatDoesNotGetOn:
 
     @pytest.mark.parametrize(("given_up", "seconds"), [(1, 60), (2, 120), (6, 1800), (1_000_000, 1800)])
     def test_comes_later_each_time(self, given_up: int, seconds: float) -> None:
-        assert turns.backoff(given_up) == seconds
+        assert turns.backoff_seconds(given_up) == seconds
 
 
 def test_what_a_look_costs_does_not_grow_with_the_datasets_that_wait() -> None:

@@ -149,7 +149,7 @@ class TestATurnThatIsGivenUp:
         assert says(planned)["Degraded"] == "True Unschedulable"
         assert "no node takes pod airports-r2-s0-0" in condition(planned, "Degraded").message
         assert f"not before {ticket.since}" in condition(planned, "RolledOut").message
-        assert planned.again == pytest.approx(turns.FIRST_BACKOFF, abs=2)
+        assert planned.next_look_in == pytest.approx(turns.FIRST_BACKOFF, abs=2)
 
     def test_is_taken_again_later_and_counted(self) -> None:
         world = stuck()
@@ -209,19 +209,19 @@ class TestAStall:
         world.reconcile()
         assert world.status.rollouts[-1].stall == first
         planned = world.look()
-        assert planned.again is not None
-        assert planned.again <= turns.PATIENCE - 98
+        assert planned.next_look_in is not None
+        assert planned.next_look_in <= turns.PATIENCE - 98
         for pod in world.pods.values():
             pod.trouble = None
         assert world.reconcile().status.rollouts[-1].stall is None
 
     def test_of_a_store_that_does_not_answer_is_looked_at_when_it_is_long(self) -> None:
         world = stuck("StoreUnavailable")
-        stall, again = world.status.rollouts[-1].stall, world.look().again
+        stall, again = world.status.rollouts[-1].stall, world.look().next_look_in
         assert stall is not None
         assert stall.reason == "StoreUnavailable"
         assert again is not None
-        assert turns.patience(stall) == turns.STORE_PATIENCE > turns.PATIENCE
+        assert turns.patience_seconds(stall) == turns.STORE_PATIENCE > turns.PATIENCE
 
     def test_of_a_store_makes_nobody_wait_longer_each_time(self) -> None:
         world = stuck("StoreUnavailable")

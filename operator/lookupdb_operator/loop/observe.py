@@ -131,6 +131,6 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
     return replace(
         observed,
         jobs=tuple(replace(job, failure=job.failure or explain(job.ref)) for job in observed.jobs),
-        sets=tuple(replace(shard_set, trouble=explain(shard_set.ref)) for shard_set in observed.sets),
+        shard_sets=tuple(replace(shard_set, trouble=explain(shard_set.ref)) for shard_set in observed.shard_sets),
         pods=tuple(replace(pod, trouble=pod.trouble or explain_pod(pod)) for pod in observed.pods),
     )

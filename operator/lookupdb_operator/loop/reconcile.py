@@ -122,9 +122,9 @@ class Reconciler:
             self._asked[key] = self._clock()
         observed = replace(observed, contests=self._repairs.list_contests(key))
         plan = self._turns.plan(observed, self._decide, self._now())
-        plan = replace(plan, again=_earlier(plan.again, self._repairs.next_in(key)))
-        if plan.idle:
-            log.debug("%s/%s: nothing is done: %s", *key, plan.idle)
+        plan = replace(plan, next_look_in=_earlier(plan.next_look_in, self._repairs.next_in(key)))
+        if plan.idle_reason:
+            log.debug("%s/%s: nothing is done: %s", *key, plan.idle_reason)
         self._remember(observed.dataset, plan)
         await self._tell_unattended(observed.dataset)
         return await self._act(observed, plan, refusals)
@@ -145,11 +145,11 @@ class Reconciler:
         if not refused:
             self._refusals.pop(dataset.key, None)
             # What was refused and is no longer shows in a condition, which the next look takes back.
-            return 0.0 if refusals else plan.again
+            return 0.0 if refusals else plan.next_look_in
         self._refusals[dataset.key] = refused
         raise RequeueRequested(
             "refused: " + "; ".join(refused.values()),
-            at_most=min(plan.again or objects.REFUSED_AGAIN_AFTER, objects.REFUSED_AGAIN_AFTER),
+            at_most=min(plan.next_look_in or objects.REFUSED_AGAIN_AFTER, objects.REFUSED_AGAIN_AFTER),
         )
 
     async def _claim(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:

@@ -96,5 +96,5 @@ class Repairs:
 
 def _find_changer(observed: Observed, name: Name) -> str:
     """The manager that changed the object last; empty when that is unknown, or the object is absent."""
-    objects: tuple[ShardSet | ExistingObject, ...] = (*observed.sets, *observed.others)
+    objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     return next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")

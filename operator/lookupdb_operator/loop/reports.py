@@ -82,7 +82,7 @@ class ProgressWrites:
         if _without_progress(plan.status) != _without_progress(dataset.status):
             return 0.0
         wait = self._written.get(dataset.key, float("-inf")) + _PROGRESS_EVERY - self._clock()
-        return max(0.0, wait if plan.again is None else min(wait, plan.again))
+        return max(0.0, wait if plan.next_look_in is None else min(wait, plan.next_look_in))
 
     def written(self, key: Key) -> None:
         """A status of the dataset was written."""

@@ -65,7 +65,9 @@ def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> Data
         and (build.digest == desired.build_digest or is_progressing(build, situation.observed))
     ):
         build = None
-    if failure is not None and not (is_of_desired(failure, desired) and generations.is_build_needed(status, desired)):
+    if failure is not None and not (
+        is_current_failure(failure, desired) and generations.is_build_needed(status, desired)
+    ):
         failure = None
     return replace(status, build=build, failure=failure)
 
@@ -91,14 +93,14 @@ def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
 def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     number, desired = status.last_generation + 1, situation.desired
     known = generations.newest_matching_generation(status, desired)
-    comparable = known is not None and generations.diagnose_damage(known, status, situation) is None
+    is_comparable = known is not None and generations.diagnose_damage(known, status, situation) is None
     build = BuildStatus(
         generation=names.generation_name(number),
         content=desired.content_hash,
         refresh=desired.refresh,
         digest=desired.build_digest,
         started_at=clock.format_moment(situation.now),
-        unless_fingerprint=known.fingerprint if known is not None and comparable else "",
+        unless_fingerprint=known.fingerprint if known is not None and is_comparable else "",
         active=status.generation,
     )
     ticket = turns.take_turn(status.build_ticket)
@@ -149,6 +151,7 @@ def _with_verified_generation(status: DatasetStatus, build: BuildStatus, desired
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
+    """``status`` when ``build`` has ended well: the refresh that it was begun for is answered."""
     status = replace(status, build=None, failure=None)
     if build.refresh in ("", status.refreshed):
         return status
@@ -169,9 +172,9 @@ def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: Build
         return _NO_RESULT if pods else None
     if job.failure is not None:
         return job.failure
-    told = next((pod.trouble for pod in pods if pod.trouble is not None), None)
-    if told is not None:
-        return told
+    pod_trouble = next((pod.trouble for pod in pods if pod.trouble is not None), None)
+    if pod_trouble is not None:
+        return pod_trouble
     return _NO_RESULT if result is None else Trouble(reasons.INTERRUPTED, result.message)
 
 
@@ -185,8 +188,8 @@ def _failure_reason(result: BuildResult) -> str:
 
 def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
     """The failure that ``build`` ended with, after the failure ``before`` it."""
-    repeated = before is not None and attempt_key(before) == attempt_key(build)
-    count = before.count + 1 if before is not None and repeated else 1
+    is_repeated = before is not None and attempt_key(before) == attempt_key(build)
+    count = before.count + 1 if before is not None and is_repeated else 1
     return BuildFailure(
         reason=trouble.reason,
         message=reasons.shorten(trouble.message, MAX_MESSAGE_CHARACTERS),
@@ -204,13 +207,13 @@ def retry_delay(count: int) -> float:
     return float(min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(count - 1, 16)))
 
 
-def attempt_key(one: BuildStatus | BuildFailure) -> tuple[str, str, str]:
-    """What an attempt answers and was made from: while this stays, a retry is a repetition."""
-    return one.content, one.refresh, one.digest
+def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
+    """What an attempt answers and was made from: a retry with the same key is a repetition."""
+    return attempt.content, attempt.refresh, attempt.digest
 
 
-def is_of_desired(failure: BuildFailure, desired: Desired) -> bool:
-    """Whether what failed is what is asked for now. A corrected spec owes nothing to the broken one."""
+def is_current_failure(failure: BuildFailure, desired: Desired) -> bool:
+    """Whether ``failure`` is one of what is asked for now. A corrected spec owes nothing to the broken one."""
     return attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
 
 
@@ -227,14 +230,14 @@ def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None
 
 
 def has_lost_result(build: BuildStatus, observed: Observed) -> bool:
-    """Whether its Job says that it succeeded, and nobody is left to say what it built: it runs again under its
-    number, and finds what it has published."""
+    """Whether the Job of ``build`` succeeded, and no pod is left to say what it built: it runs again under its number,
+    and finds what it has published."""
     job = find_job(observed, build)
     return job is not None and job.state == "Succeeded" and not find_pods(observed, build)
 
 
 def is_progressing(build: BuildStatus, observed: Observed) -> bool:
-    """Whether its Job is there and nothing keeps it from coming to an end by itself."""
+    """Whether the Job of ``build`` is there and nothing keeps it from coming to an end by itself."""
     job, pods = find_job(observed, build), find_pods(observed, build)
     if job is None or job.deleting or (job.state != "Running" and not pods):
         return False
@@ -253,8 +256,8 @@ def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
 
 
 def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
-    """What keeps ``build`` from getting on, if it is only that nothing runs for it: its Job is suspended, or is being
-    deleted and held by a finalizer."""
+    """What keeps ``build`` from getting on; also that nothing runs for it, because its Job is suspended, or is being
+    deleted and a finalizer keeps it."""
     observed = situation.observed
     trouble, job = diagnose_obstacle(build, observed), find_job(observed, build)
     if trouble is not None or job is None or any(_is_running(pod) for pod in find_pods(observed, build)):
@@ -268,12 +271,10 @@ def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
 
 
 def has_stuck_job(build: BuildStatus, situation: Situation) -> bool:
-    """Whether nothing will ever run for ``build`` again: its Job has been about to go for long, and cannot be made
-    anew meanwhile."""
-    job = find_job(situation.observed, build)
-    return (
-        job is not None and job.deleting and build.stall is not None and turns.is_long_stall(build.stall, situation.now)
-    )
+    """Whether nothing will run for ``build`` any more: its Job has been about to go for long, and no other one of its
+    name can be made meanwhile."""
+    job, stall = find_job(situation.observed, build), build.stall
+    return job is not None and job.deleting and stall is not None and turns.is_long_stall(stall, situation.now)
 
 
 def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -298,13 +299,16 @@ def find_pods(observed: Observed, build: BuildStatus) -> tuple[Pod, ...]:
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     """Built, what keeps the build from getting on, and when it is tried again."""
     return reasons.assess(
-        judge_built(status, situation), (diagnose_build(status, situation),), (next_attempt_in(status, situation),)
+        judge_built(status, situation),
+        (diagnose_build(status, situation),),
+        (next_attempt_in(status, situation),),
+        outlook=describe_next_attempt(status, situation),
     )
 
 
 def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
     """Whether the store holds what is asked for."""
-    under_way = status.build
+    build = status.build
     trouble = diagnose_build(status, situation)
     if trouble is not None:
         text = reasons.write_sentence(trouble.reason, trouble.message)
@@ -312,8 +316,8 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
     if turns.is_waiting(status.build_ticket):
         message = f"The build{turns.describe_wait(status.build_ticket, situation.observed.turns.build)}"
         return Verdict("False", reasons.WAITING_FOR_TURN, message)
-    if under_way is not None:
-        message = f"{under_way.generation} is being built since {under_way.started_at}."
+    if build is not None:
+        message = f"{build.generation} is being built since {build.started_at}."
         return Verdict("False", reasons.BUILDING, message)
     if waits_for_rollout(status, situation):
         return _judge_waiting_for_rollout(status, situation)
@@ -329,11 +333,9 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
 
 
 def _judge_waiting_for_rollout(status: DatasetStatus, situation: Situation) -> Verdict:
-    """Of what is built, the newest waits for the rollout of what was built before it."""
-    generation, target = (
-        generations.deployable_generation(status, situation.desired),
-        rollouts.target_rollout(status, situation),
-    )
+    """The newest generation is built, and waits for the rollout of the one before it."""
+    generation = generations.deployable_generation(status, situation.desired)
+    target = rollouts.target_rollout(status, situation)
     assert generation is not None
     assert target is not None
     message = (
@@ -351,9 +353,9 @@ def _describe_contents(generation: GenerationStatus) -> str:
 
 def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | None:
     """What keeps the build under way from getting on, else how the last one failed."""
-    under_way, failure = status.build, status.failure
-    if under_way is not None:
-        trouble = diagnose_stall(under_way, situation)
+    build, failure = status.build, status.failure
+    if build is not None:
+        trouble = diagnose_stall(build, situation)
         if trouble is not None:
             return trouble
     given_up = turns.diagnose_ticket(status.build_ticket)
@@ -364,11 +366,11 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
 
 def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
     """After a failure, when the next attempt is or was begun; empty without one."""
-    under_way, failure, ticket = status.build, status.failure, status.build_ticket
+    build, failure, ticket = status.build, status.failure, status.build_ticket
     if turns.is_waiting(ticket):
         return f" The next attempt{turns.describe_wait(ticket, situation.observed.turns.build)}"
     if failure is None:
         return ""
-    if under_way is not None:
-        return f" Attempt {failure.count + 1} is {under_way.generation}, since {under_way.started_at}."
+    if build is not None:
+        return f" Attempt {failure.count + 1} is {build.generation}, since {build.started_at}."
     return f" The next attempt is at {failure.retry_at}, or as soon as the spec changes."

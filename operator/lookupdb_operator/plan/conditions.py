@@ -12,7 +12,7 @@ from typing import Final
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
-from lookupdb_operator.plan import builds, clock, reasons
+from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus
@@ -37,7 +37,7 @@ def set_conditions(
             status,
             tuple(dict.fromkeys(troubles)),
             serves=serving.verdict.status == "True",
-            next_attempt=builds.describe_next_attempt(status, situation),
+            outlook=build.outlook,
         ),
     }
     return date_conditions(status, judged, situation.dataset, situation.now)
@@ -66,11 +66,9 @@ def _condition(
     )
 
 
-def judge_degraded(
-    status: DatasetStatus, troubles: tuple[Trouble, ...], *, serves: bool, next_attempt: str = ""
-) -> Verdict:
-    """Whether anything is wrong, though it may serve: ``serves`` says whether it does, and ``next_attempt`` when a
-    build that failed is tried again."""
+def judge_degraded(status: DatasetStatus, troubles: tuple[Trouble, ...], *, serves: bool, outlook: str = "") -> Verdict:
+    """Whether anything is wrong, though it may serve: ``serves`` says whether it does, and ``outlook`` when it may get
+    better."""
     if not troubles:
         return Verdict("False", reasons.HEALTHY, "Nothing is wrong.")
     sentences = " ".join(
@@ -78,7 +76,7 @@ def judge_degraded(
     )
     more = f" And {len(troubles) - _MAX_TROUBLES} more." if len(troubles) > _MAX_TROUBLES else ""
     keeps = f" {status.generation} keeps serving." if serves else ""
-    return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{next_attempt}")
+    return Verdict("True", troubles[0].reason, f"{sentences}{more}{keeps}{outlook}")
 
 
 def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:

@@ -251,7 +251,7 @@ def newest_table_version(observed: Observed) -> int:
 
 def written_table_version(observed: Observed) -> int:
     """The version of the routing table that is written: 0 for none."""
-    return max((existing.table_version for existing in observed.others), default=0)
+    return max((existing.table_version for existing in observed.other_objects), default=0)
 
 
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:

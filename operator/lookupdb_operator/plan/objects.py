@@ -76,34 +76,35 @@ def _list_build_objects(status: DatasetStatus, situation: Situation) -> Iterator
 
 
 def _list_rollout_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
-    for one in status.rollouts:
-        generation = status.find_generation(one.generation)
+    for rollout in status.rollouts:
+        generation = status.find_generation(rollout.generation)
         if generation is None:
             continue
-        if not rollouts.is_current(one, status, situation):
-            yield from _service_and_budgets(one, generation, situation)
+        if not rollouts.is_current(rollout, status, situation):
+            yield from _list_service_and_budgets(rollout, generation, situation)
             continue
-        replicas = rollouts.desired_replicas(one, status, situation)
-        if _is_whole(one, generation, replicas, situation):
+        replicas = rollouts.desired_replicas(rollout, status, situation)
+        if _is_whole(rollout, generation, replicas, situation):
             continue
-        yield from manifests.render_shards(situation.dataset, one, generation, replicas, situation.config)
+        yield from manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
 
 
-def _service_and_budgets(
-    one: RolloutStatus, generation: GenerationStatus, situation: Situation
+def _list_service_and_budgets(
+    rollout: RolloutStatus, generation: GenerationStatus, situation: Situation
 ) -> tuple[Manifest, ...]:
-    """Of a rollout whose servers are not made any more as they were, what still can be: it may serve."""
-    stamps = service_and_budget_stamps(situation.ingredients, one, generation)
+    """The Service and budgets of a rollout that is kept though its servers would be rendered differently now: it may
+    serve."""
+    stamps = service_and_budget_stamps(situation.ingredients, rollout, generation)
     if stamps <= _observed_stamps(situation.observed):
         return ()
-    return manifests.render_service_and_budgets(situation.dataset, one, generation)
+    return manifests.render_service_and_budgets(situation.dataset, rollout, generation)
 
 
-def _is_whole(one: RolloutStatus, generation: GenerationStatus, replicas: int, situation: Situation) -> bool:
+def _is_whole(rollout: RolloutStatus, generation: GenerationStatus, replicas: int, situation: Situation) -> bool:
     observed = situation.observed
-    stamps = shard_stamps(situation.ingredients, one, generation, replicas)
+    stamps = shard_stamps(situation.ingredients, rollout, generation, replicas)
     return stamps <= _observed_stamps(observed) and all(
-        stateful.replicas == replicas for stateful in observed.sets if stateful.rollout == one.rollout
+        shard_set.replicas == replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout
     )
 
 
@@ -115,55 +116,58 @@ def _list_table_objects(status: DatasetStatus, situation: Situation) -> Iterator
 
 
 def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:
-    """``manifest``; of the routers, with as many as there should be of those that there are."""
+    """``manifest``; the routers' Deployment with its number of pods, which an autoscaler may have chosen."""
     if manifest["kind"] != "Deployment":
         return manifest
     present = _observed_replicas(situation.observed).get(object_name(manifest), 0)
     return manifests.with_replicas(manifest, manifests.router_replicas(situation.dataset, present))
 
 
-def find_differing(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """Those of ``wanted`` that do not exist or are not as they should be. What is being deleted, or is another
+def find_differing(desired: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    """Those of ``desired`` that do not exist or are not as they should be. What is being deleted, or is another
     dataset's, comes when that is gone; a Job that exists is left alone: it cannot be changed."""
-    digests, taken = _digests(_list_observed(observed)), _find_taken_names(observed)
+    digests, taken = _read_digests(_list_observed(observed)), _find_taken_names(observed)
     replicas = _observed_replicas(observed)
 
-    def differs(one: Manifest) -> bool:
-        name = object_name(one)
-        if name in taken or (one["kind"] == "Job" and name in digests):
+    def differs(manifest: Manifest) -> bool:
+        name = object_name(manifest)
+        if name in taken or (manifest["kind"] == "Job" and name in digests):
             return False
-        # Scaled by another manager or by hand, it keeps its digest.
-        scaled = name in replicas and replicas[name] != one["spec"]["replicas"]
-        return scaled or digests.get(name) != manifests.read_digest(one)
+        # Another manager, or a person, may scale it: its digest stays.
+        is_scaled = name in replicas and replicas[name] != manifest["spec"]["replicas"]
+        return is_scaled or digests.get(name) != manifests.read_digest(manifest)
 
-    return tuple(filter(differs, wanted))
+    return tuple(filter(differs, desired))
 
 
 def _find_taken_names(observed: Observed) -> set[Name]:
-    predecessors = {(one.kind, one.name) for one in observed.predecessors}
-    return predecessors | {(one.ref.kind, one.ref.name) for one in _list_observed(observed) if one.deleting}
+    predecessors = {(predecessor.kind, predecessor.name) for predecessor in observed.predecessors}
+    return predecessors | {
+        (observation.ref.kind, observation.ref.name) for observation in _list_observed(observed) if observation.deleting
+    }
 
 
 def find_unscaled(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
-    """Of each StatefulSet that is not made any more as it was, and has the wrong number of servers, that number."""
+    """The number of servers of each StatefulSet that has another one than it should, and that is kept though it would
+    be rendered differently now."""
     return tuple(
-        manifests.render_scale(situation.dataset, one, held.shard, replicas)
-        for one in status.rollouts
-        if not rollouts.is_current(one, status, situation)
-        for replicas in (rollouts.desired_replicas(one, status, situation),)
-        for held in situation.observed.sets
-        if held.rollout == one.rollout and held.replicas != replicas and not held.deleting
+        manifests.render_scale(situation.dataset, rollout, shard_set.shard, replicas)
+        for rollout in status.rollouts
+        if not rollouts.is_current(rollout, status, situation)
+        for replicas in (rollouts.desired_replicas(rollout, status, situation),)
+        for shard_set in situation.observed.shard_sets
+        if shard_set.rollout == rollout.rollout and shard_set.replicas != replicas and not shard_set.deleting
     )
 
 
-def without_contested(wanted: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """``wanted`` but for what somebody changes back each time, for now."""
-    held = {((contest.kind, contest.name), contest.mark) for contest in observed.contests if contest.is_held}
-    return tuple(manifest for manifest in wanted if (object_name(manifest), manifests.mark_of(manifest)) not in held)
+def without_contested(desired: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    """``desired`` without what somebody changes back each time, as long as that backs off."""
+    paused = {((contest.kind, contest.name), contest.mark) for contest in observed.contests if contest.is_held}
+    return tuple(manifest for manifest in desired if (object_name(manifest), manifests.mark_of(manifest)) not in paused)
 
 
 def find_unsynced(status: DatasetStatus, observed: Observed) -> tuple[Manifest, ...]:
-    """Of each router pod whose kubelet was not told of the routing table yet, the annotation that tells it."""
+    """The annotation of each router pod whose kubelet has not been nudged to sync the newest routing table."""
     table = status.table
     if table is None:
         return ()
@@ -174,10 +178,10 @@ def find_unsynced(status: DatasetStatus, observed: Observed) -> tuple[Manifest, 
     )
 
 
-def with_refusals_of(apply: Iterable[Manifest], observed: Observed) -> Observed:
-    """``observed`` with the refusals of what is still wanted. Whether the Secret is there, nobody can see."""
-    wanted = {object_name(manifest) for manifest in apply}
-    refusals = {name: why for name, why in observed.refusals.items() if name in wanted or name[0] == "Secret"}
+def with_refusals_of_desired(apply: Iterable[Manifest], observed: Observed) -> Observed:
+    """``observed`` with the refusals of what is still to be written. Whether the Secret is there, nobody can see."""
+    desired = {object_name(manifest) for manifest in apply}
+    refusals = {name: why for name, why in observed.refusals.items() if name in desired or name[0] == "Secret"}
     return replace(observed, refusals=refusals)
 
 
@@ -190,13 +194,17 @@ def find_garbage(
     status: DatasetStatus, observed: Observed, desired_objects: Iterable[Manifest]
 ) -> tuple[ObjectRef, ...]:
     """What is to be deleted: builds that are not under way, rollouts that are gone, a Job that is to run again, and
-    other objects of ours that nothing asks for any more. Never what has a number that ``status`` has not come to."""
+    other objects of ours that nothing asks for any more. Never an object whose number ``status`` has not reached."""
     names = {object_name(manifest) for manifest in desired_objects}
     return (
         *(job.ref for job in observed.jobs if not job.deleting and _is_past_build(job.generation, status)),
         *_find_lost_jobs(status, observed),
-        *(stateful.ref for stateful in observed.sets if not stateful.deleting and _is_gone(stateful.rollout, status)),
-        *(other.ref for other in observed.others if not other.deleting and _is_garbage(other, status, names)),
+        *(
+            shard_set.ref
+            for shard_set in observed.shard_sets
+            if not shard_set.deleting and _is_gone(shard_set.rollout, status)
+        ),
+        *(other.ref for other in observed.other_objects if not other.deleting and _is_garbage(other, status, names)),
     )
 
 
@@ -219,8 +227,8 @@ def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: 
 
 
 def _is_past_build(generation: str, status: DatasetStatus) -> bool:
-    """A Job builds one generation, and nothing else: it is of no use once that is built. One that failed stays until
-    the next attempt, for whoever reads its log."""
+    """Whether the Job of ``generation`` is of no use any more. One that failed stays until the next attempt, for its
+    log."""
     failure = status.failure
     if failure is not None and failure.generation == generation and status.build is None:
         return False
@@ -245,33 +253,33 @@ def next_look_at_silent_in(observed: Observed, apply: Iterable[Manifest]) -> flo
         any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may not be let in
         or any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
         or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
-        or any(servers.replicas and (servers.rollout, servers.shard) not in pods for servers in observed.sets)
+        or any(servers.replicas and (servers.rollout, servers.shard) not in pods for servers in observed.shard_sets)
     )
     return SILENT_AGAIN_AFTER if stuck else None
 
 
 def _observed_stamps(observed: Observed) -> set[Stamp]:
-    """Of what is there, as it was written."""
-    digests = _digests(existing for existing in _list_observed(observed) if not existing.deleting)
+    """The stamps of what is there and stays, as it was written."""
+    digests = _read_digests(existing for existing in _list_observed(observed) if not existing.deleting)
     return {(*name, digest) for name, digest in digests.items()}
 
 
-def _digests(objects: Iterable[BuildJob | ShardSet | ExistingObject]) -> dict[Name, str]:
-    """Of each as it was written; of what somebody else has changed since, an empty one."""
+def _read_digests(objects: Iterable[BuildJob | ShardSet | ExistingObject]) -> dict[Name, str]:
+    """The digest of each as it was written; an empty one when somebody else has changed it since."""
     return {
-        (one.ref.kind, one.ref.name): one.digest if isinstance(one, BuildJob) or not one.changed else ""
-        for one in objects
+        (item.ref.kind, item.ref.name): item.digest if isinstance(item, BuildJob) or not item.changed else ""
+        for item in objects
     }
 
 
 def _observed_replicas(observed: Observed) -> dict[Name, int]:
-    """Of what is scaled: how many pods its spec asks for."""
-    routers = (other for other in observed.others if other.ref.kind == "Deployment")
-    scaled: tuple[ShardSet | ExistingObject, ...] = (*observed.sets, *routers)
+    """How many pods the spec of each StatefulSet and Deployment asks for."""
+    routers = (other for other in observed.other_objects if other.ref.kind == "Deployment")
+    scaled: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *routers)
     return {(workload.ref.kind, workload.ref.name): workload.replicas for workload in scaled}
 
 
 def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | ExistingObject]:
     yield from observed.jobs
-    yield from observed.sets
-    yield from observed.others
+    yield from observed.shard_sets
+    yield from observed.other_objects

@@ -64,7 +64,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         status = store.note_secret(status, situation)
     deadlines.append(store.next_write_in(status, situation))
     changes = objects.plan_changes(status, secret, situation)
-    situation = replace(situation, observed=objects.with_refusals_of(changes.apply, observed))
+    situation = replace(situation, observed=objects.with_refusals_of_desired(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, situation))
     status = serving.with_serving_status(status, observed)
     lost_pods = serving.find_lost_pods(observed, now)
@@ -77,5 +77,5 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         status=conditions.set_conditions(status, situation, serving=ready, build=built, rollout=rolled_out),
         apply=changes.apply,
         delete=(*changes.delete, *lost_pods),
-        again=reasons.find_earliest(deadlines),
+        next_look_in=reasons.find_earliest(deadlines),
     )

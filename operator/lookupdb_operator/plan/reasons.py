@@ -204,12 +204,16 @@ class Assessment:
     """The gravest first."""
     next_look_in: float | None = None
     """Seconds until its first deadline; None when there is none."""
+    outlook: str = ""
+    """A sentence for the end of what Degraded says: when it may get better."""
 
 
-def assess(verdict: Verdict, troubles: Iterable[Trouble | None], deadlines: Iterable[float | None]) -> Assessment:
+def assess(
+    verdict: Verdict, troubles: Iterable[Trouble | None], deadlines: Iterable[float | None], outlook: str = ""
+) -> Assessment:
     """The assessment with those of ``troubles`` and ``deadlines`` that there are."""
     known = tuple(trouble for trouble in troubles if trouble is not None)
-    return Assessment(verdict, known, find_earliest(deadlines))
+    return Assessment(verdict, known, find_earliest(deadlines), outlook)
 
 
 def find_earliest(deadlines: Iterable[float | None]) -> float | None:

@@ -28,7 +28,7 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     # Also of numbers that are past: what serves is among them, and nobody knows any more which of them it is.
     oldest = 0 if is_torn(status) else status.last_rollout + 1
     forgotten = tuple(_list_forgotten_rollouts(status, observed, oldest, situation.now))
-    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.sets, *observed.others)
+    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
     status = _without_outdated_table(status, observed)
     return replace(
@@ -74,7 +74,7 @@ def _list_forgotten_rollouts(
     known = {rollout.rollout for rollout in status.rollouts}
     unknown = {
         (shard_set.rollout, shard_set.generation)
-        for shard_set in observed.sets
+        for shard_set in observed.shard_sets
         if names.number_of(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
     }
     for name, generation in sorted(unknown, key=lambda pair: names.number_of(pair[0])):
@@ -88,7 +88,7 @@ def _list_forgotten_rollouts(
 
 
 def _count_replicas(rollout: str, observed: Observed) -> int:
-    return max((shard_set.replicas for shard_set in observed.sets if shard_set.rollout == rollout), default=0)
+    return max((shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout), default=0)
 
 
 def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:

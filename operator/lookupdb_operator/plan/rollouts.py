@@ -204,7 +204,7 @@ def count_ready_shards(rollout: RolloutStatus, replicas: int, observed: Observed
     return len(
         {
             shard_set.shard
-            for shard_set in observed.sets
+            for shard_set in observed.shard_sets
             if shard_set.rollout == rollout.rollout
             and not shard_set.deleting
             and min(shard_set.ready, ready[shard_set.shard]) >= max(replicas, shard_set.replicas)
@@ -244,7 +244,7 @@ def list_shard_servers(
             pods.setdefault(pod.shard, {})[_ordinal(pod)] = pod
     sets = {
         shard_set.shard: shard_set
-        for shard_set in observed.sets
+        for shard_set in observed.shard_sets
         if shard_set.rollout == rollout.rollout and not shard_set.deleting
     }
     for shard in range(0 if generation is None else generation.shards):
@@ -267,7 +267,7 @@ def _ordinal(pod: Pod) -> int:
 
 def diagnose_obstacle(rollout: RolloutStatus, observed: Observed) -> Trouble | None:
     """What keeps servers of ``rollout`` from getting ready."""
-    sets = (shard_set.trouble for shard_set in observed.sets if shard_set.rollout == rollout.rollout)
+    sets = (shard_set.trouble for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
     pods = (pod.trouble for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
     prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
     refused = reasons.list_refusals(observed, "StatefulSet", prefix)

@@ -51,7 +51,9 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
     return replace(
         status,
         shards=f"{served}/{shards}",
-        replicas=max((servers.replicas for servers in observed.sets if servers.rollout == rollout.rollout), default=0),
+        replicas=max(
+            (servers.replicas for servers in observed.shard_sets if servers.rollout == rollout.rollout), default=0
+        ),
         selector=",".join(f"{label}={value}" for label, value in chosen.items()),
     )
 
@@ -140,7 +142,7 @@ def _judge_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Ob
 def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Trouble]:
     """Servers and routers that should be ready and are not."""
     observed = situation.observed
-    yield from (other.trouble for other in observed.others if other.trouble is not None and not other.deleting)
+    yield from (other.trouble for other in observed.other_objects if other.trouble is not None and not other.deleting)
     for rollout in rollouts_in_effect(status):
         lacking = count_lacking_servers(status, rollout, rollout.referenced_replicas, observed)
         if lacking:

@@ -27,7 +27,7 @@ def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, n
     dataset = observed.dataset
     idle = why_idle(dataset, config)
     if idle:
-        return Plan(status=dataset.status, idle=idle)
+        return Plan(status=dataset.status, idle_reason=idle)
     status = replace(status, operator=config.identity, endpoint=names.endpoint(dataset.name, dataset.namespace))
     if dataset.parsed is None:
         return plan_invalid(status, observed, now)
@@ -87,7 +87,7 @@ def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Pl
     return Plan(
         status=conditions.date_conditions(status, judged, observed.dataset, now),
         delete=serving.find_lost_pods(observed, now),
-        again=serving.next_lost_pod_in(observed, now),
+        next_look_in=serving.next_lost_pod_in(observed, now),
     )
 
 

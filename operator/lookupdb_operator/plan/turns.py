@@ -38,25 +38,25 @@ def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
 
 
 def wait_for_turn(ticket: Ticket | None, digest: str, now: datetime) -> Ticket:
-    """The ticket of who waits to begin with ``digest``. Who waits already keeps its place; who gave up a turn with
-    something else does not back off."""
+    """The ticket of a dataset that waits to begin with ``digest``. It keeps the place that it has; after a turn with
+    something else was given up it does not back off."""
     if ticket is None or (ticket.given_up and ticket.digest != digest):
         return Ticket(since=clock.format_moment(now))
     return ticket if ticket.since else replace(ticket, since=clock.format_moment(now))
 
 
 def take_turn(ticket: Ticket | None) -> Ticket | None:
-    """The ticket of who has its turn: what remembers how often it gave one up."""
+    """The ticket of a dataset that has its turn: it remembers how often it gave one up."""
     return replace(ticket, since="") if ticket is not None and ticket.given_up else None
 
 
 def give_turn_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: datetime) -> Ticket:
-    """The ticket of who gives up its turn with ``digest``, on account of ``trouble``. A store that does not answer
-    makes nobody wait longer each time: all would wait once it answers again."""
+    """The ticket of a dataset that gives up its turn with ``digest``, on account of ``trouble``. A store that does not
+    answer makes nobody wait longer each time: all would wait once it answers again."""
     before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
     count = max(1, before) if trouble.reason in reasons.OF_EVERYBODY else before + 1
     return Ticket(
-        since=clock.moment_after(now, backoff(count)),
+        since=clock.moment_after(now, backoff_seconds(count)),
         given_up=count,
         reason=trouble.reason,
         message=reasons.shorten(trouble.message, _MAX_MESSAGE_CHARACTERS),
@@ -64,26 +64,27 @@ def give_turn_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: date
     )
 
 
-def backoff(given_up: int) -> float:
+def backoff_seconds(given_up: int) -> float:
     """Seconds between the turn that was given up as the ``given_up``-th in a row and the next one."""
     return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(given_up - 1, 16)))
 
 
 def note_stall(stall: Stall | None, trouble: Trouble | None, now: datetime) -> Stall | None:
-    """What keeps somebody who has a turn from getting on."""
+    """The stall on account of ``trouble``, dated when something first kept the turn from getting on; None when nothing
+    does."""
     if trouble is None:
         return None
     return Stall(trouble.reason, stall.since if stall is not None else clock.format_moment(now))
 
 
-def patience(stall: Stall) -> float:
+def patience_seconds(stall: Stall) -> float:
     """Seconds after which a turn with ``stall`` may have to be given up."""
     return STORE_PATIENCE if stall.reason in reasons.OF_EVERYBODY else PATIENCE
 
 
 def is_long_stall(stall: Stall, now: datetime) -> bool:
     """Whether a turn with ``stall`` may have to be given up."""
-    return clock.seconds_until(stall.since, patience(stall), now) == 0
+    return clock.seconds_until(stall.since, patience_seconds(stall), now) == 0
 
 
 def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
@@ -92,12 +93,13 @@ def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
 
 
 def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
-    """Whose turn has come is looked at without this; but a back-off ends, and a turn may have to be given up."""
+    """Seconds until a back-off ends, or a turn may have to be given up; None for neither. A dataset whose turn comes is
+    woken without this."""
     ends = (ticket.since for ticket in (status.build_ticket, status.rollout_ticket) if ticket and ticket.given_up)
     waits = [clock.seconds_until(since, 0, now) for since in ends if since]
     holders = (status.build, find_candidate(status))
     stalls = [holder.stall for holder in holders if holder is not None and holder.stall is not None]
-    waits += [clock.seconds_until(stall.since, patience(stall), now) or YIELD_EVERY for stall in stalls]
+    waits += [clock.seconds_until(stall.since, patience_seconds(stall), now) or YIELD_EVERY for stall in stalls]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
@@ -105,7 +107,7 @@ def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
     """``ticket`` without a moment that lies further ahead than it can: the clock was set back."""
     if ticket is None or not ticket.since:
         return ticket
-    ahead = backoff(ticket.given_up) if ticket.given_up else 0.0
+    ahead = backoff_seconds(ticket.given_up) if ticket.given_up else 0.0
     return replace(ticket, since=clock.clamp_moment(ticket.since, now + timedelta(seconds=ahead)))
 
 

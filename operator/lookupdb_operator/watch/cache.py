@@ -149,9 +149,9 @@ class ObjectCache:
         return Observed(
             dataset=dataset,
             jobs=tuple(item for item in items if isinstance(item, BuildJob)),
-            sets=tuple(item for item in items if isinstance(item, ShardSet)),
+            shard_sets=tuple(item for item in items if isinstance(item, ShardSet)),
             pods=tuple(item for item in items if isinstance(item, Pod)),
-            others=tuple(item for item in items if isinstance(item, ExistingObject)),
+            other_objects=tuple(item for item in items if isinstance(item, ExistingObject)),
             predecessors=tuple(_predecessors(self._objects[key].children, dataset)),
         )
 

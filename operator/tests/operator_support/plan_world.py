@@ -146,9 +146,9 @@ class World:
         return Observed(
             dataset=self.dataset,
             jobs=tuple(self._job(thing) for thing in things if thing.manifest["kind"] == "Job"),
-            sets=tuple(self._set(thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
+            shard_sets=tuple(self._set(thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
             pods=tuple(self._pod(pod) for pod in self.pods.values()),
-            others=tuple(existing(one) for one in things if one.manifest["kind"] not in ("Job", "StatefulSet")),
+            other_objects=tuple(existing(one) for one in things if one.manifest["kind"] not in ("Job", "StatefulSet")),
             routers=reports if self.asked else {},
             predecessors=self.predecessors,
             refusals=dict(self.refusals),
@@ -329,7 +329,7 @@ class World:
             idle = not planned.apply and not planned.delete and self.is_quiet()
             if until is None and idle and not planned.ask_routers and self.is_settled():
                 return
-            self.step(max(1.0, min(planned.again or 1.0, 100.0)) if idle else 1.0)
+            self.step(max(1.0, min(planned.next_look_in or 1.0, 100.0)) if idle else 1.0)
         assert until is None, f"it has not come to that in {seconds} s:\n{self.told()}"
         raise AssertionError(f"nothing is settled after {seconds} s:\n{self.told()}")
 
