@@ -9,8 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons
+
+RESOURCE_FIELDS: Final = {
+    names.BUILDER: "spec.build.resources",
+    names.SHARDS: "spec.serving.resources",
+    names.ROUTER: "spec.router.resources",
+}
+"""By component, the field that says what its pods need."""
 
 
 @dataclass(frozen=True, slots=True)

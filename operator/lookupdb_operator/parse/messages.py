@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.parse import causes
+from lookupdb_operator.plan import reasons
 
 _MAX_CHARACTERS: Final = 600
 
@@ -20,12 +22,8 @@ _REFUSED_POD: Final = re.compile(
 """How a controller begins to say that it may not make a pod."""
 _QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
 _AMOUNT: Final = re.compile(r"(?:(?:limits|requests)\.)?(?:cpu|memory|ephemeral-storage|hugepages-\w+)\b")
-_RESOURCE_FIELDS: Final = {
-    "Job": "spec.build.resources",
-    "StatefulSet": "spec.serving.resources",
-    "Deployment": "spec.router.resources",
-}
-"""By the kind that makes the pods, the field that says what they need."""
+_COMPONENTS: Final = {"Job": names.BUILDER, "StatefulSet": names.SHARDS, "Deployment": names.ROUTER}
+"""By the kind that makes pods, what they are."""
 _MISSING: Final = re.compile(r"(?P<kind>secret|configmap|persistentvolumeclaim) \"(?P<name>[^\"]+)\" not found", re.I)
 _MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
 _NO_HELP: Final = re.compile(
@@ -52,7 +50,7 @@ def diagnose_warning(kind: str, name: str, reason: str, message: str) -> Trouble
         case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" if not _PASSING.search(message):
             return diagnose_mount(name, message)
         case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
-            return causes.SANDBOX_FAILED.trouble(pod=name, why=_shorten_stable(message))
+            return causes.SANDBOX_FAILED.trouble(pod=name, why=_flatten_stable(message))
     return None
 
 
@@ -60,14 +58,14 @@ def diagnose_scheduling(pod: str, message: str) -> Trouble:
     """What the scheduler says of a pod that it has not placed."""
     is_claim_unbound = "unbound immediate PersistentVolumeClaims" in message or any(_find_missing(message))
     cause = causes.CLAIM_UNBOUND if is_claim_unbound else causes.UNSCHEDULABLE
-    return cause.trouble(pod=pod, why=shorten(_NO_HELP.sub("", message)))
+    return cause.trouble(pod=pod, why=flatten(_NO_HELP.sub("", message)))
 
 
 def diagnose_mount(pod: str, message: str) -> Trouble:
     """What the kubelet says of a Secret, ConfigMap or claim that it cannot mount into a pod."""
     missing, is_secret = next(_find_missing(message), ("", False))
     if not missing:
-        return causes.MOUNT_FAILED.trouble(pod=pod, why=shorten(message))
+        return causes.MOUNT_FAILED.trouble(pod=pod, why=flatten(message))
     cause = causes.SECRET_MISSING if is_secret else causes.VOLUME_MISSING
     return cause.trouble(pod=pod, missing=missing)
 
@@ -76,29 +74,28 @@ def diagnose_start(pod: str, container: str, message: str) -> Trouble:
     """What the kubelet says of a container that it cannot create or start."""
     if any(_find_missing(message)):
         return diagnose_mount(pod, message)
-    return causes.START_FAILED.trouble(pod=pod, container=container, why=_shorten_stable(message))
+    return causes.START_FAILED.trouble(pod=pod, container=container, why=_flatten_stable(message))
 
 
 def diagnose_pull(pod: str, image: str, message: str) -> Trouble:
     """What the kubelet says of an image that it cannot pull."""
-    why = _shorten_stable(_PULL_PREFIX.sub("", message))
+    why = _flatten_stable(_PULL_PREFIX.sub("", message))
     return causes.IMAGE_PULL_FAILED.trouble(pod=pod, image=image, why=f": {why}" if why else "")
 
 
-def shorten(message: str) -> str:
+def flatten(message: str) -> str:
     """``message`` on one line, of bounded length, without its last full stop."""
     line = "; ".join(part.strip() for part in message.splitlines() if part.strip())
-    line = line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 1] + "…"
-    return line.removesuffix(".")
+    return reasons.shorten(line, _MAX_CHARACTERS).removesuffix(".")
 
 
-def _shorten_stable(message: str) -> str:
-    """``message`` shortened, without what is another in each attempt."""
-    return shorten(_VOLATILE.sub("", message))
+def _flatten_stable(message: str) -> str:
+    """``message`` flattened, without what is another in each attempt."""
+    return flatten(_VOLATILE.sub("", message))
 
 
 def _diagnose_refused_pods(kind: str, name: str, message: str) -> Trouble:
-    workload, why = f"{kind} {name}", shorten(_REFUSED_POD.sub("", message))
+    workload, why = f"{kind} {name}", flatten(_REFUSED_POD.sub("", message))
     if _QUOTA.search(why):
         return causes.QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(kind, why))
     return causes.PODS_REFUSED.trouble(workload=workload, why=why)
@@ -106,7 +103,7 @@ def _diagnose_refused_pods(kind: str, name: str, message: str) -> Trouble:
 
 def _quota_remedy(kind: str, message: str) -> str:
     """What to do about a quota, or a limit range, that does not let pods of ``kind`` in."""
-    field = _RESOURCE_FIELDS.get(kind, "resources")
+    field = causes.RESOURCE_FIELDS.get(_COMPONENTS.get(kind, ""), "resources")
     unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
     if unspecified:
         # A quota calls requests.cpu cpu, too.

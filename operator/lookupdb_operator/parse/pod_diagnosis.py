@@ -16,7 +16,7 @@ from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.build_result import message_members
 from lookupdb_operator.parse.header import Body, condition_of, is_deleting, status_of
-from lookupdb_operator.parse.messages import diagnose_pull, diagnose_scheduling, diagnose_start, shorten
+from lookupdb_operator.parse.messages import diagnose_pull, diagnose_scheduling, diagnose_start, flatten
 from lookupdb_operator.plan import reasons
 
 FETCH: Final = "fetch"
@@ -33,11 +33,6 @@ _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
 _LOST: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
 """What the kubelet says of a container that is not there any more, as after a reboot."""
 _SIGKILL: Final = 137
-_RESOURCE_FIELDS: Final = {
-    names.BUILDER: "spec.build.resources",
-    names.SHARDS: "spec.serving.resources",
-    names.ROUTER: "spec.router.resources",
-}
 
 Container = Mapping[str, Any]
 """One of a pod's container statuses."""
@@ -89,7 +84,7 @@ def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
     is_disrupted = target.get("status") == "True" and (has_failed or is_deleting(pod.body))
     if not is_disrupted and not (reason and has_failed):
         return None
-    why = shorten(message or target.get("message") or reason or target.get("reason") or "")
+    why = flatten(message or target.get("message") or reason or target.get("reason") or "")
     if _is_about_disk(why):
         is_builder = pod.component == names.BUILDER
         field = "spec.build.scratchSize" if is_builder else "the ephemeral-storage limit"
@@ -147,7 +142,7 @@ def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> 
     """Of a container that ended by itself, in its own last words."""
     message = terminated.get("message") or ""
     members = message_members(message)
-    sentence = shorten(str(members.get("message") or ("" if members else message)))
+    sentence = flatten(str(members.get("message") or ("" if members else message)))
     how = f"exit code {terminated['exitCode']}" + (f": {sentence}" if sentence else "")
     if container == FETCH:
         cause = causes.FETCH_FAILURES.get(str(members.get("reason")), causes.FETCH_FAILED)
@@ -166,7 +161,7 @@ def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> T
         pod=pod.name,
         how="" if is_certain else " (exit code 137), most likely",
         limit=f" of {limit}" if limit else "",
-        field=_RESOURCE_FIELDS.get(pod.component, "its resources"),
+        field=causes.RESOURCE_FIELDS.get(pod.component, "its resources"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests import find_changer, hash_held_fields, take_fingerprint
@@ -20,8 +20,7 @@ from lookupdb_operator.parse.header import (
     status_of,
 )
 from lookupdb_operator.parse.messages import diagnose_warning
-
-_DEADLINE: Final = "DeadlineExceeded"
+from lookupdb_operator.plan import reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def _job_state(body: Body) -> Literal["Running", "Succeeded", "Failed"]:
 
 def _diagnose_job(body: Body) -> Trouble | None:
     """Why a Job failed, if its pod does not tell: that the pod failed (BackoffLimitExceeded) is not why."""
-    if condition_of(body, "Failed").get("reason") != _DEADLINE:
+    if condition_of(body, "Failed").get("reason") != reasons.DEADLINE_EXCEEDED:
         return None
     seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
     return causes.JOB_TOO_LONG.trouble(seconds=str(seconds))

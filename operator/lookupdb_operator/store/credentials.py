@@ -30,7 +30,7 @@ def _credentials(namespace: str, name: str) -> dict[str, Any]:
         "metadata": {
             "namespace": namespace,
             "name": name,
-            "labels": {names.APP: "lookupdb", names.MANAGED_BY: names.FIELD_MANAGER},
+            "labels": dict(names.OPERATOR_LABELS),
         },
         "type": "Opaque",
         "stringData": {

@@ -14,6 +14,7 @@ from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Refused
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.parse.header import labels_of
 from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.watch.cache import ObjectCache
 
@@ -56,36 +57,35 @@ class LiveDatasetsWriter:
 
     async def write(self) -> None:
         """Write the list if the cluster has another one, or an old one. Raises what ``api`` raises."""
-        desired = self._document()
-        if self._written is None:
-            found = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name) or {}
-            if found and _labels(found).get(names.MANAGED_BY) != names.FIELD_MANAGER:
-                raise Refused(
-                    f"ConfigMap {self._name}",
-                    f"it is not the operator's, which would keep the list of datasets in it: rename or delete it in"
-                    f" namespace {self._namespace}; until then the sweep removes nothing",
-                )
-            self._written = _parse((found.get("data") or {}).get(DATA_KEY))
-        if not _needs_writing(desired, self._written):
-            return
-        text = orjson.dumps(desired).decode()  # not indented: a ConfigMap takes 1 MiB, 6,000 datasets instead of 4,000
-        await self._cluster.apply(
-            {
-                "apiVersion": kinds.CONFIG_MAP.api_version,
-                "kind": kinds.CONFIG_MAP.name,
-                "metadata": {
-                    "namespace": self._namespace,
-                    "name": self._name,
-                    "labels": {names.APP: "lookupdb", names.MANAGED_BY: names.FIELD_MANAGER},
-                },
-                "data": {DATA_KEY: text},
-            }
-        )
-        self._written = desired
-
-    def _document(self) -> Mapping[str, Any]:
         datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
-        return render_live_datasets(self._cluster_id, self._namespaces, datasets, self._now())
+        desired = render_live_datasets(self._cluster_id, self._namespaces, datasets, self._now())
+        if self._written is None:
+            self._written = await self._read()
+        if _needs_writing(desired, self._written):
+            await self._cluster.apply(self._render_config_map(desired))
+            self._written = desired
+
+    async def _read(self) -> Mapping[str, Any] | None:
+        """The list that the cluster has; None when there is none. Raises Refused when the ConfigMap is not ours."""
+        found = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name)
+        if found is None:
+            return None
+        if labels_of(found).get(names.MANAGED_BY) != names.FIELD_MANAGER:
+            raise Refused(
+                f"ConfigMap {self._name}",
+                f"it is not the operator's, which would keep the list of datasets in it: rename or delete it in"
+                f" namespace {self._namespace}; until then the sweep removes nothing",
+            )
+        return _parse((found.get("data") or {}).get(DATA_KEY))
+
+    def _render_config_map(self, desired: Mapping[str, Any]) -> Manifest:
+        text = orjson.dumps(desired).decode()  # not indented: a ConfigMap takes 1 MiB, 6,000 datasets instead of 4,000
+        return {
+            "apiVersion": kinds.CONFIG_MAP.api_version,
+            "kind": kinds.CONFIG_MAP.name,
+            "metadata": {"namespace": self._namespace, "name": self._name, "labels": dict(names.OPERATOR_LABELS)},
+            "data": {DATA_KEY: text},
+        }
 
 
 def _parse(text: str | None) -> Mapping[str, Any] | None:
@@ -105,10 +105,6 @@ def _needs_writing(desired: Mapping[str, Any], written: Mapping[str, Any] | None
     except (ValueError, KeyError, TypeError):
         return True
     return abs(age.total_seconds()) >= REFRESH_SECONDS
-
-
-def _labels(manifest: Manifest) -> Mapping[str, str]:
-    return manifest["metadata"].get("labels") or {}
 
 
 def render_live_datasets(
