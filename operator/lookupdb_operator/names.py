@@ -28,7 +28,7 @@ INSTANCE: Final = "app.kubernetes.io/instance"
 COMPONENT: Final = "app.kubernetes.io/component"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OPERATOR_LABELS: Final[Mapping[str, str]] = {APP: "lookupdb", MANAGED_BY: FIELD_MANAGER}
-"""Of every object that the operator makes, a dataset's or its own."""
+"""Of the operator's own objects, which belong to no dataset."""
 
 BUILDER: Final = "builder"
 SHARDS: Final = "shard"
@@ -134,7 +134,7 @@ def number_of(name: str) -> int:
 
 def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, str]:
     """Of every object that belongs to ``dataset``; with ``component``, of those that are part of one."""
-    common = {**OPERATOR_LABELS, INSTANCE: dataset, DATASET: dataset, DATASET_UID: uid}
+    common = {APP: "lookupdb", INSTANCE: dataset, MANAGED_BY: FIELD_MANAGER, DATASET: dataset, DATASET_UID: uid}
     return common | ({COMPONENT: component} if component else {})
 
 
