@@ -262,10 +262,12 @@ class Observed:
     contests: tuple[Contest, ...] = ()
 
     @property
-    def names(self) -> frozenset[tuple[str, str]]:
+    def object_names(self) -> frozenset[tuple[str, str]]:
         """Kind and name of all that belongs to the dataset."""
-        things: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*self.jobs, *self.shard_sets, *self.other_objects)
-        return frozenset({(one.ref.kind, one.ref.name) for one in things} | {("Pod", pod.name) for pod in self.pods})
+        objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*self.jobs, *self.shard_sets, *self.other_objects)
+        return frozenset(
+            {(item.ref.kind, item.ref.name) for item in objects} | {("Pod", pod.name) for pod in self.pods}
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lookupdb_operator.loop.reports import EventBudget, ProgressWrites, transitions
+from lookupdb_operator.loop.reports import EventBudget, ProgressWrites, list_event_reports
 from lookupdb_operator.model import ObjectRef, ObservedDataset, Plan
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, Truth
 
@@ -94,7 +94,7 @@ SERVING = status_of(
     ],
 )
 def test_transitions(old: DatasetStatus, new: DatasetStatus, expected: list[tuple[str, str]]) -> None:
-    assert [(report.type, report.reason) for report in transitions(old, new)] == expected
+    assert [(report.type, report.reason) for report in list_event_reports(old, new)] == expected
 
 
 def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> None:
@@ -103,22 +103,24 @@ def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> Non
     before = DatasetStatus(shards="1/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "1 of 16."),))
     after = DatasetStatus(shards="2/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "2 of 16."),))
     dataset = ObservedDataset("shop", "airports", "u", "7", 1, {}, None, status=before)
-    assert writes.postponed(dataset, Plan(after)) == 0, "nothing was written lately"
-    writes.written(dataset.key)
-    assert writes.postponed(dataset, Plan(after)) == 5
+    assert writes.remaining_pause(dataset, Plan(after)) == 0, "nothing was written lately"
+    writes.note_write(dataset.key)
+    assert writes.remaining_pause(dataset, Plan(after)) == 5
     now[0] += 2
-    assert writes.postponed(dataset, Plan(after)) == 3
-    assert writes.postponed(dataset, Plan(after, next_look_in=0.5)) == 0.5, "what is due sooner is looked at sooner"
-    assert writes.postponed(dataset, Plan(before)) == 0, "there is nothing to write"
-    assert writes.postponed(dataset, Plan(after, delete=(ObjectRef("Job", "j", "u"),))) == 0
+    assert writes.remaining_pause(dataset, Plan(after)) == 3
+    assert writes.remaining_pause(dataset, Plan(after, next_look_in=0.5)) == 0.5, (
+        "what is due sooner is looked at sooner"
+    )
+    assert writes.remaining_pause(dataset, Plan(before)) == 0, "there is nothing to write"
+    assert writes.remaining_pause(dataset, Plan(after, delete=(ObjectRef("Job", "j", "u"),))) == 0
     confirmed = Condition(ROLLED_OUT, "True", "UpToDate", "It is.")
-    assert writes.postponed(dataset, Plan(DatasetStatus(shards="2/16", conditions=(confirmed,)))) == 0
-    assert writes.postponed(dataset, Plan(replace(after, last_rollout=2))) == 0
+    assert writes.remaining_pause(dataset, Plan(DatasetStatus(shards="2/16", conditions=(confirmed,)))) == 0
+    assert writes.remaining_pause(dataset, Plan(replace(after, last_rollout=2))) == 0
     now[0] += 3
-    assert writes.postponed(dataset, Plan(after)) == 0
-    writes.written(dataset.key)
+    assert writes.remaining_pause(dataset, Plan(after)) == 0
+    writes.note_write(dataset.key)
     writes.forget(dataset.key)
-    assert writes.postponed(dataset, Plan(after)) == 0
+    assert writes.remaining_pause(dataset, Plan(after)) == 0
 
 
 def test_what_goes_to_and_fro_for_ever_is_told_of_now_and_then() -> None:

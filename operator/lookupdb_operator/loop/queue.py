@@ -188,7 +188,7 @@ class LookWorkers(Generic[K]):
 
     async def _try(self, key: K) -> None:
         try:
-            again = await self._look(key)
+            seconds = await self._look(key)
         except LookDeferred as why:
             log.debug("%s: %s", key, why)
         except RequeueRequested as why:
@@ -200,8 +200,8 @@ class LookWorkers(Generic[K]):
             log.exception("%s: a defect; again in %.1f s", key, self._queue.retry(key))
         else:
             self._queue.succeeded(key)
-            if again is not None:
-                self._queue.add_after(key, again)
+            if seconds is not None:
+                self._queue.add_after(key, seconds)
 
 
 class _LoopClock:

@@ -21,11 +21,11 @@ from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.loop.repairs import Repairs
-from lookupdb_operator.loop.reports import EventBudget, EventReport, ProgressWrites, transitions
+from lookupdb_operator.loop.reports import EventBudget, EventReport, ProgressWrites, list_event_reports
 from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import Manifest, ObjectRef, Observed, ObservedDataset, Plan, Unattended
-from lookupdb_operator.plan import objects, standstill
+from lookupdb_operator.plan import objects, reasons, standstill
 from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.watch.cache import Key, ObjectCache
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 Refusals = Mapping[tuple[str, str], str]
 
-_ASKED_EVERY: Final = 600.0
+_ASK_EVERY: Final = 600.0
 """Seconds after which routers are asked at the next look though nothing has changed: that they answer from another
 table than status says (it was set back, the cluster was restored) shows nowhere else."""
 _DELETED_REMEMBERED: Final = 1024
@@ -71,8 +71,9 @@ class Reconciler:
         self._refusals: dict[Key, Refusals] = {}
         self._unattended: dict[Key, tuple[str, Unattended]] = {}
         """Of each dataset that nothing is done about, its uid and why, as people were told."""
-        self._asks: set[Key] = set()
-        self._asked: dict[Key, float] = {}
+        self._waiting_for_reports: set[Key] = set()
+        """Datasets whose next plan needs to know what their routers answer from."""
+        self._asked_at: dict[Key, float] = {}
         self._deleted: OrderedDict[str, float] = OrderedDict()
         self._progress = ProgressWrites(clock)
         self._events = EventBudget(clock)
@@ -86,7 +87,7 @@ class Reconciler:
         outcome = "defect"
         try:
             with self._metrics.seconds.time():
-                again = await self._look(key)
+                seconds = await self._look(key)
             outcome = "done"
         except LookDeferred:
             outcome = "done"
@@ -105,40 +106,42 @@ class Reconciler:
             raise RequeueRequested(str(error), at_least=retry_after or 0.0) from error
         else:
             self._metrics.note_success()
-            return again
+            return seconds
         finally:
             self._metrics.reconciles.labels(outcome).inc()
             if outcome in ("defect", "unreachable"):
                 self._metrics.errors.inc()
 
     async def _look(self, key: Key) -> float | None:
+        """Observe, plan, and do what the plan says. Seconds until the next look."""
         refusals = self._refusals.get(key, {})
-        asks = self._is_to_ask(key)
-        observed = await self._observer.observe(key, ask_routers=asks, refusals=refusals, store=self._store())
+        needs_reports = self._needs_reports(key)
+        observed = await self._observer.observe(key, ask_routers=needs_reports, refusals=refusals, store=self._store())
         if observed is None:
             self._forget(key)
             return None
-        if asks:
-            self._asked[key] = self._clock()
+        if needs_reports:
+            self._asked_at[key] = self._clock()
         observed = replace(observed, contests=self._repairs.list_contests(key))
         plan = self._turns.plan(observed, self._decide, self._now())
-        plan = replace(plan, next_look_in=_earlier(plan.next_look_in, self._repairs.next_in(key)))
+        deadlines = plan.next_look_in, self._repairs.next_in(key)
+        plan = replace(plan, next_look_in=reasons.find_earliest(deadlines))
         if plan.idle_reason:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle_reason)
-        self._remember(observed.dataset, plan)
-        await self._tell_unattended(observed.dataset)
+        self._note_plan(observed.dataset, plan)
+        await self._report_unattended(observed.dataset)
         return await self._act(observed, plan, refusals)
 
     async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
         """Write, apply and delete what ``plan`` says; ``refusals`` are those of the look before. Seconds until the
         next look."""
         dataset = observed.dataset
-        if postponed := self._progress.postponed(dataset, plan):
-            return postponed
-        # Written also when it stays the same, if anything is about to be done: the API server then says whether this
-        # look was at the dataset as it is, before an older one's wishes come back.
-        acts = plan.apply or plan.delete or plan.status != dataset.status
-        if acts and not await self._claim(dataset, plan.status):
+        if pause := self._progress.remaining_pause(dataset, plan):
+            return pause
+        # The status is written even if it stays the same, when anything is about to be done: the API server then says
+        # whether this look was at the dataset as it is now, before anything comes of what an older one asked for.
+        has_changes = plan.apply or plan.delete or plan.status != dataset.status
+        if has_changes and not await self._claim(dataset, plan.status):
             return None
         refused = await self._apply(observed, plan.apply)
         refused |= await self._delete(dataset, plan.delete)
@@ -160,15 +163,15 @@ class Reconciler:
             self._turns.withdraw(dataset, self._now(), postpone=isinstance(error, Refused))
             raise
 
-    def _is_to_ask(self, key: Key) -> bool:
+    def _needs_reports(self, key: Key) -> bool:
         """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
-        return key in self._asks or self._clock() - self._asked.get(key, float("-inf")) >= _ASKED_EVERY
+        return key in self._waiting_for_reports or self._clock() - self._asked_at.get(key, float("-inf")) >= _ASK_EVERY
 
-    def _remember(self, dataset: ObservedDataset, plan: Plan) -> None:
+    def _note_plan(self, dataset: ObservedDataset, plan: Plan) -> None:
         if plan.ask_routers:
-            self._asks.add(dataset.key)
+            self._waiting_for_reports.add(dataset.key)
         else:
-            self._asks.discard(dataset.key)
+            self._waiting_for_reports.discard(dataset.key)
         if plan.status.operator == self._config.identity:
             self._metrics.set_status(dataset.namespace, dataset.name, plan.status)
         else:
@@ -176,8 +179,8 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._refusals.pop(key, None)
-        self._asks.discard(key)
-        self._asked.pop(key, None)
+        self._waiting_for_reports.discard(key)
+        self._asked_at.pop(key, None)
         self._progress.forget(key)
         self._events.forget(key)
         self._repairs.forget(key)
@@ -186,29 +189,29 @@ class Reconciler:
         self._turns.forget(key, self._now())
 
     async def _write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
-        """False when the dataset is gone."""
+        """Write ``status``, and post what it tells of; False when the dataset is gone."""
         try:
             written = await self._cluster.write_status(dataset, status)
         except NotFound:
             return False
         self._cache.put(kinds.DATASET.name, written)
-        self._progress.written(dataset.key)
-        for report in transitions(dataset.status, status):
+        self._progress.note_write(dataset.key)
+        for report in list_event_reports(dataset.status, status):
             await self._post(dataset, report)
         return True
 
-    async def _tell_unattended(self, dataset: ObservedDataset) -> None:
-        """Tell people, once, that nothing is done about ``dataset``: two operators that live, of which only one acts on
-        it, do not tell of each other again and again."""
+    async def _report_unattended(self, dataset: ObservedDataset) -> None:
+        """Post, once, that nothing is done about ``dataset``: of two operators that both run, the one that does not act
+        on it does not say so again and again."""
         unattended = None if dataset.deleting else standstill.diagnose_unattended(dataset, self._config)
         before = self._unattended.get(dataset.key)
         if unattended is None:
             self._unattended.pop(dataset.key, None)
             return
         self._metrics.set_unattended(dataset.namespace, dataset.name, unattended)
-        sighting = dataset.uid, unattended
-        if sighting != before:
-            self._unattended[dataset.key] = sighting
+        report_key = dataset.uid, unattended
+        if report_key != before:
+            self._unattended[dataset.key] = report_key
             await self._post(dataset, EventReport("Warning", unattended.reason, unattended.message))
 
     async def _post(self, dataset: ObservedDataset, report: EventReport) -> None:
@@ -222,9 +225,10 @@ class Reconciler:
             log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
 
     async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
-        """Apply one after the other. A refusal of one, by kind and name, does not keep the others from being."""
+        """Apply one after the other; the refusals, by kind and name. A refused one does not keep the others from being
+        written."""
         refused: dict[tuple[str, str], str] = {}
-        ours = observed.names
+        ours = observed.object_names
         for manifest in manifests:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             try:
@@ -246,6 +250,7 @@ class Reconciler:
         return refused
 
     async def _delete(self, dataset: ObservedDataset, refs: tuple[ObjectRef, ...]) -> dict[tuple[str, str], str]:
+        """Delete one after the other, but what was deleted a moment ago; the refusals, by kind and name."""
         refused: dict[tuple[str, str], str] = {}
         for ref in refs:
             if self._clock() - self._deleted.get(ref.uid, float("-inf")) < _DELETED_AGAIN:
@@ -261,10 +266,6 @@ class Reconciler:
             if len(self._deleted) > _DELETED_REMEMBERED:
                 self._deleted.popitem(last=False)
         return refused
-
-
-def _earlier(one: float | None, other: float | None) -> float | None:
-    return min((seconds for seconds in (one, other) if seconds is not None), default=None)
 
 
 def _is_gone(error: ApiError) -> bool:

@@ -29,25 +29,27 @@ class EventReport:
     message: str
 
 
-def transitions(old: DatasetStatus, new: DatasetStatus) -> tuple[EventReport, ...]:
+def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventReport, ...]:
     """One report for each reason that a condition changed to. What tells of a failure is a warning.
 
     A failure shows in several conditions, at once or one after the other (an image that cannot be pulled: of a router,
     then of a builder); people are told of it once.
     """
     known = {condition.reason for condition in old.conditions} - reasons.WELL
-    told: dict[str, EventReport] = {}
-    for before, after in _changed(old, new):
-        if after.reason in known and not _went_down(before, after):
+    reports: dict[str, EventReport] = {}
+    for before, after in _list_changes(old, new):
+        if after.reason in known and not _has_stopped_serving(before, after):
             continue
-        warns = _went_down(before, after) or (after.reason not in reasons.WELL and not _begins(after, new))
+        warns = _has_stopped_serving(before, after) or (
+            after.reason not in reasons.WELL and not _is_only_starting(after, new)
+        )
         report = EventReport("Warning" if warns else "Normal", after.reason, after.message)
-        if after.reason not in told or after.type == status.DEGRADED:
-            told[after.reason] = report
-    return tuple(told.values())
+        if after.reason not in reports or after.type == status.DEGRADED:
+            reports[after.reason] = report
+    return tuple(reports.values())
 
 
-def _changed(old: DatasetStatus, new: DatasetStatus) -> Iterator[tuple[Condition | None, Condition]]:
+def _list_changes(old: DatasetStatus, new: DatasetStatus) -> Iterator[tuple[Condition | None, Condition]]:
     for after in new.conditions:
         before = old.condition(after.type)
         if before is not None and (before.status, before.reason) == (after.status, after.reason):
@@ -57,13 +59,13 @@ def _changed(old: DatasetStatus, new: DatasetStatus) -> Iterator[tuple[Condition
         yield before, after
 
 
-def _begins(after: Condition, new: DatasetStatus) -> bool:
+def _is_only_starting(after: Condition, new: DatasetStatus) -> bool:
     """Whether something is only not ready yet: nothing is wrong with it."""
     degraded = new.condition(status.DEGRADED)
     return after.type == status.READY and degraded is not None and degraded.status == "False"
 
 
-def _went_down(before: Condition | None, after: Condition) -> bool:
+def _has_stopped_serving(before: Condition | None, after: Condition) -> bool:
     return after.type == status.READY and after.status != "True" and before is not None and before.status == "True"
 
 
@@ -75,7 +77,7 @@ class ProgressWrites:
         self._clock = clock
         self._written: dict[Key, float] = {}
 
-    def postponed(self, dataset: ObservedDataset, plan: Plan) -> float:
+    def remaining_pause(self, dataset: ObservedDataset, plan: Plan) -> float:
         """Seconds for which nothing needs to be written or done; 0 when ``plan`` is to be carried out now."""
         if plan.apply or plan.delete or plan.status == dataset.status:
             return 0.0
@@ -84,7 +86,7 @@ class ProgressWrites:
         wait = self._written.get(dataset.key, float("-inf")) + _PROGRESS_EVERY - self._clock()
         return max(0.0, wait if plan.next_look_in is None else min(wait, plan.next_look_in))
 
-    def written(self, key: Key) -> None:
+    def note_write(self, key: Key) -> None:
         """A status of the dataset was written."""
         self._written[key] = self._clock()
 

@@ -1,5 +1,5 @@
-"""Where looks at single datasets meet the queues that know all of them: each is planned in its turn, and whoever a turn
-has come to is looked at."""
+"""Looks at single datasets meet the queues that know all of them: each look is planned with the dataset's turns, and a
+dataset whose turn has come is looked at."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Decide = Callable[[Observed, Config, datetime], Plan]
 
 
 class TurnTaking:
-    """Who has a turn is read from the statuses in ``cache``, once; then each look notes what it saw and planned."""
+    """Reads from the statuses in ``cache``, once, which datasets have a turn; then each look notes what it saw and
+    planned."""
 
     def __init__(
         self, queues: TurnQueues, *, cache: ObjectCache, config: Config, wake: Callable[[Key], None] = lambda key: None
@@ -32,28 +33,28 @@ class TurnTaking:
         self._granted: frozenset[Key] = frozenset()
 
     def plan(self, observed: Observed, decide: Decide, now: datetime) -> Plan:
-        """What ``decide`` makes of ``observed`` in its turn. Nothing else runs before it is noted: no turn is granted
-        twice."""
+        """What ``decide`` plans for ``observed`` with its turns. Nothing else runs before the plan is noted: no turn is
+        granted twice."""
         self._load(now)
         dataset = observed.dataset
         self._note(dataset, dataset.status, now)
         turns = self._queues.turns_of(dataset.key, dataset.status, now)
         try:
-            planned = decide(replace(observed, turns=turns), self._config, now)
+            plan = decide(replace(observed, turns=turns), self._config, now)
         except Exception:
             self.forget(dataset.key, now)  # nothing comes of its turn: others have it until the next look
             raise
-        self._note(dataset, planned.status, now)
+        self._note(dataset, plan.status, now)
         self._wake_granted(now)
-        return planned
+        return plan
 
     def withdraw(self, dataset: ObservedDataset, now: datetime, *, postpone: bool) -> None:
-        """What was planned for ``dataset`` was not written: it has claimed nothing. With ``postpone``, because it could
-        not be, others come before it for a while."""
+        """Note that the plan for ``dataset`` was not written: it has claimed nothing. With ``postpone``, because it
+        cannot be written, others come before it for a while."""
         self._note(dataset, dataset.status, now)
         if postpone:
             self._queues.postpone(dataset.key, now)
-        self._wake_granted(now, but=dataset.key)
+        self._wake_granted(now, skipped=dataset.key)
 
     def forget(self, key: Key, now: datetime) -> None:
         """The dataset ``key`` is gone."""
@@ -73,8 +74,8 @@ class TurnTaking:
         else:
             self._queues.note(dataset.key, status, now)
 
-    def _wake_granted(self, now: datetime, but: Key | None = None) -> None:
+    def _wake_granted(self, now: datetime, skipped: Key | None = None) -> None:
         granted = self._queues.granted(now)
-        for key in granted - self._granted - {but}:
+        for key in granted - self._granted - {skipped}:
             self._wake(key)
         self._granted = granted

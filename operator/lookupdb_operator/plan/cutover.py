@@ -105,8 +105,8 @@ def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with a routing table that is to be confirmed again, when a router answers from an older one while what
-    that references is kept: lookups that it begins have to drain, too."""
+    """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
+    kept: lookups that it begins have to drain, too."""
     table, reports = status.table, situation.observed.routers
     if table is None or not is_draining(status):
         return status
@@ -135,7 +135,7 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
 
 
 def is_draining(status: DatasetStatus) -> bool:
-    """Whether the table in effect references fewer servers than are kept on account of an older one."""
+    """Whether servers are kept that only an older table than the one in effect references."""
     table = status.table
     if table is None or not table.confirmed_at:
         return False
@@ -174,13 +174,13 @@ def _count_referenced(table: TableStatus, rollout: RolloutStatus) -> int:
 
 
 def has_served(status: DatasetStatus) -> bool:
-    """Whether any routing table was ever in effect everywhere: from then on something serves."""
+    """Whether a routing table was ever in effect everywhere: from then on something serves."""
     return bool(status.generation)
 
 
 def needs_reports(status: DatasetStatus) -> bool:
-    """Whether routers are to say from which table they answer: until it is in effect everywhere, and while what older
-    ones name is kept."""
+    """Whether routers are to be asked from which table they answer: until the newest one is in effect everywhere, and
+    while servers are kept that only older ones reference."""
     table = status.table
     return table is not None and (not table.confirmed_at or is_draining(status))
 

@@ -1,8 +1,10 @@
 """The life of a generation and of a rollout, written down once: their phases, and the transitions between them.
 
 ``plan()`` executes ``TRANSITIONS`` from the first to the last at each pass; the simulation holds every pass against
-them; docs/operator.md shows them. When may r1 be deleted? When its phase is ``GONE``, and no line before the one that
-leads there says so.
+them; docs/operator.md shows them.
+
+Why does r1 stay? Because of its phase: the transitions that leave it say when they do. What ends it? The transition
+that leads to ``GONE``. Who may delete it? ``objects.find_garbage`` alone, and only when its phase is ``GONE``.
 
 A phase is stored nowhere: it is read from status, so that an operator that died at any point goes on from what it
 finds. Each transition is written to status before anything else is done on account of it.

@@ -25,7 +25,7 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     """``status`` with the rollouts that it does not know, each as one that some routing table references, and with
     counters not below what is there."""
     observed = situation.observed
-    # Also of numbers that are past: what serves is among them, and nobody knows any more which of them it is.
+    # Rollouts whose numbers are past, too: one of them serves, and nobody knows any more which one.
     oldest = 0 if is_torn(status) else status.last_rollout + 1
     forgotten = tuple(_list_forgotten_rollouts(status, observed, oldest, situation.now))
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)

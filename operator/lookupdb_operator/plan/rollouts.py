@@ -122,8 +122,8 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` has a turn to give up: what a routing table references has none any more, and what one may
-    reference by now gets on."""
+    """Whether ``rollout`` has a turn to give up. One that a routing table references, or may reference by now, has
+    none."""
     if rollout.referenced_replicas or not situation.observed.turns.rollout.must_yield:
         return False
     return not is_servable(rollout, situation.desired.replicas, status, situation)
@@ -275,7 +275,7 @@ def diagnose_obstacle(rollout: RolloutStatus, observed: Observed) -> Trouble | N
 
 
 def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """What keeps ``candidate`` from getting on, if it is only that it takes longer than it should."""
+    """What keeps ``candidate`` from getting on; also that it takes longer than it should."""
     trouble = diagnose_obstacle(candidate, situation.observed)
     if trouble is None and has_exceeded_deadline(candidate, status, situation):
         where = describe_rollout(situation.dataset, candidate)
@@ -299,7 +299,7 @@ def note_stalls(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """What keeps the servers that are asked for, and that no table references yet, from getting ready."""
+    """What keeps the servers of the target rollout, which no table references yet, from getting ready."""
     target, table, observed = target_rollout(status, situation), status.table, situation.observed
     if target is None:
         return turns.diagnose_ticket(status.rollout_ticket)
@@ -314,7 +314,7 @@ def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble |
 def _diagnose_overdue(
     target: RolloutStatus, trouble: Trouble | None, status: DatasetStatus, situation: Situation
 ) -> Trouble:
-    """What a rollout waits for whose deadline has passed."""
+    """What ``target``, whose deadline has passed, waits for."""
     dataset, desired = situation.dataset, situation.desired
     shards = list_shard_servers(target, desired.replicas, status, situation.observed)
     lacking = [servers for servers in shards if servers.ready < servers.needed]

@@ -33,24 +33,25 @@ POSTPONED: Final = 60.0
 
 
 class TurnQueues:
-    """The turns of all datasets: told of each status as it is seen or about to be written."""
+    """The turns of all datasets, as their statuses say: each is noted when it is seen, and when it is about to be
+    written."""
 
     def __init__(self, *, builds: int, rollouts: int) -> None:
-        self._builds = _Queue(builds)
-        self._rollouts = _Queue(rollouts)
+        self._builds = _TurnQueue(builds)
+        self._rollouts = _TurnQueue(rollouts)
 
     def note(self, key: Key, status: DatasetStatus, now: datetime) -> None:
         """Note what the status of ``key`` holds and waits for."""
-        self._builds.put(key, status.build, status.build_ticket, _must_build_soon(status), now)
-        self._rollouts.put(key, turns.find_candidate(status), status.rollout_ticket, _must_roll_out_soon(status), now)
+        self._builds.note(key, status.build, status.build_ticket, _must_build_soon(status), now)
+        self._rollouts.note(key, turns.find_candidate(status), status.rollout_ticket, _must_roll_out_soon(status), now)
 
     def forget(self, key: Key) -> None:
-        """``key`` is gone, or not ours to act on."""
+        """Forget ``key``, which is gone, or not ours to act on."""
         self._builds.remove(key)
         self._rollouts.remove(key)
 
     def postpone(self, key: Key, now: datetime) -> None:
-        """Let others come before ``key`` for a while: nothing could be written of it."""
+        """Let others come before ``key`` for a while: its status cannot be written."""
         until = clock.moment_after(now, POSTPONED)
         self._builds.postpone(key, until)
         self._rollouts.postpone(key, until)
@@ -63,51 +64,56 @@ class TurnQueues:
         )
 
     def granted(self, now: datetime) -> frozenset[Key]:
-        """Those that wait for a turn that is theirs by now: to be looked at."""
+        """The datasets whose turn has come, and that have not taken it yet."""
         return frozenset((*self._builds.granted(now), *self._rollouts.granted(now)))
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Waiting:
-    """Who waits, in the order in which their turn comes."""
+class _Place:
+    """The place of a dataset that waits; places sort in the order in which turns come."""
 
     since: str
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """Who has a turn."""
+class _HeldTurn:
+    """A turn that a dataset has."""
 
     since: str
     stall: Stall | None
 
 
-class _Queue:
+class _TurnQueue:
     """Turns of one kind."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._turns: dict[Key, _Turn] = {}
-        self._waiting: dict[bool, list[_Waiting]] = {True: [], False: []}
+        self._turns: dict[Key, _HeldTurn] = {}
+        self._waiting: dict[bool, list[_Place]] = {True: [], False: []}
         """Sorted: those of datasets that serve nothing, and the others."""
-        self._places: dict[Key, tuple[bool, _Waiting]] = {}
+        self._places: dict[Key, tuple[bool, _Place]] = {}
         self._postponed: dict[Key, str] = {}
         self._yielded_at = ""
 
-    def put(
-        self, key: Key, held: BuildStatus | RolloutStatus | None, ticket: Ticket | None, is_urgent: bool, now: datetime
+    def note(
+        self,
+        key: Key,
+        holder: BuildStatus | RolloutStatus | None,
+        ticket: Ticket | None,
+        is_urgent: bool,
+        now: datetime,
     ) -> None:
         """Note what the status of ``key`` says."""
-        had = self._turns.pop(key, None)
+        before = self._turns.pop(key, None)
         self._leave(key)
         self._clamp_moments(key, now)
-        if held is not None:
-            self._turns[key] = _Turn(held.started_at, held.stall)
+        if holder is not None:
+            self._turns[key] = _HeldTurn(holder.started_at, holder.stall)
             self._postponed.pop(key, None)
         elif ticket is not None and ticket.since:
             self._enter(key, ticket.since, is_urgent)
-            if had is not None and ticket.given_up:
+            if before is not None and ticket.given_up:
                 self._yielded_at = clock.format_moment(now)
 
     def remove(self, key: Key) -> None:
@@ -152,7 +158,7 @@ class _Queue:
         )
         return 0 if lacks_room else max(0, self._limit - len(usable))
 
-    def _usable_turns(self, now: datetime) -> dict[Key, _Turn]:
+    def _usable_turns(self, now: datetime) -> dict[Key, _HeldTurn]:
         """Without those of datasets that could not be written lately: they can neither end their turn nor give it
         up."""
         moment = clock.format_moment(now)
@@ -170,7 +176,7 @@ class _Queue:
             self._waiting[is_urgent], clock.format_moment(now), key=lambda waiting: waiting.since
         )
 
-    def _must_yield(self, key: Key, turn: _Turn, now: datetime) -> bool:
+    def _must_yield(self, key: Key, turn: _HeldTurn, now: datetime) -> bool:
         if turn.stall is None or not turns.is_long_stall(turn.stall, now):
             return False
         if self._yielded_at and clock.seconds_until(self._yielded_at, turns.YIELD_EVERY, now) > 0:
@@ -179,8 +185,8 @@ class _Queue:
         stalled = [
             (other.since, at) for at, other in usable.items() if other.stall and turns.is_long_stall(other.stall, now)
         ]
-        is_wanted = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
-        return (turn.since, key) == max(stalled) and (is_wanted or len(stalled) > 1)
+        has_waiting = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
+        return (turn.since, key) == max(stalled) and (has_waiting or len(stalled) > 1)
 
     def _clamp_moments(self, key: Key, now: datetime) -> None:
         """The clock was set back, perhaps: nothing waits until it is where it was."""
@@ -189,7 +195,7 @@ class _Queue:
             self._postponed[key] = clock.clamp_moment(self._postponed[key], now + timedelta(seconds=POSTPONED))
 
     def _enter(self, key: Key, since: str, is_urgent: bool) -> None:
-        waiting = _Waiting(max(since, self._postponed.get(key, "")), key)
+        waiting = _Place(max(since, self._postponed.get(key, "")), key)
         bisect.insort(self._waiting[is_urgent], waiting)
         self._places[key] = is_urgent, waiting
 
