@@ -22,15 +22,15 @@ from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.probe_http import MAX_CONNECTIONS
 
 
-class Slow(Collector):
+class SlowCollector(Collector):
     """Figures that come when they are let."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
-        self.asked = 0
+        self.collections = 0
 
     def collect(self) -> Iterator[Metric]:
-        self.asked += 1
+        self.collections += 1
         self.may_answer.wait(30)
         yield GaugeMetricFamily("slow", "A figure.", value=1)
 
@@ -56,25 +56,25 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 async def test_clients_that_hold_connections_keep_no_probe_away() -> None:
     async with serving() as port:
-        with contextlib.ExitStack() as opened:
-            held = []
+        with contextlib.ExitStack() as exit_stack:
+            clients = []
             for number in range(5 * MAX_CONNECTIONS):
                 client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10)
-                held.append(opened.enter_context(client))
+                clients.append(exit_stack.enter_context(client))
                 client.sendall(b"GET /metrics HTTP/1.1\r\n" if number % 2 else b"")
             for _ in range(3):
                 assert await asyncio.to_thread(get, port, "/readyz") == (200, "ready\n")
-            closed = [client for client in held if await asyncio.to_thread(is_closed, client)]
+            closed = [client for client in clients if await asyncio.to_thread(is_closed, client)]
             assert len(closed) >= 4 * MAX_CONNECTIONS
 
 
 async def test_clients_that_take_no_answers_keep_no_descriptors() -> None:
     async with serving(status=lambda: {"figures": "x" * (8 << 20)}) as port:
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as exit_stack:
             before = open_descriptors()
             clients = 3 * MAX_CONNECTIONS
             for _ in range(clients):
-                client = opened.enter_context(socket.socket())
+                client = exit_stack.enter_context(socket.socket())
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 await asyncio.to_thread(client.connect, ("127.0.0.1", port))
                 client.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -102,13 +102,13 @@ def is_closed(client: socket.socket) -> bool:
 
 async def test_scrapes_that_wait_share_one_look_and_the_port_answers_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "METRICS_SECONDS", 0.2)
-    slow = Slow()
-    asked_before = 0
+    slow = SlowCollector()
+    collections_before = 0
     async with serving(slow) as port:
-        asked_before = slow.asked
+        collections_before = slow.collections
         scrapes = await asyncio.gather(*(asyncio.to_thread(get, port, "/metrics") for _ in range(4)))
         assert [status for status, _ in scrapes] == [503] * 4
         assert (await asyncio.to_thread(get, port, "/readyz"))[0] == 200
-        assert slow.asked == asked_before + 1
+        assert slow.collections == collections_before + 1
         slow.may_answer.set()
         assert "slow 1.0" in (await asyncio.to_thread(get, port, "/metrics"))[1]

@@ -35,8 +35,10 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def clients(port: int, count: int) -> Iterator[list[socket.socket]]:
     assert raise_limit() > count + 100
-    with contextlib.ExitStack() as opened:
-        yield [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(count)]
+    with contextlib.ExitStack() as exit_stack:
+        yield [
+            exit_stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(count)
+        ]
 
 
 def answers(sockets: list[socket.socket], request: bytes) -> list[bytes]:
@@ -61,11 +63,11 @@ def test_a_shard_answers_as_many_as_it_may_and_tells_the_others(
     possible = limit - RESERVED_DESCRIPTORS
     with serving(generation, open_files=limit) as server:
         with clients(server.ports[0], count) as sockets:
-            got = answers(sockets, PING)
-            assert (got.count(b"+PONG\r\n"), got.count(TOO_MANY)) == (possible, count - possible)
+            replies = answers(sockets, PING)
+            assert (replies.count(b"+PONG\r\n"), replies.count(TOO_MANY)) == (possible, count - possible)
             assert admin(server, "/readyz")[0] == 200
             assert metrics(server)["lookupdb_shard_connections_refused_total"] == count - possible
-            admitted = [client for client, answer in zip(sockets, got, strict=True) if answer != TOO_MANY]
+            admitted = [client for client, answer in zip(sockets, replies, strict=True) if answer != TOO_MANY]
             assert set(answers(admitted, PING)) == {b"+PONG\r\n"}
         until(lambda: metrics(server)["lookupdb_shard_open_connections"] == 0, "the clients are gone")
         with connected(server) as client:
@@ -103,14 +105,14 @@ def test_a_router_answers_as_many_as_it_may_and_tells_the_others(
     with fleet(generation) as shards:
         table.write_bytes(table_file(fleet_entry(generation, shards)))
         with routing(table, open_files=limit) as router, clients(router.port, count) as sockets:
-            got = answers(sockets, request)
-            statuses = [answer[:12] for answer in got]
+            replies = answers(sockets, request)
+            statuses = [answer[:12] for answer in replies]
             possible = max_client_connections(limit, endpoints=CONNECTIONS_AN_ENDPOINT)
             assert statuses.count(b"HTTP/1.1 200") == possible
-            refusals = [answer for answer in got if answer.startswith(b"HTTP/1.1 503")]
+            refusals = [answer for answer in replies if answer.startswith(b"HTTP/1.1 503")]
             assert len(refusals) == count - possible
             assert all(b"connection: close" in answer.lower() for answer in refusals)
-            admitted = [client for client, answer in zip(sockets, got, strict=True) if b"200" in answer[:12]]
+            admitted = [client for client, answer in zip(sockets, replies, strict=True) if b"200" in answer[:12]]
             assert {answer[:12] for answer in answers(admitted, request)} == {b"HTTP/1.1 200"}
             assert router.get("/readyz", admin=True)[0] == 200
             refused = f"lookupdb_router_connections_refused_total {float(count - possible)}"
@@ -120,15 +122,15 @@ def test_a_router_answers_as_many_as_it_may_and_tells_the_others(
 def test_endpoints_of_a_router_count_too(generation: Path, tmp_path: Path) -> None:
     """Sixty endpoints leave fewer descriptors to clients, and as many are kept for those of the next table."""
     table = tmp_path / "table.json"
-    with serving(generation, workers=30) as one, serving(generation, workers=30) as other:
-        ports = [*one.ports, *other.ports]
+    with serving(generation, workers=30) as first_server, serving(generation, workers=30) as second_server:
+        ports = [*first_server.ports, *second_server.ports]
         described = entry([[f"127.0.0.1:{port}" for port in ports]], "g1", valueFormat="raw", normalize=[])
         table.write_bytes(table_file(described))
         with routing(table, open_files=256) as router, clients(router.port, 200) as sockets:
-            got = answers(sockets, b"GET /v1/lookup/a HTTP/1.1\r\nHost: x\r\n\r\n")
+            replies = answers(sockets, b"GET /v1/lookup/a HTTP/1.1\r\nHost: x\r\n\r\n")
             possible = max_client_connections(256, 60 * CONNECTIONS_AN_ENDPOINT)
-            assert sum(answer.startswith(b"HTTP/1.1 200") for answer in got) == possible == 20
-            assert sum(answer.startswith(b"HTTP/1.1 503") for answer in got) == 180
+            assert sum(answer.startswith(b"HTTP/1.1 200") for answer in replies) == possible == 20
+            assert sum(answer.startswith(b"HTTP/1.1 503") for answer in replies) == 180
             assert router.status()["workers"][0]["restarts"] == 0
 
 
@@ -139,8 +141,8 @@ def test_a_limit_that_leaves_nothing_is_refused_with_a_sentence() -> None:
 
 
 def test_many_endpoints_leave_room_for_some_clients_and_for_the_next_table() -> None:
-    left = 1024 - RESERVED_DESCRIPTORS - 500
-    assert max_client_connections(1024, endpoints=500) == left - left // 2
+    available = 1024 - RESERVED_DESCRIPTORS - 500
+    assert max_client_connections(1024, endpoints=500) == available - available // 2
     assert max_client_connections(1024, endpoints=100) == 1024 - RESERVED_DESCRIPTORS - 200
     assert max_client_connections(256, endpoints=5000) == 1
 

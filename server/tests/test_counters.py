@@ -6,13 +6,13 @@ from lookupdb.runtime.counters import Counters
 
 
 def test_a_worker_counts_in_its_own_slot_and_scrapes_see_the_sum() -> None:
-    ours = Counters(("lookups", "hits"), 2)
-    theirs = Counters(("lookups", "hits"), 2, fd=ours.fd)
-    theirs.slot(0)[theirs.index["lookups"]] += 5
-    theirs.slot(1)[theirs.index["lookups"]] += 2
-    assert ours.total("lookups") == 7
-    assert ours.value("lookups", 1) == 2
-    assert ours.total("hits") == 0
+    supervisor_counters = Counters(("lookups", "hits"), 2)
+    worker_counters = Counters(("lookups", "hits"), 2, fd=supervisor_counters.fd)
+    worker_counters.slot(0)[worker_counters.index["lookups"]] += 5
+    worker_counters.slot(1)[worker_counters.index["lookups"]] += 2
+    assert supervisor_counters.total("lookups") == 7
+    assert supervisor_counters.value("lookups", 1) == 2
+    assert supervisor_counters.total("hits") == 0
 
 
 def test_slots_do_not_share_cache_lines() -> None:

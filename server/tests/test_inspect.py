@@ -27,7 +27,7 @@ def dataset(tmp_path: Path) -> StoredDataset:
 
 
 @pytest.fixture
-def made(dataset: StoredDataset, tmp_path: Path) -> Manifest:
+def manifest(dataset: StoredDataset, tmp_path: Path) -> Manifest:
     return publish(dataset, "g1", CONTENT, tmp_path / "scratch", shards=2, train=True)
 
 
@@ -42,35 +42,35 @@ def document(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return parsed
 
 
-def test_a_generation_in_a_store(made: Manifest, tmp_path: Path) -> None:
-    shown = document(tmp_path, "g1")
-    assert shown["manifest"]["generation"] == "g1"
-    figures = shown["figures"]
+def test_a_generation_in_a_store(manifest: Manifest, tmp_path: Path) -> None:
+    contents = document(tmp_path, "g1")
+    assert contents["manifest"]["generation"] == "g1"
+    figures = contents["figures"]
     assert figures["records"] == 3000
-    assert figures["key_bytes"] == made.totals.key_bytes
-    assert figures["value_bytes"] == made.totals.value_bytes == sum(map(len, CONTENT.values()))
-    assert figures["stored_bytes"] == made.totals.stored_bytes
-    assert figures["file_bytes"] == made.totals.file_bytes
-    assert figures["compression"] == round(made.totals.stored_bytes / made.totals.value_bytes, 4) < 0.8
-    assert len(shown["sample"]) == 5
-    for record in shown["sample"]:
+    assert figures["key_bytes"] == manifest.totals.key_bytes
+    assert figures["value_bytes"] == manifest.totals.value_bytes == sum(map(len, CONTENT.values()))
+    assert figures["stored_bytes"] == manifest.totals.stored_bytes
+    assert figures["file_bytes"] == manifest.totals.file_bytes
+    assert figures["compression"] == round(manifest.totals.stored_bytes / manifest.totals.value_bytes, 4) < 0.8
+    assert len(contents["sample"]) == 5
+    for record in contents["sample"]:
         assert CONTENT[record["key"]].decode() == record["value"]
 
 
-def test_its_folder_is_the_same(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
+def test_its_folder_is_the_same(manifest: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     assert document(tmp_path, str(dataset.local_path("g1"))) == document(tmp_path, "g1")
 
 
-def test_one_file_describes_itself(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
+def test_one_file_describes_itself(manifest: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     folder = dataset.local_path("g1")
     assert folder
-    shown = document(tmp_path, str(folder / made.shards[1].file))
-    assert shown["manifest"] is None
-    assert shown["shards"][0]["shard"] == 1
-    assert shown["figures"]["records"] == made.shards[1].records
+    contents = document(tmp_path, str(folder / manifest.shards[1].file))
+    assert contents["manifest"] is None
+    assert contents["shards"][0]["shard"] == 1
+    assert contents["figures"]["records"] == manifest.shards[1].records
 
 
-def test_for_people(made: Manifest, tmp_path: Path) -> None:
+def test_for_people(manifest: Manifest, tmp_path: Path) -> None:
     text = inspect(tmp_path, "g1", "--verify").stdout
     names = [line.split("  ")[0] for line in text.splitlines() if not line.startswith(" ")]
     expected = "dataset generation source_files key value rejected duplicates shards records bytes/record compression"
@@ -84,7 +84,7 @@ def test_overflow_pages_and_their_waste(dataset: StoredDataset, tmp_path: Path) 
     content = {f"{length:05d}": bytes(range(256)) * 40 for length in lengths}
     content = {key: value[: int(key)] for key, value in content.items()}
     publish(dataset, "g1", content, tmp_path / "scratch", shards=1)
-    shown = document(tmp_path, "g1")
+    contents = document(tmp_path, "g1")
     folder = dataset.local_path("g1")
     assert folder
     with lmdb.open(
@@ -94,14 +94,14 @@ def test_overflow_pages_and_their_waste(dataset: StoredDataset, tmp_path: Path) 
         with env.begin(db=database) as txn:
             pages = txn.stat(database)["overflow_pages"]
             long = [len(stored) for key, stored in txn.cursor() if len(key) + len(stored) + 8 > 2038]
-    assert shown["figures"]["overflow_pages"] == pages
-    assert shown["figures"]["overflow_waste_bytes"] == pages * 4096 - sum(long)
+    assert contents["figures"]["overflow_pages"] == pages
+    assert contents["figures"]["overflow_waste_bytes"] == pages * 4096 - sum(long)
 
 
-def test_verify_finds_a_changed_byte(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
+def test_verify_finds_a_changed_byte(manifest: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     folder = dataset.local_path("g1")
     assert folder
-    path = folder / made.shards[0].file
+    path = folder / manifest.shards[0].file
     path.chmod(0o644)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -118,10 +118,10 @@ def test_what_is_no_shard_file(tmp_path: Path, content: bytes) -> None:
     assert isinstance(inspect(tmp_path, str(tmp_path / "file.lmdb")).exception, CorruptFile)
 
 
-def test_a_generation_that_lacks_a_file(made: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
+def test_a_generation_that_lacks_a_file(manifest: Manifest, dataset: StoredDataset, tmp_path: Path) -> None:
     folder = dataset.local_path("g1")
     assert folder
-    (folder / made.shards[0].file).unlink()
+    (folder / manifest.shards[0].file).unlink()
     assert isinstance(inspect(tmp_path, "g1").exception, StoreError)
 
 

@@ -110,16 +110,16 @@ def test_one_get_is_recognised_by_its_size_and_beginning(key: bytes) -> None:
 def test_nothing_else_is_taken_for_one_get() -> None:
     for data in (request(b"GET", b"k"), request(b"GET", b"k" * 9), request(b"GET", b"k" * 99)):
         for wrong in (data[:-1], data + b"x", data + b"\r\n", data.replace(b"k", b"", 1), data.replace(b"G", b"S")):
-            taken = GET_HEADS[len(wrong)] <= wrong < GET_ENDS[len(wrong)] and wrong.endswith(CRLF)
-            assert not taken
+            is_recognised = GET_HEADS[len(wrong)] <= wrong < GET_ENDS[len(wrong)] and wrong.endswith(CRLF)
+            assert not is_recognised
 
 
 def test_bytes_between_the_beginning_and_its_end_are_those_that_begin_so() -> None:
     for size, head in enumerate(GET_HEADS):
-        for begun in (head, head + b"\0", head + b"\xff" * 9) if head else ():
-            assert head <= begun < GET_ENDS[size]
-        for other in (head[:-1], head[:-1] + b"\x09\xff", head[:-1] + b"\x0b", b"", b"\xff"):
-            assert not head <= other < GET_ENDS[size]
+        for data in (head, head + b"\0", head + b"\xff" * 9) if head else ():
+            assert head <= data < GET_ENDS[size]
+        for unlike in (head[:-1], head[:-1] + b"\x09\xff", head[:-1] + b"\x0b", b"", b"\xff"):
+            assert not head <= unlike < GET_ENDS[size]
 
 
 def test_inline_commands_are_read_as_redis_reads_them() -> None:

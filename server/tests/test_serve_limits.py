@@ -29,7 +29,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def guarded(generation: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def guarded_server(generation: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server that wants a password, of 40 connections: 10 of clients that have not shown it."""
     secret = tmp_path_factory.mktemp("secret") / "password"
     secret.write_text(PASSWORD)
@@ -62,70 +62,74 @@ class TestBeforeAuth:
         ],
         ids=["a big array", "a giant bulk", "one that fits", "a long line", "a long length"],
     )
-    def test_only_little_can_be_said(self, guarded: Running, sent: bytes, answer: bytes) -> None:
-        assert exchange(guarded, sent) == answer
+    def test_only_little_can_be_said(self, guarded_server: Running, sent: bytes, answer: bytes) -> None:
+        assert exchange(guarded_server, sent) == answer
 
     def test_with_the_password_the_limits_are_wide_also_for_what_comes_in_the_same_breath(
-        self, guarded: Running
+        self, guarded_server: Running
     ) -> None:
         many = request(b"MGET", *[b"key 1"] * 5000)
-        assert exchange(guarded, AUTH + many) == b"+OK\r\n*5000\r\n" + b"$7\r\nvalue 1\r\n" * 5000
+        assert exchange(guarded_server, AUTH + many) == b"+OK\r\n*5000\r\n" + b"$7\r\nvalue 1\r\n" * 5000
 
-    def test_a_client_that_says_nothing_or_something_now_and_then_is_closed_soon(self, guarded: Running) -> None:
-        with connect(guarded) as silent, connect(guarded) as slow, connect(guarded) as known:
-            known.sendall(AUTH)
-            assert known.recv(100) == b"+OK\r\n"
+    def test_a_client_that_says_nothing_or_something_now_and_then_is_closed_soon(self, guarded_server: Running) -> None:
+        with (
+            connect(guarded_server) as silent_client,
+            connect(guarded_server) as slow_client,
+            connect(guarded_server) as authenticated,
+        ):
+            authenticated.sendall(AUTH)
+            assert authenticated.recv(100) == b"+OK\r\n"
             started = time.monotonic()
-            slow.sendall(b"*2\r\n")
-            until(lambda: is_closed(silent) and is_closed(slow), "they are closed", 30)
+            slow_client.sendall(b"*2\r\n")
+            until(lambda: is_closed(silent_client) and is_closed(slow_client), "they are closed", 30)
             assert time.monotonic() - started > 3
-            known.sendall(request(b"GET", b"key 1"))
-            assert known.recv(100) == b"$7\r\nvalue 1\r\n"
+            authenticated.sendall(request(b"GET", b"key 1"))
+            assert authenticated.recv(100) == b"$7\r\nvalue 1\r\n"
 
-    def test_after_reset_the_password_is_to_be_shown_again_soon(self, guarded: Running) -> None:
-        with connect(guarded) as client:
+    def test_after_reset_the_password_is_to_be_shown_again_soon(self, guarded_server: Running) -> None:
+        with connect(guarded_server) as client:
             client.sendall(AUTH + request(b"RESET") + request(b"GET", b"key 1"))
             expected = b"+OK\r\n+RESET\r\n-NOAUTH Authentication required.\r\n"
             assert client.makefile("rb").read(len(expected)) == expected
             until(lambda: is_closed(client), "it is closed", 30)
 
-    def test_clients_without_the_password_take_no_place_from_those_with_it(self, guarded: Running) -> None:
-        with contextlib.ExitStack() as opened:
-            known = opened.enter_context(connect(guarded))
-            known.sendall(AUTH)
-            assert known.recv(100) == b"+OK\r\n"
-            strangers = [opened.enter_context(connect(guarded)) for _ in range(200)]
+    def test_clients_without_the_password_take_no_place_from_those_with_it(self, guarded_server: Running) -> None:
+        with contextlib.ExitStack() as exit_stack:
+            authenticated = exit_stack.enter_context(connect(guarded_server))
+            authenticated.sendall(AUTH)
+            assert authenticated.recv(100) == b"+OK\r\n"
+            strangers = [exit_stack.enter_context(connect(guarded_server)) for _ in range(200)]
             for _ in range(29):
-                client = opened.enter_context(connect(guarded))
+                client = exit_stack.enter_context(connect(guarded_server))
                 client.sendall(AUTH + request(b"GET", b"key 1"))
                 assert client.makefile("rb").read(18) == b"+OK\r\n$7\r\nvalue 1\r\n"
-            assert metrics(guarded)["lookupdb_shard_open_connections"] <= 40
+            assert metrics(guarded_server)["lookupdb_shard_open_connections"] <= 40
             assert sum(map(is_closed, strangers)) >= 190
-            known.sendall(request(b"PING"))
-            assert known.recv(100) == b"+PONG\r\n"
+            authenticated.sendall(request(b"PING"))
+            assert authenticated.recv(100) == b"+PONG\r\n"
 
-    def test_refusals_that_nobody_reads_take_no_memory(self, guarded: Running) -> None:
-        before = metrics(guarded)[MEMORY]
-        with contextlib.ExitStack() as opened:
+    def test_refusals_that_nobody_reads_take_no_memory(self, guarded_server: Running) -> None:
+        before = metrics(guarded_server)[MEMORY]
+        with contextlib.ExitStack() as exit_stack:
             for _ in range(10):
-                client = opened.enter_context(connect(guarded))
+                client = exit_stack.enter_context(connect(guarded_server))
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 client.setblocking(False)
                 with contextlib.suppress(BlockingIOError, ConnectionError):
                     while True:
                         client.send(b"GET x\r\n" * 5000)
-            assert metrics(guarded)[MEMORY] < before + 50 * BEFORE_AUTH_BYTES + 2e6
+            assert metrics(guarded_server)[MEMORY] < before + 50 * BEFORE_AUTH_BYTES + 2e6
 
 
 def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp_path: Path) -> None:
     """A hundred of them: each may be owed over 1 MiB."""
     generation = write_generation(tmp_path, {"big": os.urandom(1_000_000)})
-    with serving(generation) as server, contextlib.ExitStack() as opened:
+    with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
         for _ in range(100):
-            slow = opened.enter_context(connect(server))
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow.sendall(request(b"MGET", *[b"big"] * 50))
+            slow_client = exit_stack.enter_context(connect(server))
+            slow_client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow_client.sendall(request(b"MGET", *[b"big"] * 50))
         with connected(server) as client:
             for _ in range(20):
                 assert len(client.get("big") or b"") == 1_000_000
@@ -135,10 +139,10 @@ def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp
 
 
 def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generation: Path) -> None:
-    with serving(generation) as server, contextlib.ExitStack() as opened:
+    with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
         for _ in range(30):
-            client = opened.enter_context(connect(server))
+            client = exit_stack.enter_context(connect(server))
             with contextlib.suppress(ConnectionError):
                 client.sendall(b"*100000\r\n" + b"$80\r\n%b\r\n" % (b"x" * 80) * 80_000)
         with connected(server) as other:
@@ -160,9 +164,9 @@ def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) 
         reader.start()
         waits: list[float] = []
         while reader.is_alive():
-            asked = time.monotonic()
+            asked_at = time.monotonic()
             assert client.get("key 7") == records["key 7"]
-            waits.append(time.monotonic() - asked)
+            waits.append(time.monotonic() - asked_at)
         reader.join()
         assert answer == [b":80000\r\n"]
         assert max(waits) < (time.monotonic() - started) / 3

@@ -32,8 +32,8 @@ def dataset_of(tmp_path: Path, **contents: str) -> StoredDataset:
 
 
 def test_it_is_the_newest_that_was_built_to_this_very_spec(tmp_path: Path) -> None:
-    wanted = SPEC.content_hash()
-    assert find_reusable_generation(dataset_of(tmp_path, g1=wanted, g2=wanted, g3="f" * 32), SPEC) == "g2"
+    content = SPEC.content_hash()
+    assert find_reusable_generation(dataset_of(tmp_path, g1=content, g2=content, g3="f" * 32), SPEC) == "g2"
 
 
 def test_there_is_none_before_the_first_build_or_after_a_change_of_the_spec(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_there_is_none_before_the_first_build_or_after_a_change_of_the_spec(tmp_
 
 
 def test_a_manifest_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
-    wanted = SPEC.content_hash()
-    dataset = dataset_of(tmp_path, g1=wanted, g2=wanted)
+    content = SPEC.content_hash()
+    dataset = dataset_of(tmp_path, g1=content, g2=content)
     (tmp_path / "local" / "default" / "sample-local" / "g2" / "manifest.json").write_text("{")
     assert find_reusable_generation(dataset, SPEC) == "g1"

@@ -63,11 +63,11 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    made = Folder(tmp_path)
-    yield made
-    if made.process and made.process.poll() is None:
-        made.process.terminate()
-        made.process.wait(DEADLINE_SECONDS)
+    new_folder = Folder(tmp_path)
+    yield new_folder
+    if new_folder.process and new_folder.process.poll() is None:
+        new_folder.process.terminate()
+        new_folder.process.wait(DEADLINE_SECONDS)
 
 
 def test_more_servers_than_a_machine_should_start_are_refused_before_anything_is_built(folder: Folder) -> None:
@@ -137,25 +137,25 @@ def test_get_says_that_an_up_is_still_starting(folder: Folder) -> None:
     )
     assert holder.stdout is not None
     holder.stdout.readline()
-    asked = folder.run("get", "people", "KEY")
-    assert (asked.returncode, "the `lookupdb up` of people does not serve yet" in asked.stderr) == (1, True)
+    completed = folder.run("get", "people", "KEY")
+    assert (completed.returncode, "the `lookupdb up` of people does not serve yet" in completed.stderr) == (1, True)
     holder.communicate("\n", timeout=DEADLINE_SECONDS)
     assert "no `lookupdb up` serves people" in folder.run("get", "people", "KEY").stderr
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8080", "localhost:1"])
 def test_get_of_a_routers_address_without_a_scheme_says_so(folder: Folder, address: str) -> None:
-    asked = folder.run("get", address, "KEY")
-    assert (asked.returncode, f"http://{address}" in asked.stderr) == (2, True)
+    completed = folder.run("get", address, "KEY")
+    assert (completed.returncode, f"http://{address}" in completed.stderr) == (2, True)
 
 
 def test_get_says_in_words_that_nothing_listens(folder: Folder) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-    asked = folder.run("get", f"http://127.0.0.1:{port}", "KEY")
-    assert asked.returncode == 1
-    assert f"127.0.0.1:{port} refuses connections: nothing listens there, or not yet" in asked.stderr
-    assert "urlopen" not in asked.stderr
-    asked = folder.run("get", "http://nowhere.invalid", "KEY")
-    assert "the host nowhere.invalid does not resolve" in asked.stderr
+    completed = folder.run("get", f"http://127.0.0.1:{port}", "KEY")
+    assert completed.returncode == 1
+    assert f"127.0.0.1:{port} refuses connections: nothing listens there, or not yet" in completed.stderr
+    assert "urlopen" not in completed.stderr
+    completed = folder.run("get", "http://nowhere.invalid", "KEY")
+    assert "the host nowhere.invalid does not resolve" in completed.stderr

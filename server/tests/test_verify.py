@@ -139,8 +139,8 @@ def test_a_file_of_another_dataset_under_a_fitting_manifest_is_refused(tmp_path:
 
 
 def test_a_port_in_use_is_told_at_once(generation: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", str(port)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
@@ -150,8 +150,8 @@ def test_a_port_in_use_is_told_at_once(generation: Path) -> None:
 @pytest.mark.parametrize("verb", ["serve", "route"])
 def test_an_admin_port_in_use_is_told_with_its_flag(generation: Path, verb: str) -> None:
     what = [str(generation)] if verb == "serve" else ["--table", str(generation / "table.json")]
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         command = [sys.executable, "-m", "lookupdb", verb, *what, "--port", "0", "--admin-port", str(port)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2

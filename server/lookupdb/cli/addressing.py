@@ -78,12 +78,12 @@ class GenerationLocator:
         )
 
     def _dataset(self) -> StoredDataset:
-        opened = store.open_store(self.store_url, self.cluster_id)
-        addresses = opened.addresses()
+        opened_store = store.open_store(self.store_url, self.cluster_id)
+        addresses = opened_store.addresses()
         found = [address for address in addresses if self._fits(address)]
         names = ", ".join(f"{address} ({address.uid})" for address in addresses) or "none"
         if len(found) == 1:
-            return opened.dataset_at(found[0])
+            return opened_store.dataset_at(found[0])
         if not found:
             raise StoreError(f"{self.store_url} has no dataset {self.dataset or ''}".rstrip(), hint=f"it has: {names}")
         raise UsageError(f"{self.store_url} has several datasets: {names}", hint="choose one with --dataset")

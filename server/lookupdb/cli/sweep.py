@@ -1,4 +1,4 @@
-"""`lookupdb sweep`: a store is rid of what belongs to no living dataset."""
+"""`lookupdb sweep`: removes from a store what belongs to no living dataset."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
         raise _refusal(error) from error
     except (OSError, ValueError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        why = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
-        raise Unavailable(f"no answer from {strip_secrets(url)}: {why}") from error
+        description = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
+        raise Unavailable(f"no answer from {strip_secrets(url)}: {description}") from error
 
 
 def _refusal(error: urllib.error.HTTPError) -> LookupFailed:

@@ -76,8 +76,8 @@ class Up:
         self._say = say
         self._spec = read_manifest(options.manifest)
         bounds.check_servers(self._spec, options.max_servers)
-        where = (options.data, self._spec.namespace, self._spec.name)
-        self._directory, self._state_file = run_directory(*where), state_file(*where)
+        location = (options.data, self._spec.namespace, self._spec.name)
+        self._directory, self._state_file = run_directory(*location), state_file(*location)
         store_url = str((options.data / "store").absolute())
         self._build_request = builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(self._spec)
@@ -104,14 +104,14 @@ class Up:
             raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
 
     async def _begin(self) -> None:
-        kept = builds.find_reusable_generation(self._dataset, self._spec)
-        generation = await self._first_generation(kept)
+        reusable = builds.find_reusable_generation(self._dataset, self._spec)
+        generation = await self._first_generation(reusable)
         try:
             self._rollout = await self._roll_out(generation, self._spec)
         except ChildFailed as error:
-            if generation != kept:
+            if generation != reusable:
                 raise
-            self._say(f"{self._spec.name}: {kept} cannot be served, building anew\n{error}")
+            self._say(f"{self._spec.name}: {reusable} cannot be served, building anew\n{error}")
             built = await builds.run_build(self._build_request, None, None)
             assert built is not None, "a build without a fingerprint to compare with always builds"
             self._rollout = await self._roll_out(built, self._spec)
@@ -126,21 +126,21 @@ class Up:
         if self._rollout:
             await self._rollout.stop()
 
-    async def _first_generation(self, kept: str | None) -> str:
-        """Return the generation to begin with: a new one, or ``kept`` if the source has not changed or is bad."""
-        fingerprint = self._dataset.manifest(kept).fingerprint if kept else None
+    async def _first_generation(self, reusable: str | None) -> str:
+        """Return the generation to begin with: a new one, or ``reusable`` if the source has not changed or is bad."""
+        fingerprint = self._dataset.manifest(reusable).fingerprint if reusable else None
         try:
-            built = await builds.run_build(self._build_request, kept, fingerprint)
+            built = await builds.run_build(self._build_request, reusable, fingerprint)
         except builds.BuildFailed:
-            if kept is None:
+            if reusable is None:
                 raise
-            self._say(f"{self._spec.name}: the build failed; serving {kept}, the last good generation")
-            return kept
+            self._say(f"{self._spec.name}: the build failed; serving {reusable}, the last good generation")
+            return reusable
         if built is not None:
             return built
-        assert kept is not None, "nothing to compare with is always built"
-        self._say(f"{self._spec.name}: {kept} is whole and its source has not changed")
-        return kept
+        assert reusable is not None, "nothing to compare with is always built"
+        self._say(f"{self._spec.name}: {reusable} is whole and its source has not changed")
+        return reusable
 
     async def _roll_out(self, generation: str, spec: DatasetSpec) -> LocalRollout:
         self._rollouts += 1
@@ -184,21 +184,21 @@ class Up:
 
     async def _watch(self) -> None:
         """Check manifest and source every so often; build a change that has settled, and cut over to it."""
-        attempted = before = self._current_inputs()
+        attempted = previous = self._current_inputs()
         unsettled_checks = 0
         while True:
             await asyncio.sleep(self._options.watch_seconds)
             desired = await self._read_desired_inputs()
             if desired is None or desired in (self._current_inputs(), attempted):
                 unsettled_checks = 0
-            elif desired == before or unsettled_checks == MAX_UNSETTLED_CHECKS:
+            elif desired == previous or unsettled_checks == MAX_UNSETTLED_CHECKS:
                 attempted, unsettled_checks = desired, 0
                 await self._refresh(desired)
             else:
                 unsettled_checks += 1  # it may still be written to: built when two checks agree, or in the end as it is
                 if unsettled_checks == 2:
                     self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
-            before = desired or before
+            previous = desired or previous
 
     def _current_inputs(self) -> ServingInputs:
         assert self._rollout is not None
@@ -223,11 +223,11 @@ class Up:
             spec.content_hash(), found or self._current_inputs().fingerprint, spec.replicas, spec.serving_workers
         )
 
-    def _report_problem(self, what: str) -> None:
-        """Say it, once while it stays the same."""
-        if what != self._last_problem:
-            self._last_problem = what
-            self._say(f"{self._spec.name}: {what}")
+    def _report_problem(self, problem: str) -> None:
+        """Say ``problem``, unless it was the last one said."""
+        if problem != self._last_problem:
+            self._last_problem = problem
+            self._say(f"{self._spec.name}: {problem}")
 
     def _recover(self) -> None:
         """Say once that manifest and source can be read again, when the last word was that they cannot."""

@@ -117,7 +117,7 @@ def page_cache_room() -> int:
         for line in Path("/proc/meminfo").read_text().splitlines()
         if line.startswith("MemAvailable:")
     )
-    own = container_memory()
-    if own.limit is None:
+    group = container_memory()
+    if group.limit is None:
         return available
-    return min(available, max(0, own.limit - (own.anon or 0)))
+    return min(available, max(0, group.limit - (group.anon or 0)))

@@ -125,8 +125,8 @@ class WorkerProcess:
 
     def _waits_for_disk(self, pid: int) -> bool:
         """Return whether it waits for the disk now, or has since the last check."""
-        before, self._faults = self._faults, memory.major_faults(pid)
-        return self._faults != before or memory.is_in_disk_sleep(pid)
+        previous, self._faults = self._faults, memory.major_faults(pid)
+        return self._faults != previous or memory.is_in_disk_sleep(pid)
 
     def drain(self) -> None:
         """Tell the process to drain and end."""
@@ -140,9 +140,9 @@ class WorkerProcess:
         failure = self.report.get("failed")
         if failure:
             return _error_class(failure["reason"])(failure["message"], hint=failure["hint"])
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        ending = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return LookupdbError(
-            f"worker {self.index} ({self.fleet.module}) {how} before it was ready",
+            f"worker {self.index} ({self.fleet.module}) {ending} before it was ready",
             hint="what it wrote to standard error tells more",
         )
 

@@ -1,4 +1,4 @@
-"""A long-running role put together: signals, admin port, preparation, workers, ready file.
+"""Runs a long-running role: signals, admin port, preparation, workers, ready file.
 
 ``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service`` and call ``run_service``.
 """
@@ -116,10 +116,10 @@ def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) 
             return "preparation"
         case _:
             unready_workers = [worker for worker in supervisor.workers if worker.state is not WorkerState.READY]
-            why = next((f": {error}" for worker in unready_workers if (error := worker.report.get("error"))), "")
+            reason = next((f": {error}" for worker in unready_workers if (error := worker.report.get("error"))), "")
             if any(worker.state is WorkerState.STALLED for worker in unready_workers):
-                why = ": its event loop does not run"
-            return f"not ready: worker {', '.join(str(worker.index) for worker in unready_workers)}{why}"
+                reason = ": its event loop does not run"
+            return f"not ready: worker {', '.join(str(worker.index) for worker in unready_workers)}{reason}"
 
 
 def _status(service: Service, supervisor: Supervisor) -> dict[str, Any]:

@@ -15,7 +15,7 @@ class BudgetHolder(Protocol):
         """The client's file descriptor."""
 
     def cut(self) -> None:
-        """Close it, and hold nothing for it any more."""
+        """Close the connection, and free what is held for it."""
 
 
 class ServerBudget:

@@ -32,10 +32,10 @@ def _diagnose_refusal(session: Session, command: Command) -> str | None:
     if name in WRITES:
         return "READONLY a shard is immutable: build a new generation of the dataset"
     if name not in COMMANDS:
-        shown = _printable(command[0])
-        return f"ERR unknown command '{shown}', with args beginning with: {_show_arguments(command[1:])}"
-    least, most, _ = COMMANDS[name]
-    if not least <= len(command) - 1 <= most:
+        name_text = _printable(command[0])
+        return f"ERR unknown command '{name_text}', with args beginning with: {_show_arguments(command[1:])}"
+    min_arguments, max_arguments, _ = COMMANDS[name]
+    if not min_arguments <= len(command) - 1 <= max_arguments:
         return f"ERR wrong number of arguments for '{_printable(name.lower())}' command"
     return None
 
@@ -112,17 +112,17 @@ def _hello(session: Session, command: Command) -> Reply:
         return _reply_error(
             session, f"ERR Syntax error in HELLO: expected at most {_HELLO_WORDS} words, found {len(options)}"
         )
-    name, rest = None, options[1:]
-    while rest:
-        match rest[0].upper(), len(rest):
+    name, remaining = None, options[1:]
+    while remaining:
+        match remaining[0].upper(), len(remaining):
             case b"AUTH", length if length >= 3:
-                if rest[1] != b"default" or not session.authorise(rest[2]):
+                if remaining[1] != b"default" or not session.authorise(remaining[2]):
                     return _reply_error(session, "WRONGPASS invalid username-password pair or user is disabled.")
-                rest = rest[3:]
+                remaining = remaining[3:]
             case b"SETNAME", length if length >= 2:
-                name, rest = rest[1], rest[2:]
+                name, remaining = remaining[1], remaining[2:]
             case _:
-                return _reply_error(session, f"ERR Syntax error in HELLO option '{_printable(rest[0])}'")
+                return _reply_error(session, f"ERR Syntax error in HELLO option '{_printable(remaining[0])}'")
     if not session.is_authorised:
         return _reply_error(session, "NOAUTH HELLO must be called with the client already authenticated")
     if name is not None and not _is_name(name):
@@ -178,8 +178,8 @@ def _config(session: Session, command: Command) -> Reply:
     if command[1].upper() != b"GET" or len(command) < 3:
         return _reply_error(session, "ERR only CONFIG GET is known: a shard server is configured when it is started")
     names = {name.lower() for name in command[2:]}
-    known = [(bulk(name), bulk(value)) for name, value in _SETTINGS.items() if name.encode() in names]
-    return (mapping(known, session.protocol),)
+    settings = [(bulk(name), bulk(value)) for name, value in _SETTINGS.items() if name.encode() in names]
+    return (mapping(settings, session.protocol),)
 
 
 _SETTINGS: Final = {"save": "", "appendonly": "no", "maxmemory": "0", "databases": "1"}

@@ -260,7 +260,7 @@ class RespConnection:
             yield error(f"ERR Protocol error: {problem}")
 
     def _send_replies(self) -> None:
-        """Send replies until there are no more, the client is to read first, or its turn is over."""
+        """Send replies until there are no more, the client leaves too many unread, or its turn is over."""
         if self._replies is None or self._is_stopped():
             self._settle()
             return
@@ -306,7 +306,7 @@ class RespConnection:
         return is_awaiting and self._session.is_authorised and self._requests.is_empty
 
     def _settle(self) -> None:
-        """Enter the state that follows from what is under way now, and end the connection if that is due."""
+        """Enter the state that follows from what is under way, and end the connection if that is due."""
         if self._state >= HALF_CLOSED:
             return
         state = self._following_state()
@@ -361,7 +361,7 @@ class RespConnection:
         self.close()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless what is always true between two events is true now. Tests call it."""
+        """Raise AssertionError when an invariant does not hold between two events. Tests call it."""
         state, replies, output = self._state, self._replies, self._output
         if state in NOTHING_DUE:
             assert replies is None, f"{state.name}: replies are still to be made"
@@ -400,7 +400,7 @@ class RespConnection:
             self.close()
 
     def close(self) -> None:
-        """Close at once, and forget it."""
+        """Close at once, and free what the worker holds for it."""
         if self._state is CLOSED:
             return
         self._state, self._replies = CLOSED, None

@@ -187,7 +187,7 @@ class WorkerLoop:
         self.stop_accepting()
 
     def stop_accepting(self) -> None:
-        """Let clients that connect wait."""
+        """Accept nobody: clients that connect wait."""
         if self._accepting:
             self._accepting = False
             self._poller.remove(self._listener.fileno())

@@ -18,14 +18,14 @@ PREFIX = "lookupdb_shard"
 
 
 class ShardCollector(Collector):
-    """Of the file that is served."""
+    """The figures of the file that is served."""
 
     def __init__(self, served: ServedShard, counters: Counters) -> None:
         self.served = served
         self.counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        """Read at scrape time."""
+        """Yield the families, read at scrape time."""
         served, manifest = self.served, self.served.manifest
         hits = self.counters.total("lookups") - self.counters.total("misses") - self.counters.total("damaged_lookups")
         yield CounterMetricFamily(f"{PREFIX}_hits", "Keys looked up that the shard holds.", value=hits)
@@ -49,7 +49,7 @@ class ShardCollector(Collector):
 
 
 def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) -> list[Collector]:
-    """All of them."""
+    """Return all collectors of a shard server."""
     return [
         CounterCollector(PREFIX, counters, shard_counters.COUNTERS, shard_counters.GAUGES),
         ServiceCollector(PREFIX, supervisor),

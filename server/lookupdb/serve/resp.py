@@ -44,13 +44,13 @@ _GET: Final = b"*2\r\n$3\r\nGET\r\n$"
 _NEXT_GET: Final = CRLF + _GET
 
 
-def _key_bounds(before: bytes, after: bytes) -> tuple[list[bytes], list[bytes], list[slice]]:
+def _key_bounds(prefix_bytes: bytes, suffix_bytes: bytes) -> tuple[list[bytes], list[bytes], list[slice]]:
     heads, ends, keys = [b""] * 600, [b""] * 600, [slice(0)] * 600  # nothing is less than b""
     for length in range(1, MAX_KEY_BYTES + 1):
-        head = b"%b%d\r\n" % (before, length)
+        head = b"%b%d\r\n" % (prefix_bytes, length)
         end = len(head) + length
-        heads[end + len(after)], ends[end + len(after)] = head, prefix_end(head)
-        keys[end + len(after)] = slice(len(head), end)
+        heads[end + len(suffix_bytes)], ends[end + len(suffix_bytes)] = head, prefix_end(head)
+        keys[end + len(suffix_bytes)] = slice(len(head), end)
     return heads, ends, keys
 
 
@@ -62,7 +62,7 @@ _PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS = _key_bounds(b"", b"")
 
 
 def keys_of_gets(data: bytes) -> list[bytes] | None:
-    """The keys, when ``data`` is one or more whole GETs and nothing else."""
+    """Return the keys when ``data`` is one or more whole GETs and nothing else."""
     if not data.startswith(_GET) or not data.endswith(CRLF):
         return None
     heads, ends, slices, sizes, keys = _PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS, len(_PAIR_HEADS), []
@@ -75,7 +75,7 @@ def keys_of_gets(data: bytes) -> list[bytes] | None:
 
 
 def keys_of_mget(data: bytes) -> list[bytes] | None:
-    """The keys, when ``data`` is one whole MGET and nothing else."""
+    """Return the keys when ``data`` is one whole MGET and nothing else."""
     parts = data.split(CRLF)
     count, odd = divmod(len(parts) - 2, 2)
     if odd or count < 2 or parts[2] != b"MGET" or parts[1] != b"$4" or parts[0] != b"*%d" % count or parts[-1]:
@@ -107,7 +107,7 @@ class RequestParser:
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes of memory the last command, or what there is of the next, takes."""
+        """About how many bytes of memory the last command takes, or the part of the next that has arrived."""
         return len(self._buffer) + self._argument_bytes + _ARGUMENT_BYTES * self._argument_count
 
     def feed(self, data: bytes) -> None:
@@ -129,12 +129,12 @@ class RequestParser:
                 command, self._command = self._command, []
                 return command
 
-    def _read_line(self, what: str) -> bytes | None:
-        """The next line without its end."""
+    def _read_line(self, element: str) -> bytes | None:
+        """Return the next line without its end, None when it has not arrived."""
         end = self._buffer.find(b"\n", self._position)
         if end < 0:
             if len(self._buffer) - self._position > self.limits.max_inline_bytes:
-                raise ProtocolError(f"too big {what}")
+                raise ProtocolError(f"too big {element}")
             return None
         line = bytes(self._buffer[self._position : end])
         self._position = end + 1
@@ -184,12 +184,12 @@ class RequestParser:
 
 
 def _parse_number(digits: bytes) -> int | None:
-    """A decimal number as RESP writes it; Python's ``int`` alone would take ``1_0`` and spaces as well."""
+    """Return a decimal number as RESP writes it, or None. Python's ``int`` alone takes ``1_0`` and spaces as well."""
     return int(digits) if len(digits) <= 20 and digits.removeprefix(b"-").isdigit() else None
 
 
 def _split_inline(line: bytes) -> Command:
-    """An inline command's words; quotes as in a shell."""
+    """Return an inline command's words; quotes are as in a shell."""
     if b'"' not in line and b"'" not in line:
         return line.split()
     if len(line) > MAX_QUOTED_BYTES:

@@ -1,4 +1,4 @@
-"""The shard server put together: the file, its workers, their ports, the admin port."""
+"""Assembles the shard server: the file, its workers, their ports, the admin port."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ServerSettings:
 
 
 def shard_service(served: ServedShard, settings: ServerSettings) -> Service:
-    """Return the service to ``run``. Raises UsageError when a port cannot be listened on."""
+    """Return the service to run. Raises UsageError when a port cannot be listened on."""
     _compare_tables(served.manifest)
     settings = replace(settings, limits=_limit_connections(settings.limits))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
@@ -88,14 +88,14 @@ def _compare_tables(manifest: Manifest) -> None:
 
 
 def _limit_connections(limits: ServerLimits) -> ServerLimits:
-    """``limits`` with no more connections than this process's children may open."""
+    """Return ``limits`` with no more connections than this process's children may open."""
     return replace(
         limits, max_connections=capacity.limit_connections(limits.max_connections, descriptors.raise_limit())
     )
 
 
 def server_identity(served: ServedShard) -> ServerIdentity:
-    """What the workers say that they serve."""
+    """Return what the workers say that they serve."""
     manifest = served.manifest
     return ServerIdentity(
         format_version=shardfile.FORMAT_VERSION,

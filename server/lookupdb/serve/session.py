@@ -1,4 +1,4 @@
-"""What is true of a worker and of one of its clients, apart from sockets."""
+"""The state of a worker and of one of its clients, apart from sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lookupdb.shardfile import ShardReader
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What a worker says it serves: the router compares it before it uses a connection."""
+    """What a worker says that it serves. The router compares it before it uses a connection."""
 
     format_version: int
     dataset: str
@@ -33,7 +33,7 @@ class ServerIdentity:
 
 @dataclass(slots=True)
 class WorkerContext:
-    """One worker, as its connections see it."""
+    """What the connections of one worker share."""
 
     shard: ShardReader
     identity: ServerIdentity
@@ -86,7 +86,7 @@ class Session:
         return self.worker.limits if self.is_authorised else self.worker.limits_before_auth
 
     def use_protocol(self, protocol: int) -> None:
-        """Use RESP ``protocol``: 2 or 3."""
+        """Speak RESP ``protocol``: 2 or 3."""
         self.protocol = protocol
         self.nil = NIL[protocol]
 

@@ -34,7 +34,7 @@ class ServedShard:
 
     @property
     def entry(self) -> ShardFile:
-        """What the manifest says of the file."""
+        """The manifest's entry of the file."""
         return self.manifest.shards[self.shard]
 
 
@@ -99,7 +99,7 @@ class Verification:
         self._stop.set()
 
     def run(self) -> None:
-        """Raises CorruptFile when size or checksum differ from the manifest's."""
+        """Read the file. Raises CorruptFile when size or checksum differ from the manifest's."""
         path, entry = self.served.path, self.served.entry
         started = time.monotonic()
         try:
@@ -139,8 +139,8 @@ class Verification:
         return digest.hexdigest()
 
 
-def _mismatch(path: Path, what: str, expected: object, found: object) -> CorruptFile:
+def _mismatch(path: Path, attribute: str, expected: object, found: object) -> CorruptFile:
     return CorruptFile(
-        f"{path}: the manifest says {what} {expected}, found {found}",
+        f"{path}: the manifest says {attribute} {expected}, found {found}",
         hint="the file is damaged or of another generation: fetch or build it again",
     )
