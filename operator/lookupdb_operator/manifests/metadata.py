@@ -1,7 +1,7 @@
 """What every object has: name, labels, owner, digest. And what no object has: members that say nothing.
 
-Whether we would write an object as it was written is told by its digest, never by its content: the API server fills in
-defaults, and whoever compares with that writes for ever. Whether it is still as written, ``fields`` tells.
+The digest tells whether we would write an object as it was written, never its content: the API server fills in
+defaults, and a comparison with those would write for ever. ``fields`` tells whether it still is as it was written.
 """
 
 from __future__ import annotations

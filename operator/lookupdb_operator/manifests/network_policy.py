@@ -17,7 +17,7 @@ Rule = dict[str, Any]
 
 
 def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
-    """One policy a component; none at all when the operator is told to write none.
+    """One policy for each component; none at all without ``config.network_policies``.
 
     Shard servers answer the routers of their own dataset only; routers answer ``config.router_clients``, or anyone;
     admin ports answer ``config.admin_clients`` (and the node's kubelet, which no policy keeps out).

@@ -20,7 +20,7 @@ MI: Final = 1 << 20
 PROCESS_BYTES: Final = 64 * MI
 """Of a shard server's supervisor, and of each of its workers, without the shard."""
 BUILD_PERCENT: Final = 80
-"""Of its memory limit that a builder is told to keep within: the rest is for what it cannot count."""
+"""The percent of its memory limit that a builder keeps within: the rest is for what it cannot count."""
 FETCH_MEMORY: Final = "128Mi"
 """What the container that fetches a shard requests. It streams: the shard's size does not matter. A pod's request is
 the greatest of its containers', and a server's is 128Mi at least unless it is told: this one adds nothing."""
@@ -38,42 +38,42 @@ _MOST_THREADS: Final = 256
 
 
 def builder(spec: Mapping[str, Any]) -> Resources:
-    """Of a builder, by ``spec.build.resources``. Memory that is not requested is requested as it is limited, and of
-    the node's disk all that its scratch volume may hold."""
-    given = _given(spec["build"]["resources"])
+    """A builder's resources, by ``spec.build.resources``. The memory limit is requested when no request is written, and
+    of the node's disk all that its scratch volume may hold."""
+    written = _read_resources(spec["build"]["resources"])
     storage = {_STORAGE: str(spec["build"]["scratchSize"])}
-    return _requesting(given, _BUILDER_REQUESTS | _memory(given["limits"]) | storage)
+    return _with_requests(written, _BUILDER_REQUESTS | _memory(written["limits"]) | storage)
 
 
 def builder_memory(resources: Resources) -> int:
-    """The bytes that a builder of these resources is told to keep within."""
+    """The bytes that a builder of these resources keeps within."""
     return int(parse_quantity(resources["limits"]["memory"]) * BUILD_PERCENT / 100)
 
 
 def builder_threads(resources: Resources) -> int | None:
-    """How many cores a builder of these resources is told to use; None for all there are."""
+    """How many cores a builder of these resources uses; None for all there are."""
     limit = resources["limits"].get("cpu")
     return min(max(math.ceil(parse_quantity(limit)), 1), _MOST_THREADS) if limit else None
 
 
 def router(spec: Mapping[str, Any]) -> Resources:
-    """Of a router, by ``spec.router.resources``."""
-    return _requesting(_given(spec["router"]["resources"]), _ROUTER_REQUESTS)
+    """A router's resources, by ``spec.router.resources``."""
+    return _with_requests(_read_resources(spec["router"]["resources"]), _ROUTER_REQUESTS)
 
 
 def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
-    """Of a shard server, by ``spec.serving``: memory that is not given follows from the generation.
+    """A shard server's resources, by ``spec.serving``: memory that is not written there follows from the generation.
 
     The request is the limit, because the kubelet counts the pages of the shard that are in use, and evicts first what
     uses more than it requests. All shards get what the largest needs: their pods differ in nothing but the shard.
     """
     serving = spec["serving"]
-    given = _given(serving.get("resources") or {})
+    written = _read_resources(serving.get("resources") or {})
     needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
-    if "memory" not in given["limits"]:
-        given["limits"]["memory"] = max(needed, given["requests"].get("memory", needed), key=parse_quantity)
+    if "memory" not in written["limits"]:
+        written["limits"]["memory"] = max(needed, written["requests"].get("memory", needed), key=parse_quantity)
     storage = {_STORAGE: shard_storage(largest_shard_bytes)}
-    return _requesting(given, _SERVER_REQUESTS | _memory(given["limits"]) | storage)
+    return _with_requests(written, _SERVER_REQUESTS | _memory(written["limits"]) | storage)
 
 
 def shard_storage(shard_bytes: int) -> str:
@@ -88,7 +88,7 @@ def server_memory(workers: int, hot_fraction: float, largest_shard_bytes: int) -
 
 
 def fetcher(server: Resources) -> Resources:
-    """Of the container that fetches a server's shard before it starts: the server's own but for the memory.
+    """The resources of the container that fetches a server's shard before it starts: the server's but for the memory.
 
     What else a quota or a limit range asks for (a limit of cpu, ephemeral-storage) is thereby there too.
     """
@@ -98,7 +98,7 @@ def fetcher(server: Resources) -> Resources:
     }
 
 
-def _given(resources: Mapping[str, Any]) -> Resources:
+def _read_resources(resources: Mapping[str, Any]) -> Resources:
     """As text, which the API server takes a quantity for that stands as a number in YAML."""
     parts = {part: resources.get(part) or {} for part in ("requests", "limits")}
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in parts.items()}
@@ -108,8 +108,8 @@ def _memory(limits: Mapping[str, str]) -> dict[str, str]:
     return {"memory": limits["memory"]}
 
 
-def _requesting(given: Resources, defaults: Mapping[str, str]) -> Resources:
-    """``given``, with ``defaults`` for what is not requested, as far as the limits allow."""
-    limits = given["limits"]
+def _with_requests(written: Resources, defaults: Mapping[str, str]) -> Resources:
+    """``written``, with ``defaults`` for what is not requested, as far as the limits allow."""
+    limits = written["limits"]
     defaults = {name: min(amount, limits.get(name, amount), key=parse_quantity) for name, amount in defaults.items()}
-    return {"requests": defaults | given["requests"], "limits": limits}
+    return {"requests": defaults | written["requests"], "limits": limits}

@@ -20,7 +20,7 @@ from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.status import GenerationStatus, RolloutStatus
 
 GRACE_SECONDS: Final = 30
-"""A server answers for 5 seconds after it was told to stop, then finishes what has arrived."""
+"""A server answers for 5 seconds after SIGTERM, then finishes what has arrived."""
 SCALE_MANAGER: Final = f"{names.FIELD_MANAGER}-scale"
 _ANY: Final = RolloutStatus(rollout="r1", generation="", template="", started_at="")
 

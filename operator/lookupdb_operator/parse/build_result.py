@@ -1,4 +1,4 @@
-"""What a builder told when it ended: the JSON line of its termination message."""
+"""A builder's result: the JSON line of its termination message."""
 
 from __future__ import annotations
 
