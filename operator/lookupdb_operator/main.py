@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 _SYSTEM: Final = "kube-system"
 """The namespace whose uid identifies a cluster: every cluster has it, and never loses it."""
-_START_AGAIN: Final = 1.0
+_RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
-    """What the command line tells, beside what is the same for all datasets."""
+    """The options of the command line; those that are the same for all datasets are its ``config``."""
 
     config: Config
     """Its ``cluster`` may be empty: the uid of the kube-system namespace then."""
@@ -79,7 +79,7 @@ async def run(options: OperatorOptions, *, stop: threading.Event | None = None, 
 
 
 class _Operator:
-    """What lives as long as the operator does."""
+    """All that lives as long as the operator does."""
 
     def __init__(self, options: OperatorOptions, api: Api, decide: Decide) -> None:
         self._options = options
@@ -106,7 +106,7 @@ class _Operator:
         )
 
     async def start(self) -> None:
-        """Before kopf lists anything: all that a look needs, then the workers, who wait for the first key."""
+        """Start all that a look needs, then the workers, who wait for the first key: before kopf lists anything."""
         options = self._options
         health = Health(
             self._metrics,
@@ -116,10 +116,10 @@ class _Operator:
         )
         self._health_server = HealthServer(health, self._metrics, host=options.host, port=options.port)
         await self._health_server.open()
-        config = replace(options.config, cluster=await _persistently(self._cluster_id))
+        config = replace(options.config, cluster=await _retry_until_done(self._cluster_id))
         if options.create_store_secret:
-            await _persistently(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
-        await _persistently(self._store.refresh)
+            await _retry_until_done(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
+        await _retry_until_done(self._store.refresh)
         await wait_for_api(self._listing)
         self._metrics.set_identity(config.identity)
         reconciler = Reconciler(
@@ -191,7 +191,7 @@ class _Operator:
             await self._health_server.close()
 
     async def close(self) -> None:
-        """The last thing: also when kopf was cut off before it could say that it ends."""
+        """Stop, and close all connections; also when kopf was cut off before it could say that it ends."""
         await self.stop()
         await self._cluster.close()
 
@@ -201,11 +201,11 @@ def _log_defect(task: asyncio.Task[None]) -> None:
         log.error("the %s ended, by a defect", task.get_name(), exc_info=error)
 
 
-async def _persistently(step: Callable[[], Awaitable[T]]) -> T:
-    """What a start cannot do without is tried until it is done: a cluster's parts start in any order."""
+async def _retry_until_done(step: Callable[[], Awaitable[T]]) -> T:
+    """Try ``step`` until it succeeds, and return what it returns: a cluster's parts start in any order."""
     while True:
         try:
             return await step()
         except ApiError as error:
-            log.warning("%s; again in %.0f s", error, _START_AGAIN)
-            await asyncio.sleep(_START_AGAIN)
+            log.warning("%s; again in %.0f s", error, _RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)

@@ -43,7 +43,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStatus:
-    """A whole generation in the store, as its builder told of it."""
+    """A whole generation in the store, as its builder reported it."""
 
     generation: str
     content: str

@@ -1,5 +1,5 @@
-"""What is done every few minutes whatever happens, and the gate before it: no dataset is looked at before the cache has
-all that the API server lists.
+"""Every few minutes the cache is compared with lists, and every dataset is queued, whatever happens. Before that, the
+gate: no dataset is looked at before the cache has all that the API server lists.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from lookupdb_operator.watch.informers import Informers
 log = logging.getLogger(__name__)
 
 _JITTER: Final = 0.1
-_SETTLE: Final = 0.5
+_COMPARE_EVERY: Final = 0.5
 """Seconds between looks at whether the informers have caught up."""
 _PATIENCE: Final = 120.0
 """Seconds in which an informer must tell of what is listed; a watch reconnects in less."""
 _WATCH_LAG: Final = 5.0
 """Seconds in which a watch tells of what is listed."""
 _LIVE_DATASETS_EVERY: Final = 10.0
-_AGAIN: Final = 1.0
+_RETRY_SECONDS: Final = 1.0
 """Seconds until what the API server did not do is tried again, at the start."""
 
 
@@ -62,18 +62,18 @@ class Resync:
         self._metrics = metrics
         self._health = health
         self._seconds = seconds
-        self._compared_next = itertools.cycle(kinds.WATCHED)
+        self._kinds_to_compare = itertools.cycle(kinds.WATCHED)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Open the informers once the cache has every dataset; then compare and queue until it is cancelled."""
         await self._informers.wait_synced()
-        await self._repeatedly(self._compare_datasets, _AGAIN, until_done=True)
+        await self._repeat(self._compare_datasets, _RETRY_SECONDS, until_done=True)
         log.info("watching %d datasets", len(self._cache.dataset_keys()))
         self._informers.open()
         self._queue_all()
         async with asyncio.TaskGroup() as group:
             if self._live_datasets:
-                group.create_task(self._repeatedly(self._live_datasets.write, _LIVE_DATASETS_EVERY))
+                group.create_task(self._repeat(self._live_datasets.write, _LIVE_DATASETS_EVERY))
             group.create_task(self._resync())
 
     async def _resync(self) -> None:
@@ -81,7 +81,7 @@ class Resync:
             await asyncio.sleep(self._seconds * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - not a secret
             try:
                 await self._compare_datasets()
-                await self._compare_children(next(self._compared_next))
+                await self._compare_children(next(self._kinds_to_compare))
                 if await self._store.refresh():
                     log.info("the store's credentials have changed")
             except ApiError as error:
@@ -92,10 +92,10 @@ class Resync:
     def _queue_all(self) -> None:
         for key in tuple(self._cache.dataset_keys()):
             self._queue.add(key)
-        self._is_idle()
+        self._note_idle_success()
 
-    def _is_idle(self) -> None:
-        """Where there is a dataset, only a look at one is a success: a resync merely asks for it."""
+    def _note_idle_success(self) -> None:
+        """Note a success where there is no dataset; where there is one, only a look at it is a success."""
         if not self._cache.dataset_keys():
             self._metrics.note_success()
 
@@ -105,10 +105,10 @@ class Resync:
         while unseen := await self._informers.compare(kinds.DATASET, self._listing):
             if asyncio.get_running_loop().time() > deadline:
                 self._health.report_failure(f"no watch has told of {unseen} of kind {kinds.DATASET.name}")
-            await asyncio.sleep(_SETTLE)
+            await asyncio.sleep(_COMPARE_EVERY)
 
     async def _compare_children(self, kind: Kind) -> None:
-        """Of one kind at each resync: reflectors lose nothing, unless an API server's watch does."""
+        """Compare one kind, another one at each resync: reflectors lose nothing, unless an API server's watch does."""
         if not await self._informers.compare(kind, self._listing):
             return
         await asyncio.sleep(_WATCH_LAG)
@@ -116,7 +116,7 @@ class Resync:
             log.warning("no watch has told of %d of kind %s; listing them anew", unseen, kind.name)
             self._informers.relist(kind)
 
-    async def _repeatedly(self, action: Callable[[], Awaitable[Any]], seconds: float, until_done: bool = False) -> None:
+    async def _repeat(self, action: Callable[[], Awaitable[Any]], seconds: float, until_done: bool = False) -> None:
         while True:
             try:
                 await action()
@@ -127,7 +127,7 @@ class Resync:
             await asyncio.sleep(seconds)
 
 
-async def wait_for_api(listing: Listing, seconds: float = _AGAIN) -> None:
+async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> None:
     """Return when the API server knows LookupDatasets and lets them be listed."""
     while True:
         try:

@@ -82,7 +82,7 @@ class Fleet:
             if all(self._is_at_rest(world) for world in worlds):
                 return
         unsettled = next(world for world in worlds if not world.is_settled())
-        raise AssertionError(f"not all is settled after {seconds} s:\n{unsettled.told()}")
+        raise AssertionError(f"not all is settled after {seconds} s:\n{unsettled.describe()}")
 
     def _is_at_rest(self, world: World) -> bool:
         is_looked_at = self._looked.get(id(world)) is world.config

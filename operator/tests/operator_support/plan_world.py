@@ -330,8 +330,8 @@ class World:
             if until is None and idle and not planned.ask_routers and self.is_settled():
                 return
             self.step(max(1.0, min(planned.next_look_in or 1.0, 100.0)) if idle else 1.0)
-        assert until is None, f"it has not come to that in {seconds} s:\n{self.told()}"
-        raise AssertionError(f"nothing is settled after {seconds} s:\n{self.told()}")
+        assert until is None, f"it has not come to that in {seconds} s:\n{self.describe()}"
+        raise AssertionError(f"nothing is settled after {seconds} s:\n{self.describe()}")
 
     def is_settled(self) -> bool:
         """Whether all that is asked for serves, and nothing is left to be done."""
@@ -350,7 +350,7 @@ class World:
             (pod.ready or pod.ended) and pod.dies_at is None for pod in self.pods.values()
         )
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What a person would look at."""
         lines = [f"{one.type}={one.status} {one.reason}: {one.message}" for one in self.status.conditions]
         lines += ["/".join(key) for key in self.things]
