@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -386,13 +386,19 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
 
 
 async def test_one_heavy_client_leaves_the_others_their_pace_and_fails_none_of_their_requests(router: Router) -> None:
-    quiet = await ask(router, seconds=1)
+    """Their pace is measured by what the router worked while one of them waited: a busy machine keeps both waiting."""
+    (pid,) = (worker["pid"] for worker in router.status()["workers"])
     with heavy_client(router, LARGE[:50]) as client:
-        windows = [await ask(router, seconds=1) for _ in range(4)]
+        windows = [await ask(router, 1, lambda: worked_seconds(pid)) for _ in range(4)]
         assert client.poll() is None, "it was busy all the time"
-    p99 = [statistics.quantiles(times, n=100)[98] * 1000 for times in (quiet, *windows)]
-    print(f"p99 of lookups: {p99[0]:.1f} ms alone, beside batches of 50 MB", [f"{each:.1f}" for each in p99[1:]])
-    assert min(p99[1:]) < 150, "the best of four seconds: others may use the processors too"
+    p99 = [statistics.quantiles(times, n=100)[98] * 1000 for times in windows]
+    print("ms that the router worked while one lookup of a hundred waited, beside batches of 50 MB", p99)
+    assert min(p99) < 40, "it does not wait for a batch, which is 50 ms of work and more"
+
+
+def worked_seconds(pid: int) -> float:
+    """The processor's time that the process's only thread has had."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 _HEAVY = """
@@ -420,20 +426,21 @@ def heavy_client(router: Router, keys: list[str]) -> Iterator[subprocess.Popen[b
             process.kill()
 
 
-async def ask(router: Router, seconds: float) -> list[float]:
-    """Look small keys up on eight connections for a while: how long each took. Every one is answered, and right."""
+async def ask(router: Router, seconds: float, clock: Callable[[], float]) -> list[float]:
+    """Look small keys up on eight connections for a while: how long each took by ``clock``. Every one is answered, and
+    right."""
 
     async def client(number: int) -> list[float]:
         reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
         times: list[float] = []
         keys = list(SMALL)[number::8]
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or len(times) < 5:
             key = keys[len(times) % len(keys)]
-            began = time.monotonic()
+            began = clock()
             writer.write(request(f"/v1/lookup/{key}"))
             assert await read_answer(reader) == SMALL[key]
-            times.append(time.monotonic() - began)
+            times.append(clock() - began)
         writer.close()
         return times
 
