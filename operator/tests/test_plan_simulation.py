@@ -19,7 +19,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, Plan, RouterReport
 from lookupdb_operator.plan import plan
 
-SEEDS = 40
+SEEDS = 100
 MOMENTS = 50
 SEEDS_TO_FIND_A_MUTANT = 40
 
@@ -31,7 +31,7 @@ def test_whatever_fails_what_serves_stays_and_in_the_end_all_is_as_asked_for(ten
     assert sum(life.conflicts for life in lives) > 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(6))
 def test_newer_data_is_served_again_and_again_however_often_it_comes(seed: int) -> None:
     simulation = Simulation(seed)
     takes = simulation.world.takes
