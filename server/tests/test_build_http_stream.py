@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.sources import dataset, read
+from support.web import QuietHandler, web_server
 
 from lookupdb.build.progress import SilentProgress
 from lookupdb.build.source.fetch import fetch_files
@@ -19,10 +18,8 @@ from lookupdb.errors import BadSource, NotEnoughRoom
 CSV = b"k,v\n" + b"".join(b"%d,value\n" % number for number in range(50_000))
 
 
-class Web(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
+class Web(QuietHandler):
+    def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
         self.send_response(200)
         path = self.path.partition("?")[0]
         if path == "/until-closed.csv":
@@ -43,16 +40,11 @@ class Web(http.server.BaseHTTPRequestHandler):
                 return
         self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with web_server(Web) as url:
+        yield url
 
 
 @pytest.mark.parametrize("path", ["f.csv", "f.csv.gz", "on-the-fly.csv", "f.csv?sig=a%2Fb"])

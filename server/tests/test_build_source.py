@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
-import http.server
 import os
-import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 import boto3  # type: ignore[import-untyped]
 import pytest
 import zstandard
-from moto.server import ThreadedMotoServer
+from support.buckets import s3_server, use_server
 from support.sources import dataset, read
+from support.web import QuietHandler, web_server
 
 from lookupdb.build.progress import SilentProgress
 from lookupdb.build.source import listing, local_files
@@ -231,10 +231,8 @@ def test_a_full_scratch_folder_is_named(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class Web(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
+class Web(QuietHandler):
+    def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
         path, _, query = self.path.partition("?")
         status = {"/secret.csv": 403, "/login.csv": 401}.get(path, 200 if path == "/a%20b.csv" else 404)
         if path == "/signed.csv":
@@ -246,16 +244,11 @@ class Web(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with web_server(Web) as url:
+        yield url
 
 
 def test_http(tmp_path: Path, web: str) -> None:
@@ -282,22 +275,11 @@ def test_http_errors(web: str, path: str, message: str) -> None:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="data")
-    yield client
-    client.close()
-    server.stop()
+    with s3_server() as url:
+        use_server(url, monkeypatch)
+        with contextlib.closing(boto3.client("s3", region_name="us-east-1")) as client:
+            client.create_bucket(Bucket="data")
+            yield client
 
 
 def test_s3(tmp_path: Path, bucket: Any) -> None:
