@@ -68,7 +68,7 @@ class OperatorOptions:
 
 
 async def run(options: OperatorOptions, *, stop: threading.Event | None = None, decide: Decide = plan) -> None:
-    """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is told of."""
+    """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is configured."""
     operator = _Operator(options, await Api.connect(os.environ.get("KUBECONFIG")), decide)
     try:
         registry = operator.informers.make_registry(start=operator.start, stop=operator.stop)

@@ -172,16 +172,16 @@ class ShardSet:
 
 @dataclass(frozen=True, slots=True)
 class RouterReport:
-    """What a router's admin port told."""
+    """What a router's admin port reports."""
 
     table_version: int | None
-    """The lowest that any of its workers answers from; None when one has none, or nothing was told."""
+    """The lowest that any of its workers answers from; None when one has none, or nothing was reported."""
     problem: str = ""
     """Why a newer table is not in effect, or why the admin port could not be asked."""
     newest: int = 0
-    """The highest that any of its workers answers from; 0 when nobody told of one."""
+    """The highest that any of its workers answers from; 0 when none reports one."""
     is_empty: bool = False
-    """Whether it told that none of its workers has a table: it answers nobody."""
+    """Whether it reports that none of its workers has a table: it answers nobody."""
 
 
 @dataclass(frozen=True, slots=True)

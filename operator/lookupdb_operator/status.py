@@ -225,22 +225,22 @@ _KEPT: Final = frozenset({"observed_generation", "conditions", "count", "version
 """Members that are written even when they are zero or empty."""
 
 
-def _to_json(value: Any) -> dict[str, Any]:
+def _to_json(record: Any) -> dict[str, Any]:
     members: dict[str, Any] = {}
-    for member in dataclasses.fields(value):
-        held = getattr(value, member.name)
-        if held in (None, "", (), 0) and member.name not in _KEPT and member.default is not dataclasses.MISSING:
+    for member in dataclasses.fields(record):
+        value = getattr(record, member.name)
+        if value in (None, "", (), 0) and member.name not in _KEPT and member.default is not dataclasses.MISSING:
             continue
-        members[json_name(member)] = _json(held)
+        members[json_name(member)] = _json(value)
     return members
 
 
-def _json(held: Any) -> Any:
-    if dataclasses.is_dataclass(held):
-        return _to_json(held)
-    if isinstance(held, tuple):
-        return [_json(item) for item in held]
-    return held
+def _json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return _to_json(value)
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    return value
 
 
 def _from_json(kind: type, members: Mapping[str, Any]) -> Any:

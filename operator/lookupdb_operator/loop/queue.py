@@ -46,7 +46,7 @@ class Clock(Protocol):
 
 
 class RequeueRequested(Exception):
-    """Raised by a look that must be repeated for a reason that it has told already: after the key's backoff, or in
+    """Raised by a look that must be repeated for a reason that it has logged already: after the key's backoff, or in
     ``at_most`` seconds when that is sooner, and not in less than ``at_least``."""
 
     def __init__(self, why: str, at_most: float | None = None, at_least: float = 0.0) -> None:

@@ -70,7 +70,7 @@ class Reconciler:
         self._clock = clock
         self._refusals: dict[Key, Refusals] = {}
         self._unattended: dict[Key, tuple[str, Unattended]] = {}
-        """Of each dataset that nothing is done about, its uid and why, as people were told."""
+        """The uid of each dataset that nothing is done about, and why, as it was posted."""
         self._waiting_for_reports: set[Key] = set()
         """Datasets whose next plan needs to know what their routers answer from."""
         self._asked_at: dict[Key, float] = {}

@@ -1,4 +1,4 @@
-"""What people are told when a dataset's conditions change: Kubernetes Events, from data to data; and how often."""
+"""The Kubernetes Events about a dataset whose conditions change, from data to data; and how often they are posted."""
 
 from __future__ import annotations
 

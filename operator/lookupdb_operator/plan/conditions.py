@@ -113,11 +113,11 @@ def diagnose_orphans(observed: Observed) -> Trouble | None:
 
 def describe_collection(observed: Observed) -> str:
     """What Kubernetes is collecting, as a sentence."""
-    left = _list_names(observed.predecessors)
-    return f"Kubernetes still collects {left} of an earlier dataset of this name. This one begins after that."
+    remainder = _list_names(observed.predecessors)
+    return f"Kubernetes still collects {remainder} of an earlier dataset of this name. This one begins after that."
 
 
-def _list_names(left: Iterable[Predecessor]) -> str:
-    objects = [f"{predecessor.kind} {predecessor.name}" for predecessor in left]
+def _list_names(predecessors: Iterable[Predecessor]) -> str:
+    objects = [f"{predecessor.kind} {predecessor.name}" for predecessor in predecessors]
     more = f" and {len(objects) - _MAX_OBJECTS} more" if len(objects) > _MAX_OBJECTS else ""
     return ", ".join(objects[:_MAX_OBJECTS]) + more

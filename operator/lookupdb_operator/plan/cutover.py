@@ -296,8 +296,12 @@ def _describe_draining(table: TableStatus, situation: Situation) -> str:
     if remaining_drain(table, situation) > 0:
         return f"what served before drains since {table.confirmed_at}."
     late = list_late_routers(situation.observed, table)
-    who = ", ".join(sorted(late)[:3])
-    return f"what served before stays until {who} say that they answer from table {table.version}." if who else "done."
+    late_names = ", ".join(sorted(late)[:3])
+    return (
+        f"what served before stays until {late_names} say that they answer from table {table.version}."
+        if late_names
+        else "done."
+    )
 
 
 def _servers(count: int) -> str:
@@ -310,8 +314,8 @@ def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | Non
     if table is None or not is_confirmation_overdue(status, situation):
         return None
     late = list_late_routers(situation.observed, table)
-    who = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
+    late_names = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
     return Trouble(
         reasons.NOT_CONFIRMED,
-        f"Routing table {table.version} is not in effect everywhere: {who}. What served before stays",
+        f"Routing table {table.version} is not in effect everywhere: {late_names}. What served before stays",
     )

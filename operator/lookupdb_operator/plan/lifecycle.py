@@ -27,7 +27,7 @@ class GenerationPhase(Enum):
     """Where a generation is in its life."""
 
     UNCLAIMED = "unclaimed"
-    """No status ever held its number."""
+    """Its number was never claimed."""
     BUILDING = "building"
     """``status.build``: a Job builds it."""
     BUILT = "built"
@@ -44,7 +44,7 @@ class RolloutPhase(Enum):
     """Where a rollout is in its life."""
 
     UNCLAIMED = "unclaimed"
-    """No status ever held its number."""
+    """Its number was never claimed."""
     CLAIMED = "claimed"
     """Its servers start, or are ready. No routing table references them."""
     REFERENCED = "referenced"

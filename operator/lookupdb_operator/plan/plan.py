@@ -11,7 +11,7 @@ each sees what those before it have decided.
     serving        Ready: which servers and routers are there; pods that nobody is there to end
     builds         Built
     cutover        RolledOut
-    conditions     Degraded, and all four as people are told
+    conditions     Degraded, and all four conditions as they are written
     deadlines      when to look again: the first one of any of these
 
 Why a crash between any two writes is safe: all that leads from one pass to the next is in status, and status is

@@ -102,7 +102,7 @@ CORRUPT_FILE: Final = "CorruptFile"
 INVALID_MANIFEST: Final = "InvalidManifest"
 """The builder cannot use the spec."""
 INTERRUPTED: Final = "Interrupted"
-"""The builder was told to stop."""
+"""The builder was stopped, or nothing runs for the build."""
 
 # Told by Kubernetes
 EVICTED: Final = "Evicted"
@@ -233,9 +233,9 @@ def write_sentence(reason: str, message: str) -> str:
     return f"{text} {remedy}" if remedy and remedy not in text else text
 
 
-def shorten(text: str, at_most: int) -> str:
+def shorten(text: str, max_characters: int) -> str:
     """``text``, cut so that the CRD accepts it."""
-    return text if len(text) <= at_most else text[: at_most - 1] + "…"
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
 
 
 def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Iterator[Trouble]:

@@ -2,7 +2,7 @@
 
 A StatefulSet makes no other pod of a name while the old one is there, so a shard would lack a server for as long as
 the node is away. What a shard server serves never changes, and a router keeps nothing: two of one name do no harm,
-should the node come back. So Kubernetes is told to forget the old one. A builder writes: it is waited for.
+should the node come back. So the operator has Kubernetes forget the old one. A builder writes: its end is waited for.
 """
 
 from __future__ import annotations

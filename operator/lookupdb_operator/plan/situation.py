@@ -24,7 +24,7 @@ from lookupdb_operator.status import GenerationStatus, RolloutStatus
 T = TypeVar("T")
 Stamp = tuple[str, str, str]
 """Kind, name and digest."""
-_REFRESH_AT_MOST: Final = 256
+_MAX_REFRESH_CHARACTERS: Final = 256
 _KEPT_OF_A_DATASET: Final = 64
 """More than its rollouts and generations at any time; beyond, it begins anew."""
 _INGREDIENTS: Final = "ingredients"
@@ -106,7 +106,7 @@ class Desired:
 
 def _shorten_refresh(refresh: str) -> str:
     """An annotation may be 256 KiB long; in status it has less room."""
-    return refresh if len(refresh) <= _REFRESH_AT_MOST else hashlib.sha256(refresh.encode()).hexdigest()
+    return refresh if len(refresh) <= _MAX_REFRESH_CHARACTERS else hashlib.sha256(refresh.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ LONGEST_BACKOFF: Final = 1800.0
 _MAX_MESSAGE_CHARACTERS: Final = 1000
 _EXACT_PLACES: Final = 10
 _COARSE_PLACES: Final = (500, 200, 100, 50, 20, 10)
-"""With many before it, a dataset's place changes with each that ends: it is told coarsely, so that a queue of a
-thousand does not write a thousand statuses each time."""
+"""With many before it, a dataset's place changes whenever a turn ends: the message gives it coarsely, so that a queue
+of a thousand does not write a thousand statuses each time."""
 
 
 def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
