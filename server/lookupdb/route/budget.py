@@ -1,9 +1,9 @@
 """The bytes of requests and answers that a router worker may hold, and who is refused when they are used up.
 
-Everything that a client can make a worker keep is counted here while it is kept: requests that have not come whole,
+The budget counts everything that a client can make a worker keep, while it is kept: requests that have not come whole,
 requests that wait, values on their way from shards, answers that a client has not taken. Three marks order who is
 refused first: batches at half of the budget, large values at three quarters, all else when the budget is used up. So
-large work makes way for small work, and what has begun for nobody.
+large work makes way for small work, and nothing that has begun makes way for anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONNECTION_BYTES: Final = 14 * 1024
 PARSED_FACTOR: Final = 8
 """Bytes that a byte of a body becomes at most while it is parsed: copies, and text of four bytes a character."""
 COUNTED_SHARE: Final = 0.75
-"""Of what is left, that is given out: the rest is what the allocator cannot use."""
+"""The share of the remaining memory that is budgeted: the allocator cannot use the rest."""
 LEAST_BUDGET_BYTES: Final = 8 * MIB
 LEAST_CONNECTIONS: Final = 64
 """A worker that has less memory than these two need is not held to its limit; it says so when it starts."""
@@ -46,32 +46,33 @@ class RouterBudget:
         """The most that the values of one answer may have together."""
 
     def take(self, size: int) -> None:
-        """``size`` bytes more are held."""
+        """Count ``size`` bytes more."""
         self.used += size
 
     def give(self, size: int) -> None:
-        """``size`` bytes are held no longer."""
+        """Count ``size`` bytes less."""
         self.used -= size
 
     def has_room(self, size: int) -> bool:
-        """Whether ``size`` bytes more may be held by large work."""
+        """Whether large work may hold ``size`` bytes more."""
         return self.used + size <= self.large_mark
 
 
 def worker_budget(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
     """The budget of each of ``workers`` whose container may use ``memory_limit`` bytes; None: no limit is known."""
-    left = _left(memory_limit, workers, max_body_bytes) - max_connections * CONNECTION_BYTES
-    return max(int(left * COUNTED_SHARE), LEAST_BUDGET_BYTES)
+    spare = _spare_bytes(memory_limit, workers, max_body_bytes) - max_connections * CONNECTION_BYTES
+    return max(int(spare * COUNTED_SHARE), LEAST_BUDGET_BYTES)
 
 
 def affordable_connections(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
-    """How many of ``max_connections`` a worker can afford: they may take half of what is left of its memory."""
+    """How many of ``max_connections`` a worker can afford: they may take half of its spare memory."""
     return min(
-        max_connections, max(_left(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, LEAST_CONNECTIONS)
+        max_connections,
+        max(_spare_bytes(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, LEAST_CONNECTIONS),
     )
 
 
-def _left(memory_limit: int | None, workers: int, max_body_bytes: int) -> int:
-    """Of a worker's memory, what neither its program nor the parsing of a body needs."""
+def _spare_bytes(memory_limit: int | None, workers: int, max_body_bytes: int) -> int:
+    """The part of a worker's memory that neither its program nor the parsing of a body needs."""
     share = UNLIMITED_WORKER_BYTES if memory_limit is None else (memory_limit - SUPERVISOR_BYTES) // workers
     return share - WORKER_BYTES - PARSED_FACTOR * max_body_bytes

@@ -24,10 +24,10 @@ class RouterLimits:
 
     @property
     def deadline_seconds(self) -> float:
-        """From the moment of a lookup to its 503."""
+        """The time from a lookup to its 503."""
         return self.deadline_milliseconds / 1000
 
     @property
     def hedge_seconds(self) -> float:
-        """After which a second replica is asked; 0 is never."""
+        """The delay after which a second replica is asked; 0 is never."""
         return self.hedge_milliseconds / 1000

@@ -27,7 +27,7 @@ NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet:
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """What ``GET /v1/dataset`` tells."""
+    """The answer to ``GET /v1/dataset``."""
 
     namespace: str
     name: str
@@ -53,7 +53,7 @@ class LookupCore:
         self._now = asyncio.get_running_loop().time
 
     def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
-        """Look ``key`` up in the active generation, or in the one named. May call the waiter at once.
+        """Look ``key`` up in the active generation, or in the one of that name. May call the waiter at once.
 
         A key that no record can have (``keys.InvalidKey``) is missing.
         """

@@ -30,13 +30,13 @@ FINISH_SECONDS: Final = 4.0
 """After the drain, requests in flight have so long; the supervisor kills a worker a second later."""
 
 REPORT_SECONDS: Final = 0.05
-"""How long a change may wait before the supervisor is told."""
+"""How long a change may wait before it is reported to the supervisor."""
 
 
 def config(
     table: Path, dataset_uid: str | None, limits: RouterLimits, budget_bytes: int, password: str | None
 ) -> dict[str, Any]:
-    """What the supervisor tells each worker in ``WorkerBoot.config``."""
+    """The configuration of each worker, in ``WorkerBoot.config``."""
     return {
         "table": str(table),
         "dataset_uid": dataset_uid,
@@ -126,9 +126,9 @@ async def route(boot: WorkerBoot) -> None:
     cutover.close()
 
 
-async def _wait_for_either(left: asyncio.Event, right: asyncio.Event, seconds: float) -> None:
+async def _wait_for_either(first: asyncio.Event, second: asyncio.Event, seconds: float) -> None:
     """Return when either event is set, after ``seconds`` at the latest."""
-    waits = [asyncio.create_task(event.wait()) for event in (left, right)]
+    waits = [asyncio.create_task(event.wait()) for event in (first, second)]
     await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for waiting in waits:
         waiting.cancel()

@@ -93,7 +93,7 @@ class PendingLookup:
         raise NotImplementedError
 
     def fail_try(self, problem: Problem) -> None:
-        """End a try: the second begins if there was none, and the lookup is given up if no endpoint has it any more."""
+        """End a try. Begin the second if there was none; give the lookup up when no endpoint has it any more."""
         self.open_tries -= 1
         if self.is_done or self.open_tries:
             return

@@ -110,7 +110,7 @@ class ScatterGather:
         self._waiter = None
 
     def _release_waiter(self) -> BatchWaiter:
-        """The waiter, which is told now. It refers back here: nothing waits for the garbage collector."""
+        """The waiter, whom this object forgets: it refers back here, and nothing may wait for the garbage collector."""
         waiter = self._waiter
         assert waiter is not None, "the waiter was told already"
         self._waiter = None

@@ -1,4 +1,4 @@
-"""What the HTTP front and the lookup core say to each other: callbacks, so that a lookup costs no future."""
+"""The interface between the HTTP front and the lookup core: callbacks, so that a lookup costs no future."""
 
 from __future__ import annotations
 

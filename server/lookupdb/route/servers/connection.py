@@ -274,7 +274,7 @@ class ServerConnection(asyncio.Protocol):
 
 
 async def _resolved(address: ServerAddress) -> list[str]:
-    """The addresses of a name. Asked apart from connecting: uvloop, given up while it does both, lets the resolver's
+    """The addresses of a name. Resolved apart from connecting: uvloop, given up while it does both, lets the resolver's
     late error be nobody's."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

@@ -42,7 +42,7 @@ class LinkSettings:
     random: random.Random
     budget: RouterBudget
     password: str | None = None
-    """Given to every endpoint before it is asked who it is."""
+    """Sent to every endpoint before it is asked for its proof."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 

@@ -1,4 +1,4 @@
-"""Opens a connection to an endpoint and has the endpoint prove what it serves, before anything else is asked of it."""
+"""Opens a connection to an endpoint and has the endpoint prove what it serves, before it is used."""
 
 from __future__ import annotations
 

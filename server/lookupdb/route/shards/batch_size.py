@@ -15,7 +15,7 @@ BATCH_BYTES: Final = 512 * 1024
 LARGE_SLICE_BYTES: Final = 64 * 1024
 """A slice whose values are expected to be larger is large work."""
 _TIMED_BYTES: Final = 64 * 1024
-"""Only an answer of so many bytes tells that values come slowly; a small one may have waited for this process."""
+"""Only an answer of so many bytes shows that values come slowly; a small one may have waited for this process."""
 _UNCUT_BYTES: Final = BATCH_BYTES // SLICE_KEYS
 """Of a value: up to so many, slices have SLICE_KEYS."""
 

@@ -1,6 +1,6 @@
 """One endpoint of a shard: a lane for small work and, once there is any, one for large work, each a connection.
 
-What is expected to bring many bytes goes by the large lane, so that a lookup of a small value does not wait behind it.
+Slices that are expected to bring many bytes take the large lane: a lookup of a small value does not wait behind them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Endpoint:
 
     @property
     def state(self) -> LinkState:
-        """Of the lane for small work, without which it is not asked."""
+        """The state of the lane for small work: without that the endpoint is not used."""
         return self._small.link.state
 
     @property
@@ -92,7 +92,7 @@ class Endpoint:
         self._small.link.start()
 
     def close(self) -> None:
-        """Close the connections; what is still asked of it fails."""
+        """Close the connections; tries that are still open fail."""
         self._small.close()
         self._large.close()
 

@@ -49,7 +49,13 @@ Queue = deque[PendingLookup] | FairQueue
 
 
 class Lane:
-    """A lane to ``address``. ``on_state`` is called as ``LinkUser.on_state_change`` is."""
+    """A lane to ``address``. ``on_state`` is called as ``LinkUser.on_state_change`` is.
+
+    Each concern has its own module: what waits (a deque, or ``fair_queue``), when it leaves (``coalescer``), how much
+    of it (``batch_size``), what is in flight (``batch``), whether that stalls (``stall_watch``), and the connection's
+    life (``servers.link``). Invariants: a batch is in flight only on a connection, and one at a time; ``outstanding``
+    counts the keys of lookups in the queue and of the batch in flight.
+    """
 
     def __init__(
         self,
@@ -82,7 +88,9 @@ class Lane:
         self._connection: ServerConnection | None = None
         self._may_wait = kind == "large"
         self._is_returning = False
+        """Lookups wait in the queue for a connection that is made again."""
         self._is_scheduled = False
+        """The coalescer is going to call ``send``."""
         self._received = 0
         """Bytes that had come when the last batch was answered."""
         self._stall = StallWatch(settings.deadline_seconds, self._sent_at, self._received_bytes, self._close_stalled)
@@ -90,7 +98,7 @@ class Lane:
     # The hot path.
 
     def submit(self, lookup: PendingLookup) -> bool:
-        """Queue ``ask`` for the next batch; False when the queue is full."""
+        """Queue ``lookup`` for the next batch; False when the queue is full."""
         if self.outstanding >= self._max_queued_keys:
             return False
         self.outstanding += lookup.key_count
@@ -223,9 +231,9 @@ class Lane:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be asked now, or what it is asked can wait for the connection to be made again.
+        """Whether it has a connection, or its lookups can wait for the connection to be made again.
 
-        That is so for large work: small work would wait behind it if it went elsewhere.
+        Large work can: small work would wait behind it if it went elsewhere.
         """
         return self._is_returning or self.link.state is LinkState.READY
 
