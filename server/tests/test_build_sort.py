@@ -265,3 +265,38 @@ def test_runs_beyond_the_limit_of_open_files_are_merged_in_passes(tmp_path: Path
         [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("300\n", "")
+
+
+NO_DESCRIPTORS = """
+import os, resource, sys
+from pathlib import Path
+from lookupdb.build.sort.sorter import Sorter
+from lookupdb.errors import NotEnoughRoom
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+folder, taken = Path(sys.argv[1]), []
+with Sorter(folder / "sorted", 4 << 30) as sorter:
+    sorter.adopt(0, folder, sorted(path.name for path in folder.glob("run-*")), None)
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        os.close(taken.pop())
+    try:
+        list(sorter)
+    except NotEnoughRoom as error:
+        print(error.message)
+    for descriptor in taken:
+        os.close(descriptor)
+"""
+
+
+def test_a_merge_that_finds_no_descriptor_left_says_so(tmp_path: Path) -> None:
+    """As when something else in the process has taken them since they were counted."""
+    sorted_apart(tmp_path, 3)
+    (tmp_path / "sorted").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", NO_DESCRIPTORS, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    expected = "a build could not merge what it has sorted: Too many open files, the limit is 64\n"
+    assert (done.stdout, done.stderr) == (expected, "")
