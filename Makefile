@@ -17,11 +17,12 @@ demo: $(VENV)/.run ## build 28,000 airports into 4 shards, serve them on http://
 test: $(VENV)/.test ## every test that needs no cluster
 	$(BIN)/pytest -n 4 --dist worksteal # two processors are enough: many tests wait for something
 
-check: $(VENV)/.test ## lint, types, layers, the chart
+check: $(VENV)/.test ## lint, types, layers, words, the chart
 	$(BIN)/ruff format --check --diff .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
+	$(BIN)/pytest -q server/tests/test_words.py
 	@$(MAKE) --no-print-directory chart
 
 chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm and kubeconform into .tools)

@@ -126,7 +126,7 @@ def rollout_name(number: int) -> str:
     return f"r{number}"
 
 
-def number_of(name: str) -> int:
+def read_number(name: str) -> int:
     """12 for ``g12``, 34 for ``r34``; 0 for what is no such name."""
     digits = name[1:]
     return int(digits) if digits.isascii() and digits.isdigit() else 0

@@ -76,7 +76,7 @@ def test_peace_is_forgotten_about_what_was_before(bench: Bench) -> None:
 
 def test_something_else_is_written_at_once(bench: Bench) -> None:
     (contest,) = bench.write(4)
-    assert contest.mark == manifests.mark_of(manifest())
+    assert contest.mark == manifests.write_mark(manifest())
     assert bench.write(digest="another") == ()
     assert bench.write(digest="another", replicas=2) == ()
 
@@ -141,7 +141,7 @@ class TestAContest:
     def contested(self, *, is_held: bool) -> tuple[Observed, Any]:
         world = serving()
         service = world.things.pop(("Service", "airports-router")).manifest
-        contest = Contest("Service", "airports-router", manifests.mark_of(service), is_held, "cleaner")
+        contest = Contest("Service", "airports-router", manifests.write_mark(service), is_held, "cleaner")
         return replace(world.observe(), contests=(contest,)), world
 
     @pytest.mark.parametrize("is_held", [True, False])

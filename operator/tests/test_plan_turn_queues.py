@@ -42,7 +42,7 @@ def queues(limit: int = 2, **statuses: DatasetStatus) -> TurnQueues:
 
 
 def turn(made: TurnQueues, key: Key, status: DatasetStatus, at: float = 0) -> Turn:
-    return made.turns_of(key, status, BEGIN + timedelta(seconds=at)).build
+    return made.find_turns(key, status, BEGIN + timedelta(seconds=at)).build
 
 
 def granted(made: TurnQueues, at: float = 0) -> frozenset[Key]:
@@ -89,12 +89,12 @@ class TestATurn:
             generation="g1", rollouts=(RolloutStatus("r1", "g1", "t", moment(0), 2), RolloutStatus("r2", "g2", "t", ""))
         )
         made = queues(limit=1, a=rollout)
-        both = made.turns_of(B, SETTLED, BEGIN)
+        both = made.find_turns(B, SETTLED, BEGIN)
         assert (both.build.is_granted, both.rollout.is_granted) == (True, False)
 
     def test_is_not_held_by_a_rollout_that_a_routing_table_references(self) -> None:
         rollout = DatasetStatus(generation="g1", rollouts=(RolloutStatus("r1", "g1", "t", moment(0), 2),))
-        assert queues(a=rollout).turns_of(B, SETTLED, BEGIN).rollout.is_granted
+        assert queues(a=rollout).find_turns(B, SETTLED, BEGIN).rollout.is_granted
 
     def test_that_could_not_be_taken_passes_to_the_next(self) -> None:
         made = queues(limit=1, b=waiting(-2), c=waiting(-1))
@@ -199,7 +199,7 @@ def test_what_a_look_costs_does_not_grow_with_the_datasets_that_wait() -> None:
             began = time.process_time()
             for _ in range(200):
                 made.note(("shop", "d7"), status, BEGIN)
-                made.turns_of(("shop", "d7"), status, BEGIN)
+                made.find_turns(("shop", "d7"), status, BEGIN)
                 made.granted(BEGIN)
             best = min(best, time.process_time() - began)
         return best

@@ -40,7 +40,7 @@ async def serving(*collectors: Collector, status: Callable[[], Mapping[str, Any]
     listener = listeners.bind("127.0.0.1", 0)
     server = await AdminPort(explain_unready=lambda: None, status=status, collectors=collectors).start(listener)
     try:
-        yield listeners.port_of(listener)
+        yield listeners.bound_port(listener)
     finally:
         await server.cleanup()
 

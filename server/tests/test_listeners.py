@@ -24,7 +24,7 @@ def answers(listener: socket.socket, host: str) -> bool:
     """Whether a client of ``host`` gets through."""
     listener.listen(4)
     try:
-        socket.create_connection((host, listeners.port_of(listener)), timeout=5).close()
+        socket.create_connection((host, listeners.bound_port(listener)), timeout=5).close()
     except OSError:
         return False
     return True
@@ -55,7 +55,7 @@ def test_a_port_that_a_server_of_ipv4_has_is_in_use_for_both() -> None:
     with listeners.bind("127.0.0.1", 0) as listener:
         listener.listen(1)
         with pytest.raises(UsageError, match=r"cannot listen on :: port \d+: Address already in use"):
-            listeners.bind_shared("*", listeners.port_of(listener), 2)
+            listeners.bind_shared("*", listeners.bound_port(listener), 2)
 
 
 @pytest.mark.parametrize("host", ["2001:db8::1", "no such host", "a..b"])

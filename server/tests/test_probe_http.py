@@ -25,7 +25,7 @@ async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Stre
     listener = listeners.bind("127.0.0.1", 0)
     server = ProbeServer(answer)
     await server.start(listener)
-    reader, writer = await asyncio.open_connection("127.0.0.1", listeners.port_of(listener))
+    reader, writer = await asyncio.open_connection("127.0.0.1", listeners.bound_port(listener))
     try:
         yield reader, writer
     finally:

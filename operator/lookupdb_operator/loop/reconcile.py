@@ -244,7 +244,7 @@ class Reconciler:
             else:
                 self._repairs.note_write(observed, manifest)
                 if kind != kinds.SECRET.name:
-                    self._cache.put(kind, answer, written=True)
+                    self._cache.put(kind, answer, is_own_write=True)
                 continue
             log.warning("%s/%s: %s %s: refused: %s", *observed.dataset.key, kind, name, refused[kind, name])
         return refused

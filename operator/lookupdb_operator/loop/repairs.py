@@ -57,7 +57,7 @@ class Repairs:
         name = manifest["kind"], manifest["metadata"]["name"]
         if name[0] in _PACED_ELSEWHERE:
             return
-        mark = manifests.mark_of(manifest)
+        mark = manifests.write_mark(manifest)
         writes = self._remembered(observed.dataset.key)
         before = writes.get(name)
         is_repeated = before is not None and before.mark == mark

@@ -38,7 +38,7 @@ class TurnTaking:
         self._load(now)
         dataset = observed.dataset
         self._note(dataset, dataset.status, now)
-        turns = self._queues.turns_of(dataset.key, dataset.status, now)
+        turns = self._queues.find_turns(dataset.key, dataset.status, now)
         try:
             plan = decide(replace(observed, turns=turns), self._config, now)
         except Exception:

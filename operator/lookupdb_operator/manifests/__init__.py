@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lookupdb_operator.manifests.builder import build_digest, render_builder
 from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, take_fingerprint
-from lookupdb_operator.manifests.metadata import mark_of, read_digest
+from lookupdb_operator.manifests.metadata import read_digest, write_mark
 from lookupdb_operator.manifests.network_policy import render_network_policies
 from lookupdb_operator.manifests.routers import render_routers, router_replicas, with_replicas
 from lookupdb_operator.manifests.routing_table import render_nudge, render_routing_table
@@ -27,7 +27,6 @@ __all__ = [
     "field_manager",
     "find_changer",
     "hash_held_fields",
-    "mark_of",
     "read_digest",
     "render_builder",
     "render_network_policies",
@@ -43,4 +42,5 @@ __all__ = [
     "take_fingerprint",
     "template_digest",
     "with_replicas",
+    "write_mark",
 ]

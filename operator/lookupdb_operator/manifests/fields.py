@@ -98,15 +98,15 @@ def _select_owned(value: Any, fields: Mapping[str, Any]) -> Any:
     if not fields or fields.keys() == {"."}:
         return value
     if isinstance(value, dict):
-        members = ((name[2:], below) for name, below in fields.items() if name.startswith("f:"))
+        members = ((name[2:], nested) for name, nested in fields.items() if name.startswith("f:"))
         return {
-            name: _select_owned(value[name], below) if below else value[name]
-            for name, below in members
+            name: _select_owned(value[name], nested) if nested else value[name]
+            for name, nested in members
             if name in value
         }
     if isinstance(value, list):
-        items = ((_find_item(value, name), below) for name, below in fields.items() if name != ".")
-        return [_select_owned(item, below) for item, below in items if item is not None]
+        items = ((_find_item(value, name), nested) for name, nested in fields.items() if name != ".")
+        return [_select_owned(item, nested) for item, nested in items if item is not None]
     return value
 
 
@@ -140,8 +140,8 @@ def _canonical(value: Any, name: str) -> Any:
         if name in _QUANTITIES:
             return {resource: _number(amount) for resource, amount in value.items()}
         return {
-            member: _canonical(below, member) if isinstance(below, _NESTED) or member == _SIZE else below
-            for member, below in value.items()
+            member: _canonical(nested, member) if isinstance(nested, _NESTED) or member == _SIZE else nested
+            for member, nested in value.items()
         }
     if isinstance(value, list):
         items = [_canonical(item, "") if isinstance(item, _NESTED) else item for item in value]

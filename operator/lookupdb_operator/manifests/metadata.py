@@ -60,7 +60,7 @@ def read_digest(manifest: Mapping[str, Any]) -> str:
     return value if isinstance(value, str) else ""
 
 
-def mark_of(manifest: Mapping[str, Any]) -> str:
+def write_mark(manifest: Mapping[str, Any]) -> str:
     """What tells two writes of one object apart: its digest, and its number of pods, which has no part in it."""
     return f"{read_digest(manifest)} {(manifest.get('spec') or {}).get('replicas', '')}"
 

@@ -38,11 +38,11 @@ _MOST_THREADS: Final = 256
 
 
 def builder(spec: Mapping[str, Any]) -> Resources:
-    """A builder's resources, by ``spec.build.resources``. The memory limit is requested when no request is written, and
+    """A builder's resources, by ``spec.build.resources``. The memory limit is requested if no request is declared, and
     of the node's disk all that its scratch volume may hold."""
-    written = _read_resources(spec["build"]["resources"])
+    declared = _read_resources(spec["build"]["resources"])
     storage = {_STORAGE: str(spec["build"]["scratchSize"])}
-    return _with_requests(written, _BUILDER_REQUESTS | _memory(written["limits"]) | storage)
+    return _with_requests(declared, _BUILDER_REQUESTS | _memory(declared["limits"]) | storage)
 
 
 def builder_memory(resources: Resources) -> int:
@@ -62,18 +62,18 @@ def router(spec: Mapping[str, Any]) -> Resources:
 
 
 def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
-    """A shard server's resources, by ``spec.serving``: memory that is not written there follows from the generation.
+    """A shard server's resources, by ``spec.serving``: memory that is not declared there follows from the generation.
 
     The request is the limit, because the kubelet counts the pages of the shard that are in use, and evicts first what
     uses more than it requests. All shards get what the largest needs: their pods differ in nothing but the shard.
     """
     serving = spec["serving"]
-    written = _read_resources(serving.get("resources") or {})
+    declared = _read_resources(serving.get("resources") or {})
     needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
-    if "memory" not in written["limits"]:
-        written["limits"]["memory"] = max(needed, written["requests"].get("memory", needed), key=parse_quantity)
+    if "memory" not in declared["limits"]:
+        declared["limits"]["memory"] = max(needed, declared["requests"].get("memory", needed), key=parse_quantity)
     storage = {_STORAGE: shard_storage(largest_shard_bytes)}
-    return _with_requests(written, _SERVER_REQUESTS | _memory(written["limits"]) | storage)
+    return _with_requests(declared, _SERVER_REQUESTS | _memory(declared["limits"]) | storage)
 
 
 def shard_storage(shard_bytes: int) -> str:
@@ -108,8 +108,8 @@ def _memory(limits: Mapping[str, str]) -> dict[str, str]:
     return {"memory": limits["memory"]}
 
 
-def _with_requests(written: Resources, defaults: Mapping[str, str]) -> Resources:
-    """``written``, with ``defaults`` for what is not requested, as far as the limits allow."""
-    limits = written["limits"]
+def _with_requests(declared: Resources, defaults: Mapping[str, str]) -> Resources:
+    """``declared``, with ``defaults`` for what is not requested, as far as the limits allow."""
+    limits = declared["limits"]
     defaults = {name: min(amount, limits.get(name, amount), key=parse_quantity) for name, amount in defaults.items()}
-    return {"requests": defaults | written["requests"], "limits": limits}
+    return {"requests": defaults | declared["requests"], "limits": limits}

@@ -10,7 +10,7 @@ from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.model import ObservedDataset
-from lookupdb_operator.parse.header import Body, annotations_of, is_deleting, parse_header
+from lookupdb_operator.parse.header import Body, is_deleting, parse_header, read_annotations
 from lookupdb_operator.status import DatasetStatus
 
 
@@ -36,8 +36,8 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
         problem=problem,
         status=status,
         status_problem=status_problem,
-        refresh=annotations_of(body).get(names.REFRESH) or "",
-        assigned=annotations_of(body).get(names.OPERATOR) or "",
+        refresh=read_annotations(body).get(names.REFRESH) or "",
+        assigned=read_annotations(body).get(names.OPERATOR) or "",
         deleting=is_deleting(body),
         renderings=renderings,
     )

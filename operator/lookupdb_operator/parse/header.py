@@ -44,8 +44,8 @@ def parse_header(body: Body) -> Header:
         name=meta["name"],
         uid=meta["uid"],
         resource_version=meta.get("resourceVersion") or "",
-        dataset=labels_of(body).get(names.DATASET) or "",
-        dataset_uid=labels_of(body).get(names.DATASET_UID) or "",
+        dataset=read_labels(body).get(names.DATASET) or "",
+        dataset_uid=read_labels(body).get(names.DATASET_UID) or "",
         owner_kind=owner.get("kind") or "",
         owner_name=owner.get("name") or "",
         owner_uid=owner.get("uid") or "",
@@ -53,12 +53,12 @@ def parse_header(body: Body) -> Header:
     )
 
 
-def labels_of(body: Body) -> Mapping[str, str]:
+def read_labels(body: Body) -> Mapping[str, str]:
     """The object's labels."""
     return body["metadata"].get("labels") or {}
 
 
-def annotations_of(body: Body) -> Mapping[str, str]:
+def read_annotations(body: Body) -> Mapping[str, str]:
     """The object's annotations."""
     return body["metadata"].get("annotations") or {}
 
@@ -68,14 +68,14 @@ def is_deleting(body: Body) -> bool:
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
-def status_of(body: Body) -> Mapping[str, Any]:
+def read_status(body: Body) -> Mapping[str, Any]:
     """The object's status; empty when it has none."""
     return body.get("status") or {}
 
 
-def condition_of(body: Body, kind: str) -> Mapping[str, Any]:
+def find_condition(body: Body, kind: str) -> Mapping[str, Any]:
     """The condition of type ``kind`` in the object's status; empty when there is none."""
-    conditions = status_of(body).get("conditions") or ()
+    conditions = read_status(body).get("conditions") or ()
     return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 

@@ -15,7 +15,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.build_result import message_members
-from lookupdb_operator.parse.header import Body, condition_of, is_deleting, status_of
+from lookupdb_operator.parse.header import Body, find_condition, is_deleting, read_status
 from lookupdb_operator.parse.messages import diagnose_pull, diagnose_scheduling, diagnose_start, flatten
 from lookupdb_operator.plan import reasons
 
@@ -54,7 +54,7 @@ class _Pod:
 
 def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trouble | None:
     """Why the pod ``body`` does not get on; None when it does, or when its status does not say."""
-    if status_of(body).get("phase") == "Succeeded" or condition_of(body, "Ready").get("status") == "True":
+    if read_status(body).get("phase") == "Succeeded" or find_condition(body, "Ready").get("status") == "True":
         return None
     pod = _Pod(body, component, result)
     return next((trouble for trouble in _find_troubles(pod) if trouble is not None), None)
@@ -62,7 +62,7 @@ def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trou
 
 def container_statuses(body: Body) -> Iterator[Container]:
     """The status of each container, those that run first first."""
-    pod_status = status_of(body)
+    pod_status = read_status(body)
     yield from pod_status.get("initContainerStatuses") or ()
     yield from pod_status.get("containerStatuses") or ()
 
@@ -76,11 +76,11 @@ def _find_troubles(pod: _Pod) -> Iterator[Trouble | None]:
 
 
 def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
-    pod_status = status_of(pod.body)
+    pod_status = read_status(pod.body)
     reason, message = pod_status.get("reason") or "", pod_status.get("message") or ""
     if reason == reasons.DEADLINE_EXCEEDED:
         return causes.POD_TOO_LONG.trouble(pod=pod.name)
-    target, has_failed = condition_of(pod.body, "DisruptionTarget"), pod_status.get("phase") == "Failed"
+    target, has_failed = find_condition(pod.body, "DisruptionTarget"), pod_status.get("phase") == "Failed"
     is_disrupted = target.get("status") == "True" and (has_failed or is_deleting(pod.body))
     if not is_disrupted and not (reason and has_failed):
         return None
@@ -98,7 +98,7 @@ def _is_about_disk(why: str) -> bool:
 
 
 def _diagnose_placement(pod: _Pod) -> Trouble | None:
-    scheduled = condition_of(pod.body, "PodScheduled")
+    scheduled = find_condition(pod.body, "PodScheduled")
     if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
         return None
     return diagnose_scheduling(pod.name, scheduled.get("message") or "")

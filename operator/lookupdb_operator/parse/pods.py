@@ -10,14 +10,14 @@ from lookupdb_operator.model import BuildResult, Pod
 from lookupdb_operator.parse.build_result import parse_build_result
 from lookupdb_operator.parse.header import (
     Body,
-    annotations_of,
-    condition_of,
+    find_condition,
     is_deleting,
-    labels_of,
     parse_header,
     parse_number,
     parse_time,
-    status_of,
+    read_annotations,
+    read_labels,
+    read_status,
 )
 from lookupdb_operator.parse.pod_diagnosis import container_statuses, diagnose_pod
 
@@ -29,7 +29,7 @@ _SLOW_KUBELET: Final = timedelta(seconds=30)
 
 def parse_pod(body: Body) -> Pod:
     """The pod ``body`` of some dataset."""
-    header, status, labels = parse_header(body), status_of(body), labels_of(body)
+    header, status, labels = parse_header(body), read_status(body), read_labels(body)
     component = labels.get(names.COMPONENT) or ""
     result = _parse_result(body) if component == names.BUILDER else None
     return Pod(
@@ -40,9 +40,9 @@ def parse_pod(body: Body) -> Pod:
         rollout=labels.get(names.ROLLOUT) or "",
         shard=parse_number(labels.get(names.SHARD)),
         generation=labels.get(names.GENERATION) or "",
-        table_version=annotations_of(body).get(names.TABLE_VERSION) or "",
+        table_version=read_annotations(body).get(names.TABLE_VERSION) or "",
         phase=status.get("phase") or "Pending",
-        ready=condition_of(body, "Ready").get("status") == "True",
+        ready=find_condition(body, "Ready").get("status") == "True",
         deleting=is_deleting(body),
         lost_at=_lost_at(body),
         trouble=diagnose_pod(body, component, result),
@@ -53,8 +53,8 @@ def parse_pod(body: Body) -> Pod:
 def awaits_images(body: Body) -> bool:
     """Whether the kubelet has not come as far as the pod's images yet: volumes and network are not there. Why not is
     in events alone."""
-    is_pending = status_of(body).get("phase") == "Pending"
-    if not is_pending or condition_of(body, "PodReadyToStartContainers").get("status") == "True":
+    is_pending = read_status(body).get("phase") == "Pending"
+    if not is_pending or find_condition(body, "PodReadyToStartContainers").get("status") == "True":
         return False
     return not any((container.get("state") or {}).get("running") for container in container_statuses(body))
 
@@ -62,7 +62,7 @@ def awaits_images(body: Body) -> bool:
 def _lost_at(body: Body) -> datetime | None:
     """When the kubelet of a pod that is being deleted counts as lost. A node controller makes pods unready whose node
     does not answer; the API server notes as the time of deletion when their grace is over."""
-    ready = condition_of(body, "Ready")
+    ready = find_condition(body, "Ready")
     if not is_deleting(body) or ready.get("status") == "True":
         return None
     unready_since = parse_time(ready.get("lastTransitionTime") or body["metadata"].get("creationTimestamp"))
@@ -72,6 +72,6 @@ def _lost_at(body: Body) -> datetime | None:
 
 def _parse_result(body: Body) -> BuildResult | None:
     """What the first container of a builder's pod that has ended says in its termination message."""
-    states = (container.get("state") or {} for container in status_of(body).get("containerStatuses") or ())
+    states = (container.get("state") or {} for container in read_status(body).get("containerStatuses") or ())
     terminated = next((state["terminated"] for state in states if state.get("terminated")), None)
     return None if terminated is None else parse_build_result(terminated.get("message"))

@@ -11,13 +11,13 @@ from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, ShardSe
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.header import (
     Body,
-    annotations_of,
-    condition_of,
+    find_condition,
     is_deleting,
-    labels_of,
     parse_header,
     parse_number,
-    status_of,
+    read_annotations,
+    read_labels,
+    read_status,
 )
 from lookupdb_operator.parse.messages import diagnose_warning
 from lookupdb_operator.plan import reasons
@@ -42,8 +42,8 @@ def parse_job(body: Body) -> BuildJob:
     state = _job_state(body)
     return BuildJob(
         ref=ObjectRef("Job", header.name, header.uid),
-        generation=labels_of(body).get(names.GENERATION) or "",
-        digest=annotations_of(body).get(names.DIGEST) or "",
+        generation=read_labels(body).get(names.GENERATION) or "",
+        digest=read_annotations(body).get(names.DIGEST) or "",
         state=state,
         failure=_diagnose_job(body) if state == "Failed" else None,
         deleting=is_deleting(body),
@@ -51,14 +51,14 @@ def parse_job(body: Body) -> BuildJob:
 
 
 def _job_state(body: Body) -> Literal["Running", "Succeeded", "Failed"]:
-    if condition_of(body, "Complete").get("status") == "True":
+    if find_condition(body, "Complete").get("status") == "True":
         return "Succeeded"
-    return "Failed" if condition_of(body, "Failed").get("status") == "True" else "Running"
+    return "Failed" if find_condition(body, "Failed").get("status") == "True" else "Running"
 
 
 def _diagnose_job(body: Body) -> Trouble | None:
     """Why a Job failed, if its pod does not tell: that the pod failed (BackoffLimitExceeded) is not why."""
-    if condition_of(body, "Failed").get("reason") != reasons.DEADLINE_EXCEEDED:
+    if find_condition(body, "Failed").get("reason") != reasons.DEADLINE_EXCEEDED:
         return None
     seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
     return causes.JOB_TOO_LONG.trouble(seconds=str(seconds))
@@ -66,14 +66,19 @@ def _diagnose_job(body: Body) -> Trouble | None:
 
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     """The StatefulSet ``body`` of a shard; ``drift`` when it is known."""
-    header, status, labels, drift = parse_header(body), status_of(body), labels_of(body), drift or compare_fields(body)
+    header, status, labels, drift = (
+        parse_header(body),
+        read_status(body),
+        read_labels(body),
+        drift or compare_fields(body),
+    )
     is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
     return ShardSet(
         ref=ObjectRef("StatefulSet", header.name, header.uid),
         rollout=labels.get(names.ROLLOUT) or "",
         generation=labels.get(names.GENERATION) or "",
         shard=parse_number(labels.get(names.SHARD)),
-        digest=annotations_of(body).get(names.DIGEST) or "",
+        digest=read_annotations(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(status.get("readyReplicas") or 0) if is_present else 0,
         changed=drift.changed,
@@ -84,15 +89,15 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
 
 def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:
     """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known."""
-    header, labels, drift = parse_header(body), labels_of(body), drift or compare_fields(body)
+    header, labels, drift = parse_header(body), read_labels(body), drift or compare_fields(body)
     return ExistingObject(
         ref=ObjectRef(kind, header.name, header.uid),
-        digest=annotations_of(body).get(names.DIGEST) or "",
+        digest=read_annotations(body).get(names.DIGEST) or "",
         changed=drift.changed,
         changed_by=drift.changed_by,
         rollout=labels.get(names.ROLLOUT) or "",
         generation=labels.get(names.GENERATION) or "",
-        table_version=max(0, parse_number(annotations_of(body).get(names.TABLE_VERSION))),
+        table_version=max(0, parse_number(read_annotations(body).get(names.TABLE_VERSION))),
         replicas=_replicas(body) if kind == "Deployment" else 0,
         deleting=is_deleting(body),
         trouble=_diagnose_deployment(body) if kind == "Deployment" else None,
@@ -100,7 +105,7 @@ def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existin
 
 
 def _diagnose_deployment(body: Body) -> Trouble | None:
-    failure = condition_of(body, "ReplicaFailure")
+    failure = find_condition(body, "ReplicaFailure")
     if failure.get("status") != "True":
         return None
     name = parse_header(body).name
@@ -110,13 +115,13 @@ def _diagnose_deployment(body: Body) -> Trouble | None:
 def compare_fields(body: Body, before: Drift | None = None) -> Drift:
     """How ``body`` differs from what we wrote. ``before``, the drift of an earlier version of it, saves hashing what
     has not changed: most versions differ in their status alone."""
-    if not annotations_of(body).get(names.DIGEST):
+    if not read_annotations(body).get(names.DIGEST):
         return Drift()
     mark = take_fingerprint(body)
     if before is not None and before.fingerprint == mark:
         return before
     fields = hash_held_fields(body)
-    changed = "" if fields is None or fields == annotations_of(body).get(names.FIELDS) else fields
+    changed = "" if fields is None or fields == read_annotations(body).get(names.FIELDS) else fields
     return Drift(mark, changed, find_changer(body, is_changed=bool(changed)))
 
 

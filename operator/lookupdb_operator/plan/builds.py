@@ -146,7 +146,7 @@ def _with_verified_generation(status: DatasetStatus, build: BuildStatus, desired
     known = generations.newest_matching_generation(status, desired)
     if known is None:
         return status
-    verified = replace(known, refresh=build.refresh, verified_by=names.number_of(build.generation))
+    verified = replace(known, refresh=build.refresh, verified_by=names.read_number(build.generation))
     return generations.add_generation(status, verified)
 
 
@@ -155,7 +155,7 @@ def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
     status = replace(status, build=None, failure=None)
     if build.refresh in ("", status.refreshed):
         return status
-    return replace(status, refreshed=build.refresh, refreshed_by=names.number_of(build.generation))
+    return replace(status, refreshed=build.refresh, refreshed_by=names.read_number(build.generation))
 
 
 def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:

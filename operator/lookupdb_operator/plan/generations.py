@@ -29,7 +29,7 @@ def deployable_generation(status: DatasetStatus, desired: Desired) -> Generation
 def is_up_to_date(generation: GenerationStatus, status: DatasetStatus) -> bool:
     """Whether the source of ``generation`` was read for the last refresh that was answered, or later. Builds run one
     after the other: a higher number has read later."""
-    return max(names.number_of(generation.generation), generation.verified_by) >= status.refreshed_by
+    return max(names.read_number(generation.generation), generation.verified_by) >= status.refreshed_by
 
 
 def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
@@ -57,7 +57,7 @@ def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
 
 def add_generation(status: DatasetStatus, generation: GenerationStatus) -> DatasetStatus:
     """``status`` with a new whole generation. Added twice, it is there once."""
-    others = tuple(known for known in status.generations if known.generation != generation.generation)
+    others = tuple(existing for existing in status.generations if existing.generation != generation.generation)
     return replace(status, generations=_sorted((*others, generation)))
 
 
@@ -75,4 +75,4 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _sorted(generations: Iterable[GenerationStatus]) -> tuple[GenerationStatus, ...]:
-    return tuple(sorted(generations, key=lambda generation: names.number_of(generation.generation)))
+    return tuple(sorted(generations, key=lambda generation: names.read_number(generation.generation)))

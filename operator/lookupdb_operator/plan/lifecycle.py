@@ -217,7 +217,7 @@ def rollout_phase(name: str, status: DatasetStatus) -> RolloutPhase:
     rollout = status.find_rollout(name)
     if rollout is None:
         # A torn status does not know what is gone.
-        is_past = 0 < names.number_of(name) <= status.last_rollout and not recovery.is_torn(status)
+        is_past = 0 < names.read_number(name) <= status.last_rollout and not recovery.is_torn(status)
         return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
     return _phase_of_kept(rollout, status)
 
@@ -227,7 +227,7 @@ def generation_phase(name: str, status: DatasetStatus) -> GenerationPhase:
     if status.build is not None and status.build.generation == name:
         return GenerationPhase.BUILDING
     if status.find_generation(name) is None:
-        is_past = 0 < names.number_of(name) <= status.last_generation
+        is_past = 0 < names.read_number(name) <= status.last_generation
         return GenerationPhase.GONE if is_past else GenerationPhase.UNCLAIMED
     if status.generation == name:
         return GenerationPhase.ACTIVE

@@ -163,7 +163,9 @@ def find_unscaled(status: DatasetStatus, situation: Situation) -> tuple[Manifest
 def without_contested(desired: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
     """``desired`` without what somebody changes back each time, as long as that backs off."""
     paused = {((contest.kind, contest.name), contest.mark) for contest in observed.contests if contest.is_held}
-    return tuple(manifest for manifest in desired if (object_name(manifest), manifests.mark_of(manifest)) not in paused)
+    return tuple(
+        manifest for manifest in desired if (object_name(manifest), manifests.write_mark(manifest)) not in paused
+    )
 
 
 def find_unsynced(status: DatasetStatus, observed: Observed) -> tuple[Manifest, ...]:

@@ -34,9 +34,9 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     return replace(
         status,
         rollouts=(*status.rollouts, *forgotten),
-        last_rollout=max((status.last_rollout, *(names.number_of(thing.rollout) for thing in rollout_objects))),
+        last_rollout=max((status.last_rollout, *(names.read_number(thing.rollout) for thing in rollout_objects))),
         last_generation=max(
-            (status.last_generation, *(names.number_of(thing.generation) for thing in generation_objects))
+            (status.last_generation, *(names.read_number(thing.generation) for thing in generation_objects))
         ),
     )
 
@@ -75,9 +75,9 @@ def _list_forgotten_rollouts(
     unknown = {
         (shard_set.rollout, shard_set.generation)
         for shard_set in observed.shard_sets
-        if names.number_of(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
+        if names.read_number(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
     }
-    for name, generation in sorted(unknown, key=lambda pair: names.number_of(pair[0])):
+    for name, generation in sorted(unknown, key=lambda pair: names.read_number(pair[0])):
         yield RolloutStatus(
             rollout=name,
             generation=generation,

@@ -67,7 +67,7 @@ def _is_of_present_spec(rollout: RolloutStatus, status: DatasetStatus, situation
 
 def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
     """The newest rollout of ``generation`` that is made from what it would be made from now."""
-    template = situation.template_of(generation)
+    template = situation.template_for(generation)
     return next(
         (
             rollout
@@ -82,7 +82,7 @@ def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situati
     """Whether ``rollout`` is made from what its generation's would be made from now. Of another one only the number of
     servers may change: what its pods are made from is not known any more, and never changes."""
     generation = status.find_generation(rollout.generation)
-    return generation is not None and situation.template_of(generation) == rollout.template
+    return generation is not None and situation.template_for(generation) == rollout.template
 
 
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -95,7 +95,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket) if has_turn else None)
     if len(status.rollouts) >= MOST_ROLLOUTS:  # it could not use a turn
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket))
-    template = situation.template_of(generation)
+    template = situation.template_for(generation)
     if not turns.may_take_turn(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
         return replace(status, rollout_ticket=turns.wait_for_turn(status.rollout_ticket, template, situation.now))
     number = status.last_rollout + 1
@@ -146,7 +146,7 @@ def is_servable(rollout: RolloutStatus, replicas: int, status: DatasetStatus, si
     if is_ready(rollout, replicas, status, situation.observed):
         return True
     shards = tuple(list_shard_servers(rollout, replicas, status, situation.observed))
-    if not shards or any(servers.ready < servers.needed for servers in shards):
+    if not shards or any(servers.ready < servers.needed_servers for servers in shards):
         return False
     if rollout.referenced_replicas == 0 and has_exceeded_deadline(rollout, status, situation):
         return True
@@ -223,14 +223,14 @@ class ShardServers:
     """Not ready, and in trouble or being deleted."""
 
     @property
-    def needed(self) -> int:
+    def needed_servers(self) -> int:
         """How many have to be ready before routers are sent to them: all but one, and at least one."""
         return max(1, self.replicas - 1)
 
     @property
     def may_suffice(self) -> bool:
         """Whether enough are ready, or may get ready though nobody ends the trouble of the others."""
-        return self.replicas - self.troubled >= self.needed
+        return self.replicas - self.troubled >= self.needed_servers
 
 
 def list_shard_servers(
@@ -317,7 +317,7 @@ def _diagnose_overdue(
     """What ``target``, whose deadline has passed, waits for."""
     dataset, desired = situation.dataset, situation.desired
     shards = list_shard_servers(target, desired.replicas, status, situation.observed)
-    lacking = [servers for servers in shards if servers.ready < servers.needed]
+    lacking = [servers for servers in shards if servers.ready < servers.needed_servers]
     lacks = ", ".join(
         f"{names.shard_set(dataset.name, target.rollout, servers.shard)} has {servers.ready} of {servers.replicas}"
         for servers in lacking[:_MAX_SHARDS]

@@ -56,7 +56,7 @@ class Situation:
         """What everything is rendered from."""
         return Ingredients(self.observed.dataset, self.config)
 
-    def template_of(self, generation: GenerationStatus) -> str:
+    def template_for(self, generation: GenerationStatus) -> str:
         """Digest of what a rollout of ``generation`` would be made from now."""
         return template_digest(self.ingredients, generation)
 

@@ -56,11 +56,11 @@ class TurnQueues:
         self._builds.postpone(key, until)
         self._rollouts.postpone(key, until)
 
-    def turns_of(self, key: Key, status: DatasetStatus, now: datetime) -> Turns:
+    def find_turns(self, key: Key, status: DatasetStatus, now: datetime) -> Turns:
         """What ``key``, whose status is noted, may do now."""
         return Turns(
-            build=self._builds.turn_of(key, _must_build_soon(status), now),
-            rollout=self._rollouts.turn_of(key, _must_roll_out_soon(status), now),
+            build=self._builds.find_turn(key, _must_build_soon(status), now),
+            rollout=self._rollouts.find_turn(key, _must_roll_out_soon(status), now),
         )
 
     def granted(self, now: datetime) -> frozenset[Key]:
@@ -132,12 +132,12 @@ class _TurnQueue:
             self._leave(key)
             self._enter(key, place[1].since, place[0])
 
-    def turn_of(self, key: Key, is_urgent: bool, now: datetime) -> Turn:
+    def find_turn(self, key: Key, is_urgent: bool, now: datetime) -> Turn:
         """Whether it is the turn of ``key``; one that is not known yet comes last."""
         turn = self._turns.get(key)
         if turn is not None:
             return Turn(must_yield=self._must_yield(key, turn, now))
-        ahead, moment = self._ahead(key, is_urgent, now), clock.format_moment(now)
+        ahead, moment = self._count_ahead(key, is_urgent, now), clock.format_moment(now)
         place = self._places.get(key)
         is_backing_off = place is not None and place[1].since > moment
         return Turn(not is_backing_off and ahead < self._free(now), ahead)
@@ -164,7 +164,7 @@ class _TurnQueue:
         moment = clock.format_moment(now)
         return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
-    def _ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
+    def _count_ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
         place = self._places.get(key)
         eligible = self._eligible(is_urgent, now)
         before = eligible if place is None else min(eligible, bisect.bisect_left(self._waiting[place[0]], place[1]))
@@ -183,7 +183,9 @@ class _TurnQueue:
             return False
         usable = self._usable_turns(now) | {key: turn}
         stalled = [
-            (other.since, at) for at, other in usable.items() if other.stall and turns.is_long_stall(other.stall, now)
+            (other.since, key_at)
+            for key_at, other in usable.items()
+            if other.stall and turns.is_long_stall(other.stall, now)
         ]
         has_waiting = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
         return (turn.since, key) == max(stalled) and (has_waiting or len(stalled) > 1)

@@ -123,10 +123,10 @@ def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
     return f" waits for its turn {when}, {_describe_ahead(turn.ahead)} before it."
 
 
-def _describe_ahead(ahead: int) -> str:
-    if ahead <= _EXACT_PLACES:
-        return str(ahead)
-    return f"more than {next(step for step in _COARSE_PLACES if ahead > step)}"
+def _describe_ahead(count: int) -> str:
+    if count <= _EXACT_PLACES:
+        return str(count)
+    return f"more than {next(step for step in _COARSE_PLACES if count > step)}"
 
 
 def diagnose_ticket(ticket: Ticket | None) -> Trouble | None:

@@ -14,7 +14,7 @@ from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Refused
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.parse.header import labels_of
+from lookupdb_operator.parse.header import read_labels
 from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.watch.cache import ObjectCache
 
@@ -70,7 +70,7 @@ class LiveDatasetsWriter:
         found = await self._cluster.get(kinds.CONFIG_MAP, self._namespace, self._name)
         if found is None:
             return None
-        if labels_of(found).get(names.MANAGED_BY) != names.FIELD_MANAGER:
+        if read_labels(found).get(names.MANAGED_BY) != names.FIELD_MANAGER:
             raise Refused(
                 f"ConfigMap {self._name}",
                 f"it is not the operator's, which would keep the list of datasets in it: rename or delete it in"
@@ -97,11 +97,11 @@ def _parse(text: str | None) -> Mapping[str, Any] | None:
     return members if isinstance(members, dict) else None
 
 
-def _needs_writing(desired: Mapping[str, Any], written: Mapping[str, Any] | None) -> bool:
-    if written is None or {**written, WRITTEN_AT: None} != {**desired, WRITTEN_AT: None}:
+def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | None) -> bool:
+    if existing is None or {**existing, WRITTEN_AT: None} != {**desired, WRITTEN_AT: None}:
         return True
     try:
-        age = datetime.fromisoformat(desired[WRITTEN_AT]) - datetime.fromisoformat(written[WRITTEN_AT])
+        age = datetime.fromisoformat(desired[WRITTEN_AT]) - datetime.fromisoformat(existing[WRITTEN_AT])
     except (ValueError, KeyError, TypeError):
         return True
     return abs(age.total_seconds()) >= REFRESH_SECONDS

@@ -69,9 +69,9 @@ class ObjectCache:
         self._deleted: OrderedDict[str, str] = OrderedDict()
         """uid → the version in which the object was last deleted."""
 
-    def put(self, kind: str, body: Body, *, written: bool = False) -> Key | None:
+    def put(self, kind: str, body: Body, *, is_own_write: bool = False) -> Key | None:
         """Cache the object ``body`` of ``kind``. Returns the dataset to look at; None when the object belongs to no
-        dataset, or when nothing that matters has changed. ``written``: ``body`` is the answer to our own write."""
+        dataset, or when nothing that matters has changed. ``is_own_write``: ``body`` is the answer to our own write."""
         header = parse_header(body)
         location = (header.namespace, header.name)
         key = location if kind == kinds.DATASET.name else (header.namespace, header.dataset)
@@ -86,12 +86,12 @@ class ObjectCache:
             return None
         before = self._find(kind, key, header.name)
         if before is not None and not _is_newer(header, before.header):
-            if written:  # its watch was faster
+            if is_own_write:  # its watch was faster
                 self._store(kind, key, _accept(before, _changed_fields(_parse(kind, header, body, before))))
             return None
         after = _parse(kind, header, body, before)
         known = before.accepted if before is not None and before.header.uid == header.uid else ""
-        after = _accept(after, _changed_fields(after) if written else known)
+        after = _accept(after, _changed_fields(after) if is_own_write else known)
         self._store(kind, key, after)
         return None if before is not None and _is_alike(before, after) else key
 
@@ -165,7 +165,9 @@ class ObjectCache:
         owned = {child.header.uid for child in children.values() if child.header.owner_uid == dataset.uid}
         for location in sorted(children):
             child = children[location]
-            if child.header.uid in owned or (isinstance(child.item, Pod) and _is_pod_of(child.header, dataset, owned)):
+            if child.header.uid in owned or (
+                isinstance(child.item, Pod) and _is_dataset_pod(child.header, dataset, owned)
+            ):
                 yield child
 
     def _find(self, kind: str, key: Key, name: str) -> CachedObject | None:
@@ -233,7 +235,7 @@ def _is_alike(before: CachedObject, after: CachedObject) -> bool:
     return owners and before.item == after.item and before.awaits_images == after.awaits_images
 
 
-def _is_pod_of(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
+def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
     """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched."""
     if header.dataset_uid != dataset.uid:
         return False

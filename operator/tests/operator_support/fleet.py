@@ -93,7 +93,7 @@ class Fleet:
         def planner(observed: Observed, config: Config, now: datetime) -> Plan:
             key, status = _key(index), observed.dataset.status
             self.queues.note(key, status, now)
-            planned = plan(replace(observed, turns=self.queues.turns_of(key, status, now)), config, now)
+            planned = plan(replace(observed, turns=self.queues.find_turns(key, status, now)), config, now)
             self.queues.note(key, planned.status, now)
             return planned
 

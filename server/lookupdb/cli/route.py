@@ -126,7 +126,7 @@ def command(
             Service(
                 fleet=fleet,
                 admin_listener=listeners.bind_admin(host, admin_port),
-                ready_members={"port": listeners.port_of(sockets[0])},
+                ready_members={"port": listeners.bound_port(sockets[0])},
                 ready_file=ready_file,
                 collectors=lambda supervisor: metrics.collectors(counters, supervisor),
             )

@@ -25,7 +25,7 @@ def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
     """
     bind(host, port).close()
     first = bind(host, port, reuse_port=True)
-    return [first, *(bind(host, port_of(first), reuse_port=True) for _ in range(count - 1))]
+    return [first, *(bind(host, bound_port(first), reuse_port=True) for _ in range(count - 1))]
 
 
 def bind_admin(host: str, port: int) -> socket.socket:
@@ -75,7 +75,7 @@ def _has_ipv6() -> bool:
     return True
 
 
-def port_of(listener: socket.socket) -> int:
+def bound_port(listener: socket.socket) -> int:
     """Return the port that the socket is bound to."""
     port: int = listener.getsockname()[1]
     return port

@@ -87,7 +87,7 @@ def _listen(fleet: Fleet) -> None:
 async def _announce(service: Service, supervisor: Supervisor) -> None:
     """Say where the service listens once it answers: who asked for free ports has no other way to know."""
     await supervisor.wait_ready()
-    ports = {**service.ready_members, "admin": listeners.port_of(service.admin_listener)}
+    ports = {**service.ready_members, "admin": listeners.bound_port(service.admin_listener)}
     log.info("ready", extra=ports)
     if service.ready_file:
         ready_file.write(service.ready_file, {"pid": os.getpid(), **ports})

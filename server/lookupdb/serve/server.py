@@ -64,7 +64,7 @@ def shard_service(served: ServedShard, settings: ServerSettings) -> Service:
     return Service(
         fleet=fleet,
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
-        ready_members={"ports": [listeners.port_of(listener) for listener in sockets]},
+        ready_members={"ports": [listeners.bound_port(listener) for listener in sockets]},
         ready_file=settings.ready_file,
         prepare=lambda: _verify(verification),
         collectors=lambda supervisor: metrics.collectors(served, counters, supervisor),

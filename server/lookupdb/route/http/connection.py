@@ -289,7 +289,7 @@ class HttpConnection(ConnectionLife):
             self._pending.append(exchange)
             exchange.start()
 
-    def line_of(self, exchange: Exchange) -> bytes:
+    def connection_line(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""
         if (
             self.service.draining

@@ -60,7 +60,7 @@ class ClientConnection(Protocol):
     def answer(self, exchange: Exchange, answer: Answer) -> None:
         """Send ``answer``, the one to ``exchange``, when it is its turn."""
 
-    def line_of(self, exchange: Exchange) -> bytes:
+    def connection_line(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of the answer to ``exchange``."""
 
     def charge(self, exchange: Exchange) -> None:
@@ -100,7 +100,7 @@ class Exchange:
         """Answer with ``problem``."""
         connection = self.connection
         connection.counts[_FAILED if problem.kind.status >= 500 else _REFUSED] += 1
-        head, body = connection.answers.encode_problem(problem, connection.line_of(self))
+        head, body = connection.answers.encode_problem(problem, connection.connection_line(self))
         connection.answer(self, head if self.bodyless else head + body)
 
     def unavailable(self, problem: Problem) -> None:
@@ -155,7 +155,7 @@ class OptionsExchange(Exchange):
         """Answer at once."""
         connection = self.connection
         connection.counts[_OK] += 1
-        connection.answer(self, connection.answers.encode_options(self.methods, connection.line_of(self)))
+        connection.answer(self, connection.answers.encode_options(self.methods, connection.connection_line(self)))
 
 
 class DatasetExchange(Exchange):
@@ -184,7 +184,7 @@ class DatasetExchange(Exchange):
         )
         connection.counts[_OK] += 1
         fields = {"Lookupdb-Generation": info.generation}
-        head, body = connection.answers.encode_document(JSON, body, connection.line_of(self), fields)
+        head, body = connection.answers.encode_document(JSON, body, connection.connection_line(self), fields)
         connection.answer(self, head if self.bodyless else head + body)
 
 
@@ -233,7 +233,7 @@ class LookupExchange(Exchange):
             size = len(value)
             connection.answer(self, (heads.found_by_size.get(size) or heads.add_found_head(size)) + value)
             return
-        line = connection.line_of(self)
+        line = connection.connection_line(self)
         body = b"" if self.bodyless else value
         connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), line, body))
 
@@ -245,7 +245,7 @@ class LookupExchange(Exchange):
             self._explain_missing(generation)
             return
         connection.counts[_REFUSED] += 1
-        line = connection.line_of(self)
+        line = connection.connection_line(self)
         body = b"" if self.bodyless else heads.missing_body
         connection.answer(self, b"%b%b\r\n%b" % (heads.missing, line, body))
 
@@ -321,7 +321,7 @@ class BatchExchange(Exchange):
         connection = self.connection
         connection.counts[_OK] += 1
         head = connection.answers.heads(generation).batch
-        line = connection.line_of(self)
+        line = connection.connection_line(self)
         if size <= JOINED_BYTES:
             body = encode_batch(generation, self.keys, values, partial=self.partial)
             connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), line, body))

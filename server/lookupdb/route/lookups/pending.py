@@ -72,11 +72,11 @@ class PendingLookup:
         """Append the keys to those of a batch."""
         raise NotImplementedError
 
-    def deliver(self, values: list[bytes | None], at: int) -> None:
-        """Take the values of an answered batch: this lookup's begin at index ``at``. The lane counts them."""
+    def deliver(self, values: list[bytes | None], offset: int) -> None:
+        """Take the values of an answered batch: this lookup's begin at index ``offset``. The lane counts them."""
         raise NotImplementedError
 
-    def deliver_readable(self, values: list[Any], at: int, problem: Problem) -> None:
+    def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
         """As ``deliver``, but some values could not be read: the try has failed for their keys, with ``problem``."""
         raise NotImplementedError
 
@@ -127,16 +127,16 @@ class SingleKey(PendingLookup):
         """Append the key."""
         keys.append(self.key)
 
-    def deliver(self, values: list[bytes | None], at: int) -> None:
+    def deliver(self, values: list[bytes | None], offset: int) -> None:
         """Tell the waiter its value."""
         self.is_done = True
-        value = values[at]
+        value = values[offset]
         if value is None:
             self.waiter.missing(self.generation)
         else:
             self.waiter.found(value, self.generation)
 
-    def deliver_readable(self, values: list[Any], at: int, problem: Problem) -> None:
+    def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
         """Fail the try: the one value could not be read."""
         self.fail_try(problem)
 

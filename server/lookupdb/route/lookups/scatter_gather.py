@@ -148,10 +148,10 @@ class ShardSlice(PendingLookup):
         """Append all keys."""
         keys += self.keys
 
-    def deliver(self, values: list[bytes | None], at: int) -> None:
+    def deliver(self, values: list[bytes | None], offset: int) -> None:
         """Put the values where they belong."""
         # Calls are spared: this is the hot path of batches.
-        own_values = values[at : at + self.key_count]
+        own_values = values[offset : offset + self.key_count]
         size = sum(map(len, filter(None, own_values)))
         gather = self.gather
         if self.counted_bytes or gather.value_bytes + size > gather.budget.answer_bytes:
@@ -176,13 +176,13 @@ class ShardSlice(PendingLookup):
         self.keys = []
         self.positions = []
 
-    def deliver_readable(self, values: list[Any], at: int, problem: Problem) -> None:
+    def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
         """Keep what could be read, and try the rest alone. What another endpoint has as well is left to it: its answer
         must fit what it was asked."""
         if self.open_tries > 1:
             self.fail_try(problem)
             return
-        own_values = values[at : at + self.key_count]
+        own_values = values[offset : offset + self.key_count]
         readable = [type(value) is not ReplyError for value in own_values]
         for position, value in compress(zip(self.positions, own_values, strict=True), readable):
             self.gather.values[position] = value

@@ -280,4 +280,4 @@ async def _resolved(address: ServerAddress) -> list[str]:
         found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(f"{address.host} cannot be a name: {error}") from error
-    return [str(at[0]) for *_, at in found]
+    return [str(socket_address[0]) for *_, socket_address in found]

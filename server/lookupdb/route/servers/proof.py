@@ -33,7 +33,7 @@ async def connect(
     """
     replies: asyncio.Queue[Any] = asyncio.Queue()
 
-    def lost(why: str) -> None:
+    def fail(why: str) -> None:
         replies.put_nowait(ConnectionError(why))
         on_lost(why)
 
@@ -42,7 +42,7 @@ async def connect(
         if replies.qsize() > _MOST_REPLIES:
             connection.close("tells more than it was asked")
 
-    connection = await ServerConnection.open(address, replied, lost, budget)
+    connection = await ServerConnection.open(address, replied, fail, budget)
     try:
         if password:
             connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]

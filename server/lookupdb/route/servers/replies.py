@@ -66,14 +66,14 @@ class ElementReader:
 
     def feed(self, data: bytes) -> int:
         """Read on; how many bytes of ``data`` belong to this reply. Raises NotResp."""
-        at, size = 0, len(data)
+        offset, size = 0, len(data)
         view = memoryview(data)
-        while at < size and not self.is_whole:
-            at = self._read_value(view, at) if self._remaining else self._read_line(data, at)
-        return at
+        while offset < size and not self.is_whole:
+            offset = self._read_value(view, offset) if self._remaining else self._read_line(data, offset)
+        return offset
 
-    def _read_value(self, view: memoryview, at: int) -> int:
-        piece = view[at : at + self._remaining]
+    def _read_value(self, view: memoryview, offset: int) -> int:
+        piece = view[offset : offset + self._remaining]
         if self._value is not None:
             self._value.write(piece[: max(self._remaining - 2, 0)])
         self._remaining -= len(piece)
@@ -82,11 +82,11 @@ class ElementReader:
                 raise NotResp("a value is longer than it was said to be")
             self._add(SKIPPED if self._value is None else self._value.getvalue())
             self._value = None
-        return at + len(piece)
+        return offset + len(piece)
 
-    def _read_line(self, data: bytes, at: int) -> int:
-        end = data.find(b"\n", at)
-        piece = data[at:] if end < 0 else data[at : end + 1]
+    def _read_line(self, data: bytes, offset: int) -> int:
+        end = data.find(b"\n", offset)
+        piece = data[offset:] if end < 0 else data[offset : end + 1]
         self._line += piece
         if len(self._line) > _MAX_LINE_BYTES:
             raise NotResp(f"a line of more than {_MAX_LINE_BYTES} bytes")
@@ -95,7 +95,7 @@ class ElementReader:
             if not line.endswith(_CRLF):
                 raise NotResp(f"a line that does not end: {line[:40]!r}")
             self._begin_element(line[:1], line[1:-2])
-        return at + len(piece)
+        return offset + len(piece)
 
     def _begin_element(self, kind: bytes, rest: bytes) -> None:
         if kind == b"*" and self._is_array is None:

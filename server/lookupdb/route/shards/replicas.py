@@ -71,7 +71,7 @@ class ShardReplicas:
 
     def retry(self, lookup: PendingLookup, problem: Problem) -> None:
         """Begin the second try of ``lookup``, whose first failed with ``problem``."""
-        endpoint: LookupTarget | None = self._another(lookup)
+        endpoint: LookupTarget | None = self._choose_endpoint(lookup)
         if endpoint is None and problem.reason == "Damaged":
             lookup.give_up(problem)  # the same file would be read again
             return
@@ -93,7 +93,7 @@ class ShardReplicas:
         first = lookup.first_target
         if lookup.is_done or lookup.is_retried or not lookup.open_tries or first is None:
             return
-        endpoint = self._another(lookup)
+        endpoint = self._choose_endpoint(lookup)
         if endpoint is None:
             return
         stalled = first.answered_at < lookup.started_at
@@ -120,7 +120,7 @@ class ShardReplicas:
         left, right = endpoints[first], endpoints[second]
         return left if left.outstanding <= right.outstanding else right
 
-    def _another(self, lookup: PendingLookup) -> Endpoint | None:
+    def _choose_endpoint(self, lookup: PendingLookup) -> Endpoint | None:
         """A ready replica that has not been asked; on another host if there is one, since hosts die whole."""
         tried = lookup.first_target
         others = [endpoint for endpoint in self._ready if endpoint is not tried]

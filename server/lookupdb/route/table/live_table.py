@@ -79,9 +79,9 @@ class EndpointPool:
         generations = {entry.generation: self._connect_generation(table, entry) for entry in table.entries}
         return LiveTable(table, generations[table.active], generations)
 
-    def close_unused(self, used: Iterable[LiveTable]) -> None:
-        """Close the endpoints of which none of the tables ``used`` knows."""
-        needed = {endpoint for live in used for endpoint in live.endpoints()}
+    def close_unused(self, tables: Iterable[LiveTable]) -> None:
+        """Close the endpoints that are in none of ``tables``."""
+        needed = {endpoint for live in tables for endpoint in live.endpoints()}
         for key, endpoint in list(self._endpoints.items()):
             if endpoint not in needed:
                 del self._endpoints[key]
