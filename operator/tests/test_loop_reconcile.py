@@ -65,7 +65,7 @@ class FakeCache:
     def __init__(self) -> None:
         self.kinds: list[str] = []
 
-    def put(self, kind: str, body: Mapping[str, Any], *, written: bool = False) -> None:
+    def put(self, kind: str, body: Mapping[str, Any], *, is_own_write: bool = False) -> None:
         self.kinds.append(kind)
 
     def datasets(self) -> tuple[ObservedDataset, ...]:
