@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from benchmarks.operator_load.api_protocol import build_result
 from benchmarks.operator_load.store import Object, Store
 from lookupdb_operator import names
 
@@ -79,7 +80,13 @@ class Controllers:
         before = pod.get("status", {}).get("podIP", "")
         state: Object = {"waiting": {"reason": "PodInitializing"}} if step < 3 else {"running": {"startedAt": _MOMENT}}
         if ended:
-            state = {"terminated": {"exitCode": 0, "reason": "Completed", "message": _result(owner)}}
+            state = {
+                "terminated": {
+                    "exitCode": 0,
+                    "reason": "Completed",
+                    "message": orjson.dumps(build_result(owner)).decode(),
+                }
+            }
         return {
             "phase": "Succeeded" if ended else "Running" if step > 2 else "Pending",
             "podIP": before or (self._address() if step > 1 else ""),
@@ -176,17 +183,3 @@ def _condition(kind: str, truth: bool) -> Object:
 def _is_ready(pod: Object | None) -> bool:
     conditions = (pod or {}).get("status", {}).get("conditions", ())
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-
-
-def _result(job: Object) -> str:
-    generation = job["metadata"]["labels"][names.GENERATION]
-    result = {
-        "outcome": "built",
-        "generation": generation,
-        "fingerprint": f"of-{generation}",
-        "records": 28000,
-        "fileBytes": 4 << 20,
-        "largestShardBytes": 1 << 20,
-        "builtAt": _MOMENT,
-    }
-    return orjson.dumps(result).decode()

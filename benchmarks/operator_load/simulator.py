@@ -14,11 +14,12 @@ import pickle
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from aiohttp import web
 
+from benchmarks.operator_load.api_protocol import discovery, merge_patch, parse_path
 from benchmarks.operator_load.controllers import Controllers, managed_fields
 from benchmarks.operator_load.store import Object, Store, Stored
 from lookupdb_operator import kinds, names
@@ -61,17 +62,14 @@ class Simulator:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Everything below /api and /apis, as the operator asks it."""
-        parts = request.path.strip("/").split("/")
-        length = 2 if parts[0] == "api" else 3
-        if len(parts) <= length:
-            return web.json_response(_discovery(parts))
-        version, rest, namespace = "/".join(parts[1:length]), parts[length:], ""
-        if rest[0] == "namespaces" and len(rest) > 2:
-            namespace, rest = rest[1], rest[2:]
-        kind, name = _KINDS[version, rest[0]], rest[1] if len(rest) > 1 else ""
+        path = parse_path(request.path)
+        if path is None:
+            return web.json_response(discovery(request.path, kinds.ALL))
+        kind = _KINDS[path.api_version, path.plural]
         if request.method == "GET":
-            return await self._read(request, kind, namespace, name)
-        return self._write(request, kind, namespace, name, await request.read(), is_status=len(rest) > 2)
+            return await self._read(request, kind, path.namespace, path.name)
+        body, is_status = await request.read(), bool(path.subresource)
+        return self._write(request, kind, path.namespace, path.name, body, is_status=is_status)
 
     async def _read(self, request: web.Request, kind: Kind, namespace: str, name: str) -> web.StreamResponse:
         if "watch" in request.query:
@@ -150,7 +148,7 @@ class Simulator:
             if before is None or version not in (None, before["metadata"]["resourceVersion"]):
                 return _status(409, "Conflict", "the object has been modified")
             return _json(self._store.put({**before, "status": given["status"]}))
-        item = _merged(before or {}, given)
+        item = merge_patch(before or {}, given)
         generation = before["metadata"].get("generation", 0) if before else 0
         is_changed = before is None or before.get("spec") != item.get("spec")
         item["metadata"]["generation"] = generation + is_changed
@@ -234,36 +232,6 @@ def _status(code: int, reason: str, message: str) -> web.Response:
 def _bookmark(kind: Kind, version: int) -> bytes:
     item = {"kind": kind.name, "apiVersion": kind.api_version, "metadata": {"resourceVersion": str(version)}}
     return orjson.dumps({"type": "BOOKMARK", "object": item}) + b"\n"
-
-
-def _merged(old: Any, new: Any) -> Any:
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
-
-
-def _discovery(parts: list[str]) -> Object:
-    if parts == ["api"]:
-        return {"kind": "APIVersions", "versions": ["v1"]}
-    if parts == ["apis"]:
-        versions = sorted({(kind.group, kind.version) for kind in kinds.ALL if kind.group})
-        return {
-            "kind": "APIGroupList",
-            "groups": [
-                {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
-                for group, version in versions
-            ],
-        }
-    if parts[0] == "version":
-        return {"major": "1", "minor": "36"}
-    version = "/".join(parts[1:])
-    resources = [
-        {"name": kind.plural, "singularName": kind.name.lower(), "kind": kind.name, "namespaced": kind.namespaced}
-        | {"verbs": ["create", "delete", "get", "list", "patch", "update", "watch"]}
-        for kind in kinds.ALL
-        if kind.api_version == version
-    ]
-    return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
 
 
 async def _serve(port: int, admin_port: int, store: Store, world: str) -> None:

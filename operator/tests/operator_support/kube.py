@@ -19,10 +19,11 @@ from typing import Any
 import orjson
 import yaml
 from aiohttp import web
+from benchmarks.operator_load.api_protocol import discovery, merge_patch, parse_path
 
 from lookupdb_operator.kinds import Kind
 from operator_support import kube_fields
-from operator_support.kube_answers import KINDS, discovery, matches, merged
+from operator_support.kube_answers import KINDS, matches
 from operator_support.kube_rights import Need, needs
 
 Object = dict[str, Any]
@@ -159,36 +160,31 @@ class Kube:
             return web.json_response(body, status=refusal.code)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        parts = request.path.strip("/").split("/")
-        if parts[0] not in ("api", "apis") or len(parts) <= (2 if parts[0] == "api" else 3):
-            return web.json_response(discovery(parts))
-        api_version, rest = (
-            ("/".join(parts[1:2]), parts[2:]) if parts[0] == "api" else ("/".join(parts[1:3]), parts[3:])
+        path = parse_path(request.path)
+        if path is None:
+            return web.json_response(discovery(request.path, KINDS))
+        namespace, name = path.namespace, path.name
+        kind = next(
+            (kind for kind in KINDS if (kind.api_version, kind.plural) == (path.api_version, path.plural)), None
         )
-        namespace = ""
-        if rest[0] == "namespaces" and len(rest) > 2:
-            namespace, rest = rest[1], rest[2:]
-        kind = next((kind for kind in KINDS if (kind.api_version, kind.plural) == (api_version, rest[0])), None)
         if kind is None:
-            raise Refusal(404, f"no resource {rest[0]}")
-        exists = (kind.name, namespace, rest[1] if len(rest) > 1 else "") in self.objects
-        self.used.update(
-            needs(request.method, kind, namespace, rest[1:], watches="watch" in request.query, exists=exists)
-        )
+            raise Refusal(404, f"no resource {path.plural}")
+        exists, watches = (kind.name, namespace, name) in self.objects, "watch" in request.query
+        below = [part for part in (name, path.subresource) if part]
+        self.used.update(needs(request.method, kind, namespace, below, watches=watches, exists=exists))
         if request.method == "GET":
             if gate := self.closed.get(request.path):
                 await gate.wait()
-            self.reads.append(("WATCH" if "watch" in request.query else "GET", request.path))
-            if len(rest) > 1:
-                return web.json_response(self._found(kind, namespace, rest[1]))
-            if "watch" in request.query:
+            self.reads.append(("WATCH" if watches else "GET", request.path))
+            if name:
+                return web.json_response(self._found(kind, namespace, name))
+            if watches:
                 return await self._watch(request, kind, namespace)
             return self._list(request, kind, namespace)
         body = orjson.loads(await request.read() or b"{}")
         if generated := body.get("metadata", {}).get("generateName"):
             body["metadata"]["name"] = f"{generated}{next(self._uids):05x}"
-        name = rest[1] if len(rest) > 1 else body["metadata"]["name"]
-        write = Write(request.method.lower(), kind.name, namespace, name, "/".join(rest[2:]))
+        write = Write(request.method.lower(), kind.name, namespace, name or body["metadata"]["name"], path.subresource)
         self.writes.append(write)
         self.before_write(write)
         return web.json_response(self._write(write, body, request), status=201 if write.verb == "post" else 200)
@@ -223,9 +219,9 @@ class Kube:
             )
         if write.subresource == "status":
             change = {"status": body["status"]}
-            return self.put({**(old or {}), **change} if write.verb == "put" else merged(old or {}, change))
+            return self.put({**(old or {}), **change} if write.verb == "put" else merge_patch(old or {}, change))
         if not applies:
-            return self.put(body if write.verb == "put" else merged(old or {}, body))
+            return self.put(body if write.verb == "put" else merge_patch(old or {}, body))
         asked = kube_fields.merged(old or {}, body)
         admitted = self.admit(copy.deepcopy(asked))
         owned = kube_fields.left(kube_fields.applied(body), asked, admitted)

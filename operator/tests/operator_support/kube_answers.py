@@ -1,4 +1,4 @@
-"""What an API server answers that does not hang on its state but for one object: discovery, selectors, merges."""
+"""Which objects a list or watch of an API server selects, and the kinds that there are."""
 
 from __future__ import annotations
 
@@ -28,37 +28,3 @@ def matches(item: dict[str, Any], request: web.Request) -> bool:
         if held != value.lstrip("="):
             return False
     return True
-
-
-def merged(old: Any, new: Any) -> Any:
-    """``new`` over ``old``, as a merge patch; lists are replaced."""
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    both = {name: merged(old.get(name), value) for name, value in new.items()}
-    return {**old, **both}
-
-
-def discovery(parts: list[str]) -> dict[str, Any]:
-    """What there is below a path of at most three parts."""
-    if parts == ["api"]:
-        return {"kind": "APIVersions", "versions": ["v1"]}
-    if parts == ["apis"]:
-        versions = sorted({(kind.group, kind.version) for kind in KINDS if kind.group})
-        return {
-            "kind": "APIGroupList",
-            "groups": [
-                {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
-                for group, version in versions
-            ],
-        }
-    if parts[0] == "version":
-        return {"major": "1", "minor": "36"}
-    of = "/".join(parts[1:])
-    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
-    resources = [
-        {"name": kind.plural, "singularName": kind.name.lower(), "kind": kind.name, "namespaced": kind.namespaced}
-        | {"verbs": verbs}
-        for kind in KINDS
-        if kind.api_version == of
-    ]
-    return {"kind": "APIResourceList", "groupVersion": of, "resources": resources}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 from aiohttp import web
+from benchmarks.operator_load.api_protocol import build_result
 
 from lookupdb_operator import names
 from operator_support.kube import Kube, Object
@@ -31,19 +32,9 @@ class Kubelet:
                 self._end_build(job, result)
 
     def _end_build(self, job: Object, result: dict[str, Any]) -> None:
-        generation = job["metadata"]["labels"][names.GENERATION]
-        told = {
-            "outcome": "built",
-            "generation": generation,
-            "fingerprint": f"of-{generation}",
-            "records": 28000,
-            "fileBytes": 4 << 20,
-            "largestShardBytes": 1 << 20,
-            "builtAt": "2030-01-01T00:00:00Z",
-            **result,
-        }
-        ended = {"exitCode": told.get("exitCode", 0), "message": orjson.dumps(told).decode()}
-        failed = told["outcome"] == "failed"
+        message = build_result(job) | result
+        ended = {"exitCode": message.get("exitCode", 0), "message": orjson.dumps(message).decode()}
+        failed = message["outcome"] == "failed"
         status = {
             "phase": "Failed" if failed else "Succeeded",
             "containerStatuses": [{"name": "build", "state": {"terminated": ended}}],

@@ -1,0 +1,85 @@
+"""How an API server's requests and answers look, whatever it holds: for the simulator here, and for the one in memory
+that the operator's tests have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lookupdb_operator import names
+from lookupdb_operator.kinds import Kind
+
+Object = dict[str, Any]
+
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+
+
+@dataclass(frozen=True)
+class ResourcePath:
+    """What the path of a request names."""
+
+    api_version: str
+    plural: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+def parse_path(path: str) -> ResourcePath | None:
+    """The resource of ``path``; None when it asks what resources there are."""
+    parts = path.strip("/").split("/")
+    length = 2 if parts[0] == "api" else 3
+    if parts[0] not in ("api", "apis") or len(parts) <= length:
+        return None
+    version, rest, namespace = "/".join(parts[1:length]), parts[length:], ""
+    if rest[0] == "namespaces" and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    return ResourcePath(version, rest[0], namespace, *rest[1:2], *(["/".join(rest[2:])] if len(rest) > 2 else []))
+
+
+def discovery(path: str, kinds: Iterable[Kind]) -> Object:
+    """What is answered below ``path`` when it names no resource."""
+    parts = path.strip("/").split("/")
+    if parts == ["api"]:
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if parts == ["apis"]:
+        versions = sorted({(kind.group, kind.version) for kind in kinds if kind.group})
+        return {
+            "kind": "APIGroupList",
+            "groups": [
+                {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
+                for group, version in versions
+            ],
+        }
+    if parts[0] == "version":
+        return {"major": "1", "minor": "36"}
+    api_version = "/".join(parts[1:])
+    resources = [
+        {"name": kind.plural, "singularName": kind.name.lower(), "kind": kind.name, "namespaced": kind.namespaced}
+        | {"verbs": _VERBS}
+        for kind in kinds
+        if kind.api_version == api_version
+    ]
+    return {"kind": "APIResourceList", "groupVersion": api_version, "resources": resources}
+
+
+def merge_patch(old: Any, new: Any) -> Any:
+    """``new`` over ``old``; lists are replaced."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{name: merge_patch(old.get(name), value) for name, value in new.items()}}
+
+
+def build_result(job: Object) -> Object:
+    """What the builder of ``job`` says at its end when all went well."""
+    generation = job["metadata"]["labels"][names.GENERATION]
+    return {
+        "outcome": "built",
+        "generation": generation,
+        "fingerprint": f"of-{generation}",
+        "records": 28000,
+        "fileBytes": 4 << 20,
+        "largestShardBytes": 1 << 20,
+        "builtAt": "2030-01-01T00:00:00Z",
+    }
