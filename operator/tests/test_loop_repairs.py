@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_support.plan_given import applied, condition, says, serving
+from operator_support.plan_samples import applied, condition, says, serving
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.loop import repairs

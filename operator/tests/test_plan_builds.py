@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.plan_given import applied, broken, condition, deleted, says, serving, trouble
+from operator_support.plan_samples import applied, broken, condition, deleted, says, serving, trouble
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator.model import BuildResult, Trouble

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.plan_given import broken, condition, says, serving, trouble
+from operator_support.plan_samples import broken, condition, says, serving, trouble
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb_operator.model import BuildResult, Plan, Trouble

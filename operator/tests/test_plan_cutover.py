@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import orjson
 import pytest
-from operator_support.plan_given import applied, condition, deleted, rebuilt, says, serving, trouble, unconfirmed
+from operator_support.plan_samples import applied, condition, deleted, rebuilt, says, serving, trouble, unconfirmed
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from operator_support.fleet import LACK_OF_ROOM, SERVERS, Fleet
-from operator_support.plan_given import broken
+from operator_support.plan_samples import broken
 
 from lookupdb_operator.model import Trouble
 

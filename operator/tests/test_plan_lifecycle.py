@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from operator_support.plan_given import deleted, rebuilt, serving, unconfirmed
 from operator_support.plan_invariants import reachable
+from operator_support.plan_samples import deleted, rebuilt, serving, unconfirmed
 from operator_support.plan_world import World
 
 from lookupdb_operator.plan import lifecycle

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_support.plan_given import broken, condition, deleted, serving
+from operator_support.plan_samples import broken, condition, deleted, serving
 from operator_support.plan_world import World
 
 from lookupdb_operator import names

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.plan_given import (
+from operator_support.plan_samples import (
     applied,
     condition,
     deleted,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from operator_support.plan_given import applied, condition, deleted, rebuilt, says, serving, trouble
-from operator_support.plan_things import Process
+from operator_support.plan_objects import Process
+from operator_support.plan_samples import applied, condition, deleted, rebuilt, says, serving, trouble
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names

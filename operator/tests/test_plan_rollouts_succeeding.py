@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator_support.plan_given import condition, serving
+from operator_support.plan_samples import condition, serving
 from operator_support.plan_world import World
 
 from lookupdb_operator.model import Predecessor

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from operator_support.plan_given import serving
+from operator_support.plan_samples import serving
 
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Observed, Pod

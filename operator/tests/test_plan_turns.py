@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from operator_support.plan_given import applied, broken, condition, deleted, rebuilt, says, serving, trouble
-from operator_support.plan_things import Takes
+from operator_support.plan_objects import Takes
+from operator_support.plan_samples import applied, broken, condition, deleted, rebuilt, says, serving, trouble
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator.config import Config

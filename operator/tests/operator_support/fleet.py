@@ -12,7 +12,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan, Trouble
 from lookupdb_operator.plan import plan, reasons, turns
 from lookupdb_operator.plan.turn_queues import Key, TurnQueues
-from operator_support.plan_things import Process, Takes
+from operator_support.plan_objects import Process, Takes
 from operator_support.plan_world import Planner, World
 
 SERVERS = 4

@@ -89,7 +89,7 @@ class Kube:
 
     def put(self, new: Object, *, manager: str = "", owned: kube_fields.Fields | None = None) -> Object:
         """Create or replace, as somebody else would, or as ``manager``, who owns the fields ``owned`` from then on;
-        watchers are told when it differs."""
+        watchers get an event when it differs."""
         new = copy.deepcopy(new)
         meta = new["metadata"]
         key = (new["kind"], meta.get("namespace", ""), meta["name"])
@@ -249,8 +249,8 @@ class Kube:
                     where = item["metadata"].get("namespace", "")
                     if version > seen and item["kind"] == kind.name and namespace in ("", where):
                         seen = version
-                        if told := _as_selected(event, item, before, request):
-                            await response.write(orjson.dumps(told) + b"\n")
+                        if selected := _as_selected(event, item, before, request):
+                            await response.write(orjson.dumps(selected) + b"\n")
                 try:
                     await asyncio.wait((changed, interruption), return_when=asyncio.FIRST_COMPLETED)
                 finally:

@@ -30,7 +30,10 @@ def status_of(kube: Kube, name: str = "airports") -> Object:
 
 def condition(kube: Kube, kind: str, name: str = "airports") -> Object:
     conditions = status_of(kube, name).get("conditions", [])
-    return next((one for one in conditions if one["type"] == kind), {"status": "", "reason": "", "message": ""})
+    return next(
+        (condition for condition in conditions if condition["type"] == kind),
+        {"status": "", "reason": "", "message": ""},
+    )
 
 
 def seen(kube: Kube) -> str:

@@ -29,7 +29,7 @@ class Invariants:
     """Remembers what was, to judge what is."""
 
     builds: dict[str, str] = field(default_factory=dict)
-    """Generation → what its builder was told."""
+    """Generation → the spec that its builder reads."""
     rollouts: dict[str, str] = field(default_factory=dict)
     """Rollout → its template."""
     tables: dict[int, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Invariants:
 
     def forget(self, generations: set[str], rollouts: set[str]) -> None:
         """Status was lost: only builds of ``generations`` and these ``rollouts`` are remembered by anything."""
-        self.builds = {name: told for name, told in self.builds.items() if name in generations}
+        self.builds = {name: spec for name, spec in self.builds.items() if name in generations}
         self.rollouts = {name: template for name, template in self.rollouts.items() if name.split()[0] in rollouts}
         self.answered = 0
         self.has_forgotten = True
@@ -69,8 +69,8 @@ class Invariants:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         labels = manifest["metadata"]["labels"]
         if kind == "ConfigMap" and name.endswith("-build"):
-            told = manifest["data"][names.DATASET_FILE]
-            _same(self.builds, labels[names.GENERATION], told, f"{name} is claimed for two different builds")
+            spec = manifest["data"][names.DATASET_FILE]
+            _same(self.builds, labels[names.GENERATION], spec, f"{name} is claimed for two different builds")
         elif kind == "StatefulSet":
             template = orjson.dumps(manifest["spec"]["template"]["spec"]["containers"]).decode()
             rollout = f"{labels[names.ROLLOUT]} shard {labels[names.SHARD]}"

@@ -37,7 +37,7 @@ from lookupdb_operator.model import (
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_invariants import Invariants
-from operator_support.plan_things import NAME, NAMESPACE, UID, Process, Takes, Thing, completed, existing, label, ref
+from operator_support.plan_objects import NAME, NAMESPACE, UID, Process, Takes, Thing, completed, existing, label, ref
 
 NEVER: Final = 1e9
 BEGIN: Final = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -63,13 +63,13 @@ class Refused(Exception):
 
 @dataclass
 class World:
-    """The cluster, its clock, and what is told of both."""
+    """The cluster and its clock."""
 
     planner: Planner = plan
     config: Config = CONFIG
     now: datetime = BEGIN
     takes: Takes = field(default_factory=Takes)
-    given: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(SPEC))
+    spec: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(SPEC))
     metadata_generation: int = 1
     refresh: str = ""
     assigned: str = ""
@@ -104,8 +104,8 @@ class World:
 
     def edit(self, **members: Any) -> None:
         """Change members of the spec; None takes one away."""
-        self.given |= members
-        self.given = {name: value for name, value in self.given.items() if value is not None}
+        self.spec |= members
+        self.spec = {name: value for name, value in self.spec.items() if value is not None}
         self.metadata_generation += 1
         self.version += 1
 
@@ -118,7 +118,7 @@ class World:
         if not self._completed or self._completed[0] != self.metadata_generation:
             self._completed = (
                 self.metadata_generation,
-                *completed(orjson.dumps(self.given, option=orjson.OPT_SORT_KEYS)),
+                *completed(orjson.dumps(self.spec, option=orjson.OPT_SORT_KEYS)),
                 {},
             )
         return ObservedDataset(
@@ -148,7 +148,9 @@ class World:
             jobs=tuple(self._job(thing) for thing in things if thing.manifest["kind"] == "Job"),
             shard_sets=tuple(self._set(thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
             pods=tuple(self._pod(pod) for pod in self.pods.values()),
-            other_objects=tuple(existing(one) for one in things if one.manifest["kind"] not in ("Job", "StatefulSet")),
+            other_objects=tuple(
+                existing(thing) for thing in things if thing.manifest["kind"] not in ("Job", "StatefulSet")
+            ),
             routers=reports if self.asked else {},
             predecessors=self.predecessors,
             refusals=dict(self.refusals),
@@ -352,7 +354,10 @@ class World:
 
     def describe(self) -> str:
         """What a person would look at."""
-        lines = [f"{one.type}={one.status} {one.reason}: {one.message}" for one in self.status.conditions]
+        lines = [
+            f"{condition.type}={condition.status} {condition.reason}: {condition.message}"
+            for condition in self.status.conditions
+        ]
         lines += ["/".join(key) for key in self.things]
         lines += [
             f"{pod.name} ready={pod.ready} dies={pod.dies_at} table={pod.table and pod.table['version']} {pod.trouble}"
@@ -364,9 +369,9 @@ class World:
         """What must hold at every moment."""
         tables = [pod.table for pod in self.pods.values() if pod.component == names.ROUTER and pod.table]
         sets = {
-            (label(one, names.ROLLOUT), int(label(one, names.SHARD))): one.manifest["spec"]["replicas"]
-            for one in self.things.values()
-            if one.manifest["kind"] == "StatefulSet"
+            (label(thing, names.ROLLOUT), int(label(thing, names.SHARD))): thing.manifest["spec"]["replicas"]
+            for thing in self.things.values()
+            if thing.manifest["kind"] == "StatefulSet"
         }
         self.invariants.serving(tables, sets, self.now)
 
@@ -460,7 +465,7 @@ class World:
             pod.ready = pod.trouble is None
 
     def _sync_mount(self, pod: Process, table: Thing, content: dict[str, Any]) -> None:
-        """The kubelet writes what is in the ConfigMap where the router reads it, some time after it was told to."""
+        """The kubelet writes the ConfigMap's content where the router reads it, some time after it is asked to."""
         if pod.mounted is not None and pod.mounted["version"] >= content["version"]:
             return
         nudged = pod.nudged is not None and pod.annotation == str(content["version"])

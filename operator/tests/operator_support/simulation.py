@@ -17,7 +17,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
-from operator_support.plan_things import UID, Process, Takes
+from operator_support.plan_objects import UID, Process, Takes
 from operator_support.plan_world import Conflict, Planner, World
 
 CONVERGES_WITHIN: Final = 4000.0
@@ -113,7 +113,7 @@ class Simulation:
             return fresh
         old = self._random.choice(self._snapshots)
         # Routers are asked, not watched.
-        old = replace(old, routers={uid: told for uid, told in fresh.routers.items() if uid in old.routers})
+        old = replace(old, routers={uid: report for uid, report in fresh.routers.items() if uid in old.routers})
         if kind > 0.2:
             return replace(fresh, dataset=old.dataset)
         return old if kind < 0.1 else replace(old, dataset=fresh.dataset)
@@ -236,7 +236,7 @@ class Simulation:
         for pod in self.world.pods.values():
             if pod.component == names.SHARDS:
                 pod.trouble = None
-        if self.world.given["source"]["url"] == "s3://data/broken.csv":
+        if self.world.spec["source"]["url"] == "s3://data/broken.csv":
             self.world.edit(source={"url": "s3://data/v1.csv"})
 
     def _check_fresh(self, active: GenerationStatus) -> None:

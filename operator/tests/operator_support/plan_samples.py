@@ -1,4 +1,4 @@
-"""Worlds that have come to some point, and short words for what tests ask of a plan."""
+"""Worlds in the states that tests begin with, and what tests compare of a plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator_support.plan_world import NEVER, World
 
 
 def serving(**spec: Any) -> World:
-    """All that was asked for serves, and nothing is left to be done."""
+    """A world whose dataset serves as its spec says; nothing remains to be done."""
     world = World()
     if spec:
         world.edit(**spec)
@@ -19,7 +19,7 @@ def serving(**spec: Any) -> World:
 
 
 def rebuilt(world: World) -> World:
-    """The source is another one, and g2 is built and rolled out but not cut over to: servers do not get ready."""
+    """``world`` after its source has changed: g2 is built and rolled out, but its servers never get ready."""
     world.takes.start = NEVER
     world.edit(source={"url": "s3://data/v2.csv"})
     world.settle(until=lambda: world.status.last_rollout == 2)
@@ -28,7 +28,7 @@ def rebuilt(world: World) -> World:
 
 
 def unconfirmed(world: World) -> World:
-    """The routing table of r2 is written; routers do not take it up."""
+    """``world`` after the routing table of r2 was written, which its routers never load."""
     world.takes.table = world.takes.slow_table = NEVER
     world.edit(source={"url": "s3://data/v2.csv"})
     world.settle(until=lambda: world.status.table is not None and world.status.table.rollout == "r2")
@@ -37,32 +37,33 @@ def unconfirmed(world: World) -> World:
 
 
 def broken(reason: str = "BadSource", message: str = "no such file") -> BuildResult:
-    """What a builder says that failed."""
+    """The result of a builder that failed."""
     return BuildResult("failed", reason=reason, message=message, exit_code=3)
 
 
 def trouble(reason: str, message: str = "because") -> Trouble:
-    """What Kubernetes says."""
+    """A cause as Kubernetes tells it."""
     return Trouble(reason, message)
 
 
 def applied(planned: Plan) -> set[str]:
     """Kind/name of all that is applied."""
-    return {f"{one['kind']}/{one['metadata']['name']}" for one in planned.apply}
+    return {f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in planned.apply}
 
 
 def deleted(planned: Plan) -> set[str]:
     """Kind/name of all that is deleted."""
-    return {f"{one.kind}/{one.name}" for one in planned.delete}
+    return {f"{ref.kind}/{ref.name}" for ref in planned.delete}
 
 
 def replicas(planned: Plan) -> dict[str, int]:
     """StatefulSet → its servers, of all that are applied."""
-    return {one["metadata"]["name"]: one["spec"]["replicas"] for one in planned.apply if one["kind"] == "StatefulSet"}
+    sets = (manifest for manifest in planned.apply if manifest["kind"] == "StatefulSet")
+    return {manifest["metadata"]["name"]: manifest["spec"]["replicas"] for manifest in sets}
 
 
 def condition(planned: Plan, kind: str) -> Condition:
-    """One of the four."""
+    """The condition of type ``kind``."""
     found = planned.status.condition(kind)
     assert found is not None, f"there is no condition {kind}"
     return found
@@ -70,9 +71,9 @@ def condition(planned: Plan, kind: str) -> Condition:
 
 def says(planned: Plan) -> dict[str, str]:
     """Condition → truth and reason."""
-    return {one.type: f"{one.status} {one.reason}" for one in planned.status.conditions}
+    return {condition.type: f"{condition.status} {condition.reason}" for condition in planned.status.conditions}
 
 
 def ref(kind: str, name: str) -> ObjectRef:
-    """Of an object that is there."""
+    """The reference of an object that exists."""
     return ObjectRef(kind, name, f"uid of {name}")
