@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,9 @@ import pytest
 import redis
 from support.shards import Running, serving, write_generation
 from support.waiting import until
+
+from lookupdb.cli import serve
+from lookupdb.serve import commands
 
 RECORDS = {f"key {number}": b"value %d" % number for number in range(500)}
 
@@ -176,6 +180,12 @@ def test_metrics_count_what_was_asked(server: Running) -> None:
     assert after["lookupdb_shard_ready"] == 1
     assert after["lookupdb_shard_resident_bytes"] == after["lookupdb_shard_file_bytes"]
     assert 1e6 < after['lookupdb_shard_private_bytes{process="worker-0"}'] < 30e6
+
+
+def test_help_lists_every_command() -> None:
+    listed = re.search(r"can ask: ([A-Z\s]+)\.", serve.command.help or "")
+    assert listed
+    assert {name.encode() for name in listed[1].split()} == set(commands.COMMANDS)
 
 
 def test_every_metric_is_documented(server: Running) -> None:

@@ -67,8 +67,8 @@ _LIMITS = ServerLimits()
 def command(*, path: Path, shard: int | None, password: str | None, **options: Any) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
-    Every Redis client can ask: GET MGET EXISTS DBSIZE PING ECHO INFO HELLO AUTH CLIENT COMMAND SELECT QUIT. Writes are
-    answered -READONLY. INFO lookupdb says which dataset, generation and shard is served.
+    Every Redis client can ask: GET MGET EXISTS DBSIZE PING ECHO INFO HELLO AUTH CLIENT COMMAND CONFIG SELECT RESET
+    QUIT. Writes are answered -READONLY. INFO lookupdb says which dataset, generation and shard is served.
 
     The file must be what manifest.json beside it says: it is verified (size, SHA-256) before anything is answered.
     All workers map the same file, read-only: it is in memory once, in the page cache.
