@@ -193,7 +193,7 @@ async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Ben
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     with pytest.raises(RequeueRequested) as raised:
         await bench.look()
-    assert raised.value.at_most == objects.REFUSED_AGAIN_AFTER
+    assert raised.value.at_most == objects.REFUSED_RETRY_SECONDS
     assert bench.cluster.done == ["status", "apply Job gently", "apply Service gently"], "the others do not wait for it"
     bench.cluster.failures.clear()
     assert await bench.look() == 0.0, "the condition is to be taken back at once"
@@ -252,7 +252,7 @@ async def test_who_changes_an_object_back_each_time_is_not_fought_as_fast_as_eve
     bench.observer.observed = Observed(DATASET, other_objects=(contested,))
 
     def decide(observed: Observed, config: Config, now: datetime) -> Plan:
-        return Plan(status=DATASET.status, apply=objects.without_contested((manifest("Service"),), observed))
+        return Plan(status=DATASET.status, apply=objects.without_contested_manifests((manifest("Service"),), observed))
 
     bench.decide = decide
     written, agains = [], []

@@ -398,7 +398,7 @@ def test_without_credentials_of_the_store_no_secret_is_written_and_a_condition_t
 def test_a_build_that_is_begun_is_looked_at_again_though_nothing_happens_to_its_job() -> None:
     planned = World().reconcile()
     assert "Job/airports-g1-build" in applied(planned)
-    assert planned.next_look_in == objects.SILENT_AGAIN_AFTER
+    assert planned.next_look_in == objects.SILENT_RECHECK_SECONDS
 
 
 def test_a_build_that_does_not_get_on_and_does_not_say_why_is_looked_at_again_soon() -> None:

@@ -18,7 +18,7 @@ A, B, C, D, E = (("shop", name) for name in "abcde")
 
 
 def moment(seconds: float) -> str:
-    return clock.moment_after(BEGIN, seconds)
+    return clock.add_seconds(BEGIN, seconds)
 
 
 def building(since: float = 0, stalled: float | None = None, reason: str = "Unschedulable") -> DatasetStatus:
@@ -45,8 +45,8 @@ def turn(made: TurnQueues, key: Key, status: DatasetStatus, at: float = 0) -> Tu
     return made.find_turns(key, status, BEGIN + timedelta(seconds=at)).build
 
 
-def granted(made: TurnQueues, at: float = 0) -> frozenset[Key]:
-    return made.granted(BEGIN + timedelta(seconds=at))
+def list_granted(made: TurnQueues, at: float = 0) -> frozenset[Key]:
+    return made.list_granted(BEGIN + timedelta(seconds=at))
 
 
 class TestATurn:
@@ -65,7 +65,7 @@ class TestATurn:
         made = queues(a=building(), b=building(), e=waiting(1), d=waiting(3), c=waiting(2))
         assert [turn(made, key, waiting(0), 9).ahead for key in (E, C, D)] == [0, 1, 2]
         made.note(A, SETTLED, BEGIN)
-        assert granted(made, 9) == {E}
+        assert list_granted(made, 9) == {E}
         assert [turn(made, key, waiting(0), 9).is_granted for key in (E, C, D)] == [True, False, False]
 
     def test_comes_to_newcomers_behind_all_who_wait(self) -> None:
@@ -74,15 +74,15 @@ class TestATurn:
 
     def test_comes_to_those_that_serve_nothing_before_all_that_do(self) -> None:
         made = queues(limit=1, c=waiting(-2), d=waiting(-1, serves=False))
-        assert granted(made) == {D}
+        assert list_granted(made) == {D}
         assert turn(made, C, waiting(-2)) == Turn(False, 1)
         assert turn(made, B, DatasetStatus()) == Turn(False, 1), "a newcomer that serves nothing"
 
     def test_is_freed_when_its_holder_is_gone(self) -> None:
         made = queues(limit=1, a=building(), b=waiting(-1))
-        assert granted(made) == frozenset()
+        assert list_granted(made) == frozenset()
         made.forget(A)
-        assert granted(made) == {B}
+        assert list_granted(made) == {B}
 
     def test_of_builds_and_of_rollouts_are_apart(self) -> None:
         rollout = DatasetStatus(
@@ -98,23 +98,23 @@ class TestATurn:
 
     def test_that_could_not_be_taken_passes_to_the_next(self) -> None:
         made = queues(limit=1, b=waiting(-2), c=waiting(-1))
-        assert granted(made) == {B}
+        assert list_granted(made) == {B}
         made.postpone(B, BEGIN)
-        assert granted(made) == {C}
+        assert list_granted(made) == {C}
         made.note(B, waiting(-2), BEGIN)
-        assert granted(made) == {C}, "what is noted again meanwhile is no better"
+        assert list_granted(made) == {C}, "what is noted again meanwhile is no better"
         made.note(B, waiting(-9000), BEGIN - timedelta(seconds=7200))
-        assert B in granted(made, turn_queues.POSTPONED - 7200 + 1), "the clock was set back"
+        assert B in list_granted(made, turn_queues.POSTPONEMENT_SECONDS - 7200 + 1), "the clock was set back"
 
     def test_of_a_dataset_that_cannot_be_written_keeps_nobody_from_theirs(self) -> None:
         """Its status is refused: it can neither end its turn nor give it up."""
         made = queues(limit=2, a=building(since=5, stalled=0), b=building(since=1, stalled=0), c=waiting(-1))
         at = turns.PATIENCE + 1
-        assert (granted(made, at), turn(made, B, building(), at).must_yield) == (frozenset(), False)
+        assert (list_granted(made, at), turn(made, B, building(), at).must_yield) == (frozenset(), False)
         made.postpone(A, BEGIN + timedelta(seconds=at))
         assert turn(made, B, building(), at).must_yield
         made.note(B, SETTLED, BEGIN + timedelta(seconds=at))
-        assert granted(made, at) == {C}
+        assert list_granted(made, at) == {C}
 
 
 class TestATurnThatDoesNotGetOn:
@@ -161,11 +161,11 @@ class TestATurnThatDoesNotGetOn:
 
     def test_comes_again_after_its_backoff_behind_those_that_wait(self) -> None:
         made = queues(limit=1, a=waiting(60, given_up=1), b=waiting(30), c=waiting(61))
-        assert granted(made, 40) == {B}
+        assert list_granted(made, 40) == {B}
         made.note(B, SETTLED, BEGIN)
-        assert granted(made, 59) == frozenset()
+        assert list_granted(made, 59) == frozenset()
         assert not turn(made, A, waiting(60), 59).is_granted
-        assert granted(made, 62) == {A}
+        assert list_granted(made, 62) == {A}
 
     def test_is_kept_longer_while_the_store_does_not_answer(self) -> None:
         made = queues(limit=1, a=building(stalled=0, reason="StoreUnavailable"), b=waiting(0))
@@ -176,12 +176,12 @@ class TestATurnThatDoesNotGetOn:
         """Though it serves nothing yet: many of these would take every turn."""
         broken = waiting(2, given_up=3, serves=False)
         made = queues(limit=1, a=broken, b=waiting(1))
-        assert granted(made, 3) == {B}
+        assert list_granted(made, 3) == {B}
         assert turn(made, A, broken, 3) == Turn(False, 1)
 
     def test_to_build_again_comes_before_nobody_who_has_waited_longer(self) -> None:
         failed = replace(waiting(2, serves=False), failure=BuildFailure("BadSource", "", "g1", "c", "", 9, moment(1)))
-        assert granted(queues(limit=1, a=failed, b=waiting(1)), 3) == {B}
+        assert list_granted(queues(limit=1, a=failed, b=waiting(1)), 3) == {B}
 
     @pytest.mark.parametrize(("given_up", "seconds"), [(1, 60), (2, 120), (6, 1800), (1_000_000, 1800)])
     def test_comes_later_each_time(self, given_up: int, seconds: float) -> None:
@@ -200,7 +200,7 @@ def test_what_a_look_costs_does_not_grow_with_the_datasets_that_wait() -> None:
             for _ in range(200):
                 made.note(("shop", "d7"), status, BEGIN)
                 made.find_turns(("shop", "d7"), status, BEGIN)
-                made.granted(BEGIN)
+                made.list_granted(BEGIN)
             best = min(best, time.process_time() - began)
         return best
 

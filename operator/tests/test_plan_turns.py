@@ -230,7 +230,7 @@ class TestAStall:
             world.reconcile()
             ticket = world.status.rollout_ticket
             assert ticket is not None
-            assert (ticket.given_up, ticket.since) == (1, clock.moment_after(world.now, turns.FIRST_BACKOFF))
+            assert (ticket.given_up, ticket.since) == (1, clock.add_seconds(world.now, turns.FIRST_BACKOFF))
             world.turns = Turns()
             world.step(62)
             world.reconcile()

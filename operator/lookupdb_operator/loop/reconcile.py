@@ -152,7 +152,7 @@ class Reconciler:
         self._refusals[dataset.key] = refused
         raise RequeueRequested(
             "refused: " + "; ".join(refused.values()),
-            at_most=min(plan.next_look_in or objects.REFUSED_AGAIN_AFTER, objects.REFUSED_AGAIN_AFTER),
+            at_most=min(plan.next_look_in or objects.REFUSED_RETRY_SECONDS, objects.REFUSED_RETRY_SECONDS),
         )
 
     async def _claim(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:

@@ -35,13 +35,13 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
     A failure shows in several conditions, at once or one after the other (an image that cannot be pulled: of a router,
     then of a builder); people are told of it once.
     """
-    known = {condition.reason for condition in old.conditions} - reasons.WELL
+    known = {condition.reason for condition in old.conditions} - reasons.HEALTHY_REASONS
     reports: dict[str, EventReport] = {}
     for before, after in _list_changes(old, new):
         if after.reason in known and not _has_stopped_serving(before, after):
             continue
         warns = _has_stopped_serving(before, after) or (
-            after.reason not in reasons.WELL and not _is_only_starting(after, new)
+            after.reason not in reasons.HEALTHY_REASONS and not _is_only_starting(after, new)
         )
         report = EventReport("Warning" if warns else "Normal", after.reason, after.message)
         if after.reason not in reports or after.type == status.DEGRADED:

@@ -75,7 +75,7 @@ class TurnTaking:
             self._queues.note(dataset.key, status, now)
 
     def _wake_granted(self, now: datetime, skipped: Key | None = None) -> None:
-        granted = self._queues.granted(now)
+        granted = self._queues.list_granted(now)
         for key in granted - self._granted - {skipped}:
             self._wake(key)
         self._granted = granted

@@ -2,6 +2,32 @@
 getting on, and what Built says of it.
 
 A builder's own word counts, whatever Kubernetes says about its Job: what is published is published.
+
+What ends a build:
+
+    what                       where                               then
+    its pod ends with a        record_outcome, by                  built, adopted, unchanged: the generation is
+    result                     parse.build_result                  noted; failed: a failure; interrupted:
+                                                                   Kubernetes says why
+    its pod ends without one   _diagnose_failure, by parse.causes  a failure; BuildFailed when neither Job nor pod
+                                                                   tells why
+    the deadline: spec.build.  manifests.builder sets it on the    Kubernetes ends the pod; then a failure:
+    deadlineSeconds            Job, parse.workloads reads it       DeadlineExceeded
+    its turn is given up: in   turns.is_long_stall,                its Job is deleted; the next build waits for a
+    trouble for 180 s (the     turn_queues._must_yield             turn after 60 s, doubling up to 30 min, but not
+    store's: 600 s), and                                           for the store's (turns.give_turn_up)
+    others wait or stall, too
+    its Job is stuck: being    has_stuck_job                       the same, though nobody waits; the next build
+    deleted, in trouble 180 s                                      has a number and a Job of its own
+    the spec changed, or no    _without_unneeded_build             its Job is deleted at once
+    build is needed; or its
+    Job would differ now, and
+    it does not get on
+    status was wiped           recovery.recover_status             its number is past, its Job is deleted
+
+After a failure the next build begins after 30 s, doubling up to 30 min (``retry_delay``). A builder that hangs while
+its pod runs is in no trouble: the deadline alone ends it. A Job that succeeded and whose pod is gone ends no build: it
+runs again under its number (``has_lost_result``).
 """
 
 from __future__ import annotations
@@ -85,7 +111,7 @@ def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: 
 
 def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
     failure = status.failure
-    if failure is None or store.may_help(failure.reason, status, situation):
+    if failure is None or store.may_end_failure(failure.reason, status, situation):
         return False
     return remaining_backoff(failure.retry_at, situation.now) > 0
 
@@ -159,10 +185,10 @@ def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
 
 
 def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
-    """Why the build failed; None while it may still come to something.
+    """Why the build failed; None while it may still succeed.
 
-    A builder that was interrupted does not know by whom: the deadline, an eviction. Kubernetes says, a little later.
-    Of a Job that has ended the pod may be seen to end later: two watches tell of them.
+    An interrupted builder does not know whether the deadline or an eviction ended it. Kubernetes says so a little
+    later. The end of a Job may be seen before that of its pod: each has a watch of its own.
     """
     if result is not None and result.reason != reasons.INTERRUPTED:
         return Trouble(_failure_reason(result), result.message or "The builder gave no message.")
@@ -183,7 +209,7 @@ def _is_running(pod: Pod) -> bool:
 
 
 def _failure_reason(result: BuildResult) -> str:
-    return result.reason if result.reason in reasons.OF_BUILDERS else reasons.BUILD_FAILED
+    return result.reason if result.reason in reasons.BUILDER_REASONS else reasons.BUILD_FAILED
 
 
 def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
@@ -256,8 +282,8 @@ def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
 
 
 def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
-    """What keeps ``build`` from getting on; also that nothing runs for it, because its Job is suspended, or is being
-    deleted and a finalizer keeps it."""
+    """What keeps ``build`` from getting on. That nothing runs for it is such a thing, too: its Job is suspended, or is
+    being deleted and a finalizer keeps it."""
     observed = situation.observed
     trouble, job = diagnose_obstacle(build, observed), find_job(observed, build)
     if trouble is not None or job is None or any(_is_running(pod) for pod in find_pods(observed, build)):
@@ -271,8 +297,8 @@ def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
 
 
 def has_stuck_job(build: BuildStatus, situation: Situation) -> bool:
-    """Whether nothing will run for ``build`` any more: its Job has been about to go for long, and no other one of its
-    name can be made meanwhile."""
+    """Whether nothing will run for ``build`` any more: its Job has been deleted for long and is still there, so that no
+    other Job of its name can be made."""
     job, stall = find_job(situation.observed, build), build.stall
     return job is not None and job.deleting and stall is not None and turns.is_long_stall(stall, situation.now)
 

@@ -19,7 +19,7 @@ def parse_moment(text: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def moment_after(moment: datetime, seconds: float) -> str:
+def add_seconds(moment: datetime, seconds: float) -> str:
     """The moment ``seconds`` after ``moment``, as it stands in status."""
     return format_moment(moment + timedelta(seconds=seconds))
 

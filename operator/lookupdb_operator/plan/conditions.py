@@ -1,6 +1,24 @@
-"""The four conditions, always there. What each says stands with what it is about (``serving``, ``builds``,
-``cutover``). Here is Degraded, which tells of all that is wrong, and here they are dated and bounded. Nothing is
-decided by them.
+"""The four conditions of a dataset. ``serving`` judges Ready, ``builds`` Built, ``cutover`` RolledOut. This module
+judges Degraded, and dates and bounds all four. No decision reads a condition.
+
+Why is Degraded True? It takes its reason from the first trouble and tells the first three, in this order:
+
+    what is wrong                                          who makes the sentence
+    the routers' pods cannot be made; servers of a         serving.diagnose_serving
+    rollout in effect, or routers, are not ready
+    no store credentials; a write that the API server      _diagnose_writes
+    refuses; an object that somebody changes back;
+    what an earlier dataset has left for good
+    the build does not get on, gave its turn up,           builds.diagnose_build
+    or has failed
+    a candidate's servers do not get ready, or it          rollouts.diagnose_candidate
+    gave its turn up
+    routers do not take up the routing table               cutover.diagnose_table
+
+The sentences about pods and Jobs are those of ``parse.causes``. ``reasons.write_sentence`` adds the remedy, from
+``reasons.REMEDIES``. The message ends with what keeps serving, and with the next attempt at a build
+(``builds.describe_next_attempt``).
+``standstill`` makes its own Degraded: of a spec that cannot be used, and of what an earlier dataset has left.
 """
 
 from __future__ import annotations
@@ -29,7 +47,7 @@ def set_conditions(
     """``status`` with all conditions as they are now."""
     observed = situation.observed
     troubles = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles)
-    judged = {
+    verdicts = {
         READY: serving.verdict,
         BUILT: build.verdict,
         ROLLED_OUT: rollout.verdict,
@@ -40,14 +58,14 @@ def set_conditions(
             outlook=build.outlook,
         ),
     }
-    return date_conditions(status, judged, situation.dataset, situation.now)
+    return date_conditions(status, verdicts, situation.dataset, situation.now)
 
 
 def date_conditions(
-    status: DatasetStatus, judged: dict[str, Verdict], dataset: ObservedDataset, now: datetime
+    status: DatasetStatus, verdicts: dict[str, Verdict], dataset: ObservedDataset, now: datetime
 ) -> DatasetStatus:
     """``status`` with these conditions. The time of a condition changes when its truth does."""
-    conditions = tuple(_condition(kind, verdict, status, dataset, now) for kind, verdict in judged.items())
+    conditions = tuple(_condition(kind, verdict, status, dataset, now) for kind, verdict in verdicts.items())
     return replace(status, conditions=conditions, observed_generation=dataset.generation)
 
 

@@ -1,7 +1,7 @@
-"""From one routing table to the next: when it is written, when it is in effect everywhere, when the servers that only
-older tables reference are retired; which routers' word counts, and what RolledOut says of all that.
+"""The way from one routing table to the next: it is written, routers confirm it, and servers that only older tables
+reference are retired. This module also says which routers' reports count, and judges RolledOut.
 
-A table is written only when enough of what it newly references is ready (``rollouts``). Servers that fail later stay
+A table is written only when enough of the servers that it adds are ready (``rollouts``). Servers that fail later stay
 in it: routers ask another replica meanwhile, and Kubernetes brings them back under the same name.
 """
 
@@ -18,21 +18,21 @@ from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 
-CONFIRMED_WITHIN: Final = 60.0
-"""Seconds, in which every router should have taken up a routing table. A kubelet that was not nudged syncs ConfigMaps
-every minute or so."""
-MOUNTED_FOR: Final = 120.0
-"""Seconds, in which a pod that is started anew may find an older routing table mounted: a kubelet looks at it every
-minute, and may know what it finds there from a cache that is another minute old."""
-ASK_EVERY: Final = 0.5
-"""Seconds between two questions to routers that are taking up a routing table: that takes them a second or so."""
-ASK_SLOWLY: Final = 5.0
-"""The same, once they take too long."""
+CONFIRMATION_SECONDS: Final = 60.0
+"""Seconds that routers have to take up a routing table. A kubelet that was not nudged syncs ConfigMaps every minute or
+so."""
+STALE_MOUNT_SECONDS: Final = 120.0
+"""Seconds for which a container that starts anew may find an older routing table mounted: its kubelet syncs every
+minute, from a cache that may be another minute old."""
+POLL_SECONDS: Final = 0.5
+"""Seconds between two polls of routers that take up a routing table, which takes them a second or so."""
+SLOW_POLL_SECONDS: Final = 5.0
+"""The same once a router is overdue."""
 
 
 def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the routing table that should be written by now, its version claimed."""
-    return _overtake_routers(_with_desired_table(status, situation), situation)
+    return _with_newest_version(_with_desired_table(status, situation), situation)
 
 
 def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -52,9 +52,9 @@ def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetS
     return status
 
 
-def _overtake_routers(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with a version of its routing table that routers take up: the cluster may have been set back. Not
-    before what it references is ready: routers answer from something meanwhile."""
+def _with_newest_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with its routing table under a version above any that a router has: after a cluster was set back,
+    routers would not take it up else. What it references must be ready: they answer from a newer table meanwhile."""
     table, newest = status.table, newest_table_version(situation.observed)
     if table is None or newest <= table.version:
         return status
@@ -88,10 +88,15 @@ def _with_table(
 
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the routing table in effect, when every router that may answer says so. From then on its
-    generation is the active one."""
+    """``status`` with its routing table confirmed, when every router that may answer reports its version. Its
+    generation is active from then on."""
     table, observed = status.table, situation.observed
-    if table is None or table.confirmed_at or not answering_routers(observed) or list_late_routers(observed, table):
+    if (
+        table is None
+        or table.confirmed_at
+        or not list_answering_routers(observed)
+        or diagnose_late_routers(observed, table)
+    ):
         return status
     generation = status.find_generation(table.generation)
     assert generation is not None, f"{table.generation} was trimmed, and a routing table references it"
@@ -110,20 +115,20 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     table, reports = status.table, situation.observed.routers
     if table is None or not is_draining(status):
         return status
-    answers = (reports[pod.uid] for pod in answering_routers(situation.observed) if pod.uid in reports)
-    if not any(0 < (report.table_version or 0) < table.version for report in answers):
+    answering_reports = (reports[pod.uid] for pod in list_answering_routers(situation.observed) if pod.uid in reports)
+    if not any(0 < (report.table_version or 0) < table.version for report in answering_reports):
         return status
     return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
 
 
 def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without the rollouts, and the servers, that no routing table in effect references any more, once the
-    drain time has passed and the routers still say that it is in effect everywhere: one that was started meanwhile may
-    have come up with an older table."""
+    """``status`` without the rollouts and servers that only older routing tables reference, once the drain time has
+    passed. Every router must still report the newest table: one that was started meanwhile may have come up with an
+    older one."""
     table = status.table
     if table is None or not is_draining(status) or remaining_drain(table, situation) > 0:
         return status
-    if list_late_routers(situation.observed, table):
+    if diagnose_late_routers(situation.observed, table):
         return status
     target = rollouts.target_rollout(status, situation)
     kept = tuple(
@@ -143,22 +148,22 @@ def is_draining(status: DatasetStatus) -> bool:
 
 
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
-    """Seconds until the drain time of a confirmed ``table`` has passed. While a router is being stopped, it answers
-    from the table that it has, as long as it still takes requests; one that ends again and again may start with an
-    older one for as long as that may be mounted."""
+    """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is being stopped,
+    which answers from its table until it takes no more requests; and while a router is down, which may start with an
+    older table for as long as that may be mounted."""
     desired, observed = situation.desired, situation.observed
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
         seconds = max(seconds, desired.router_drain_seconds)
     if has_router_down(observed):
-        seconds = max(seconds, MOUNTED_FOR)
+        seconds = max(seconds, STALE_MOUNT_SECONDS)
     return clock.seconds_until(table.confirmed_at, seconds, situation.now)
 
 
 def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
     """Whether a router keeps the servers of an older table for long after the drain time of ``table``."""
-    seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, MOUNTED_FOR)
-    return clock.seconds_until(table.confirmed_at, seconds + CONFIRMED_WITHIN, situation.now) == 0
+    seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, STALE_MOUNT_SECONDS)
+    return clock.seconds_until(table.confirmed_at, seconds + CONFIRMATION_SECONDS, situation.now) == 0
 
 
 def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool:
@@ -166,7 +171,7 @@ def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool
     table = status.table
     if table is None or table.confirmed_at:
         return False
-    return clock.seconds_until(table.written_at, CONFIRMED_WITHIN, situation.now) == 0
+    return clock.seconds_until(table.written_at, CONFIRMATION_SECONDS, situation.now) == 0
 
 
 def _count_referenced(table: TableStatus, rollout: RolloutStatus) -> int:
@@ -191,13 +196,13 @@ def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
     if table is None or not needs_reports(status):
         return None
     if not table.confirmed_at:
-        return ASK_SLOWLY if is_confirmation_overdue(status, situation) else ASK_EVERY
+        return SLOW_POLL_SECONDS if is_confirmation_overdue(status, situation) else POLL_SECONDS
     # The drain time may have passed, and a router still be behind.
-    slowest = ASK_SLOWLY if is_retirement_overdue(table, situation) else ASK_EVERY
+    slowest = SLOW_POLL_SECONDS if is_retirement_overdue(table, situation) else POLL_SECONDS
     return max(slowest, remaining_drain(table, situation))
 
 
-def living_routers(observed: Observed) -> tuple[Pod, ...]:
+def list_live_routers(observed: Observed) -> tuple[Pod, ...]:
     """Routers that are not about to go."""
     return tuple(
         pod
@@ -206,10 +211,10 @@ def living_routers(observed: Observed) -> tuple[Pod, ...]:
     )
 
 
-def answering_routers(observed: Observed) -> tuple[Pod, ...]:
-    """Routers that may be answering from some table. One that has not started yet, or that ends again and again, reads
-    the table when it starts; one that takes requests counts, whatever is wrong with it."""
-    return tuple(pod for pod in living_routers(observed) if _may_answer(pod, observed.routers.get(pod.uid)))
+def list_answering_routers(observed: Observed) -> tuple[Pod, ...]:
+    """Routers that may be answering from some table. One that takes requests counts, whatever is wrong with it. One
+    that has not started, or that ends again and again, does not: it reads the table when it starts."""
+    return tuple(pod for pod in list_live_routers(observed) if _may_answer(pod, observed.routers.get(pod.uid)))
 
 
 def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
@@ -225,14 +230,14 @@ def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
 def has_router_down(observed: Observed) -> bool:
     """Whether a router that was started does not answer now. When it starts anew it may read an older table: its
     kubelet syncs what is mounted a while later."""
-    answers = {pod.uid for pod in answering_routers(observed)}
-    return any(pod.phase == "Running" and pod.uid not in answers for pod in living_routers(observed))
+    answering_uids = {pod.uid for pod in list_answering_routers(observed)}
+    return any(pod.phase == "Running" and pod.uid not in answering_uids for pod in list_live_routers(observed))
 
 
-def list_late_routers(observed: Observed, table: TableStatus) -> Mapping[str, str]:
+def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str, str]:
     """Pod → why it does not answer from ``table`` yet, of routers that may be answering."""
     late: dict[str, str] = {}
-    for pod in answering_routers(observed):
+    for pod in list_answering_routers(observed):
         report = observed.routers.get(pod.uid)
         if report is None:
             late[pod.name] = "it was not asked yet"
@@ -295,7 +300,7 @@ def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situ
 def _describe_draining(table: TableStatus, situation: Situation) -> str:
     if remaining_drain(table, situation) > 0:
         return f"what served before drains since {table.confirmed_at}."
-    late = list_late_routers(situation.observed, table)
+    late = diagnose_late_routers(situation.observed, table)
     late_names = ", ".join(sorted(late)[:3])
     return (
         f"what served before stays until {late_names} say that they answer from table {table.version}."
@@ -313,7 +318,7 @@ def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | Non
     table = status.table
     if table is None or not is_confirmation_overdue(status, situation):
         return None
-    late = list_late_routers(situation.observed, table)
+    late = diagnose_late_routers(situation.observed, table)
     late_names = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
     return Trouble(
         reasons.NOT_CONFIRMED,

@@ -33,20 +33,22 @@ def is_up_to_date(generation: GenerationStatus, status: DatasetStatus) -> bool:
 
 
 def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether the store lacks what is asked for. An annotation that was taken away asks for nothing; one that was
-    answered with another spec's generation still asks for this one's, also when it is taken away."""
+    """Whether the store lacks what is asked for. A refresh annotation that was removed asks for nothing. A refresh that
+    a generation of another spec has answered asks for one of this spec, too, even after its annotation is removed."""
     newest = deployable_generation(status, desired)
     return newest is None or desired.refresh not in ("", newest.refresh)
 
 
 def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why servers cannot have ``generation`` from the store any more: a refresh builds it again then, though the source
-    is the same."""
-    reports = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
+    """Why servers cannot fetch ``generation`` from the store any more. A refresh then builds anew, even from the same
+    source."""
+    troubles = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
     ticket = status.rollout_ticket
     if ticket is not None and ticket.given_up:  # it gave its turn up, and its pods are gone
-        reports.append(Trouble(ticket.reason, ticket.message))
-    return next((trouble for trouble in reports if trouble is not None and trouble.reason in reasons.OF_DAMAGE), None)
+        troubles.append(Trouble(ticket.reason, ticket.message))
+    return next(
+        (trouble for trouble in troubles if trouble is not None and trouble.reason in reasons.DAMAGE_REASONS), None
+    )
 
 
 def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
@@ -66,9 +68,8 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
     active."""
     desired = situation.desired
     used = {status.generation, *(rollout.generation for rollout in status.rollouts)}
-    used |= {
-        user.generation for user in (status.table, newest_matching_generation(status, desired)) if user is not None
-    }
+    newest_match = newest_matching_generation(status, desired)
+    used |= {reference.generation for reference in (status.table, newest_match) if reference is not None}
     newest = {generation.generation for generation in status.generations[-desired.keep_generations :]}
     kept = tuple(generation for generation in status.generations if generation.generation in newest | used)
     return replace(status, generations=kept)

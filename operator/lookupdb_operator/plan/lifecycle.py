@@ -4,7 +4,15 @@
 them; docs/operator.md shows them.
 
 Why does r1 stay? Because of its phase: the transitions that leave it say when they do. What ends it? The transition
-that leads to ``GONE``. Who may delete it? ``objects.find_garbage`` alone, and only when its phase is ``GONE``.
+that leads to ``GONE``. Who deletes it? ``objects.find_garbage`` lists its objects, only when its phase is ``GONE``, and
+``loop.reconcile.Reconciler._delete`` deletes what is listed.
+
+Whatever its phase, a StatefulSet also stays
+
+- while ``standstill`` holds: the dataset is being deleted (Kubernetes collects it then), belongs to another operator,
+  has an unreadable status or an invalid spec, or waits for the objects of an earlier dataset of its name;
+- while a finalizer keeps it;
+- while the API server refuses the DELETE, which is sent again after 30 s at most (``objects.REFUSED_RETRY_SECONDS``).
 
 A phase is stored nowhere: it is read from status, so that an operator that died at any point goes on from what it
 finds. Each transition is written to status before anything else is done on account of it.
@@ -173,7 +181,9 @@ TRANSITIONS: Final = (
             (RolloutPhase.DRAINING, RolloutPhase.CLAIMED),
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
-        when="the drain time has passed since, and every router still answers from the newest table",
+        when=(
+            "the drain time has passed since `table.confirmedAt`, and every router still answers from the newest table"
+        ),
         written_first="`rollouts` without it; asked for again, it stays as claimed",
         may_be_deleted="all of it; servers beyond those that the newest table references",
     ),
@@ -217,7 +227,7 @@ def rollout_phase(name: str, status: DatasetStatus) -> RolloutPhase:
     rollout = status.find_rollout(name)
     if rollout is None:
         # A torn status does not know what is gone.
-        is_past = 0 < names.read_number(name) <= status.last_rollout and not recovery.is_torn(status)
+        is_past = 0 < names.read_number(name) <= status.last_rollout and not recovery.is_inconsistent(status)
         return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
     return _phase_of_kept(rollout, status)
 

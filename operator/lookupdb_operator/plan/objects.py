@@ -1,5 +1,5 @@
-"""Objects: which ones should exist, which of them are written now, which are deleted, and when what was refused or says
-nothing is looked at again.
+"""The objects of a dataset. Lists what should exist, what of that is written now, and what is deleted; says when the
+next look is due after a refusal, or while pods say nothing. ``loop.reconcile`` writes and deletes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutSta
 
 Name = tuple[str, str]
 """Kind and name."""
-REFUSED_AGAIN_AFTER: Final = 30.0
-"""Seconds until a write that the API server refused is tried again, if nothing happens before: a quota that was raised
-is noticed by then."""
-SILENT_AGAIN_AFTER: Final = 10.0
-"""Seconds until pods that do not get on, and do not say why, are looked at again: why stands in Events, which are not
-watched, only read at such a look."""
+REFUSED_RETRY_SECONDS: Final = 30.0
+"""Seconds until a refused write is tried again, if nothing happens before. A raised quota wakes nobody."""
+SILENT_RECHECK_SECONDS: Final = 10.0
+"""Seconds until pods that do not get on, and do not say why, are looked at again. Events tell why, and are not watched:
+a look reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +39,25 @@ class ObjectChanges:
 
 
 def plan_changes(status: DatasetStatus, secret: tuple[Manifest, ...], situation: Situation) -> ObjectChanges:
-    """What is to be changed for the objects that ``status`` asks for to be there as they should be, and no others;
-    ``secret`` is the store's, when it is to be written."""
+    """What to write and delete, so that exactly the objects that ``status`` asks for exist. ``secret`` is the store's,
+    when it is due."""
     observed = situation.observed
-    desired = desired_objects(status, situation)
-    repairs = (*find_differing(desired, observed), *find_unscaled(status, situation))
+    manifests_due = desired_objects(status, situation)
+    repairs = (*find_outdated_manifests(manifests_due, observed), *render_scale_changes(status, situation))
     return ObjectChanges(
-        apply=(*secret, *without_contested(repairs, observed), *find_unsynced(status, observed)),
-        delete=find_garbage(status, observed, desired),
+        apply=(*secret, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
+        delete=find_garbage(status, observed, manifests_due),
     )
 
 
 def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | None:
-    """Seconds until what was refused is written again, or what says nothing is looked at again."""
-    return reasons.find_earliest((next_retry_in(situation), next_look_at_silent_in(situation.observed, apply)))
+    """Seconds until a refused write is tried again, or silent pods are looked at again."""
+    return reasons.find_earliest((next_retry_in(situation), next_silent_look_in(situation.observed, apply)))
 
 
 def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
-    """Every object that ``status`` asks for, in the order in which they are written; but rollouts of which everything
-    is as it should be."""
+    """The objects that ``status`` asks for, in the order in which they are written. Rollouts that are as they should be
+    are left out: rendering a thousand shards takes long."""
     return (
         *_list_build_objects(status, situation),
         *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients)),
@@ -123,9 +122,9 @@ def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:
     return manifests.with_replicas(manifest, manifests.router_replicas(situation.dataset, present))
 
 
-def find_differing(desired: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """Those of ``desired`` that do not exist or are not as they should be. What is being deleted, or is another
-    dataset's, comes when that is gone; a Job that exists is left alone: it cannot be changed."""
+def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    """Those of ``manifests_due`` whose object is missing or differs. A name that an earlier dataset or a deletion still
+    occupies is left out until it is free. So is a Job that exists: it cannot be changed."""
     digests, taken = _read_digests(_list_observed(observed)), _find_taken_names(observed)
     replicas = _observed_replicas(observed)
 
@@ -137,7 +136,7 @@ def find_differing(desired: Iterable[Manifest], observed: Observed) -> tuple[Man
         is_scaled = name in replicas and replicas[name] != manifest["spec"]["replicas"]
         return is_scaled or digests.get(name) != manifests.read_digest(manifest)
 
-    return tuple(filter(differs, desired))
+    return tuple(filter(differs, manifests_due))
 
 
 def _find_taken_names(observed: Observed) -> set[Name]:
@@ -147,9 +146,9 @@ def _find_taken_names(observed: Observed) -> set[Name]:
     }
 
 
-def find_unscaled(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
-    """The number of servers of each StatefulSet that has another one than it should, and that is kept though it would
-    be rendered differently now."""
+def render_scale_changes(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
+    """A new number of servers for each StatefulSet that has a wrong one and is of an older pod template: nothing else
+    of it is written any more."""
     return tuple(
         manifests.render_scale(situation.dataset, rollout, shard_set.shard, replicas)
         for rollout in status.rollouts
@@ -160,30 +159,30 @@ def find_unscaled(status: DatasetStatus, situation: Situation) -> tuple[Manifest
     )
 
 
-def without_contested(desired: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """``desired`` without what somebody changes back each time, as long as that backs off."""
+def without_contested_manifests(repairs: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
+    """``repairs`` without those that another writer undoes each time, while they back off."""
     paused = {((contest.kind, contest.name), contest.mark) for contest in observed.contests if contest.is_held}
     return tuple(
-        manifest for manifest in desired if (object_name(manifest), manifests.write_mark(manifest)) not in paused
+        manifest for manifest in repairs if (object_name(manifest), manifests.write_mark(manifest)) not in paused
     )
 
 
-def find_unsynced(status: DatasetStatus, observed: Observed) -> tuple[Manifest, ...]:
+def render_router_nudges(status: DatasetStatus, observed: Observed) -> tuple[Manifest, ...]:
     """The annotation of each router pod whose kubelet has not been nudged to sync the newest routing table."""
     table = status.table
     if table is None:
         return ()
     return tuple(
         manifests.render_nudge(observed.dataset, pod, table.version)
-        for pod in cutover.living_routers(observed)
+        for pod in cutover.list_live_routers(observed)
         if pod.table_version != str(table.version)
     )
 
 
-def with_refusals_of_desired(apply: Iterable[Manifest], observed: Observed) -> Observed:
-    """``observed`` with the refusals of what is still to be written. Whether the Secret is there, nobody can see."""
-    desired = {object_name(manifest) for manifest in apply}
-    refusals = {name: why for name, why in observed.refusals.items() if name in desired or name[0] == "Secret"}
+def with_pending_refusals(apply: Iterable[Manifest], observed: Observed) -> Observed:
+    """``observed`` with the refusals of what is still to be written, and of the Secret, which nobody sees."""
+    pending = {object_name(manifest) for manifest in apply}
+    refusals = {name: why for name, why in observed.refusals.items() if name in pending or name[0] == "Secret"}
     return replace(observed, refusals=refusals)
 
 
@@ -192,12 +191,10 @@ def object_name(manifest: Manifest) -> Name:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
-def find_garbage(
-    status: DatasetStatus, observed: Observed, desired_objects: Iterable[Manifest]
-) -> tuple[ObjectRef, ...]:
-    """What is to be deleted: builds that are not under way, rollouts that are gone, a Job that is to run again, and
-    other objects of ours that nothing asks for any more. Never an object whose number ``status`` has not reached."""
-    names = {object_name(manifest) for manifest in desired_objects}
+def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
+    """The objects to delete: those of builds that are not under way and of rollouts that are gone, a Job that is to run
+    again, and others of ours that nothing asks for. Objects whose number ``status`` has not reached are left alone."""
+    names = {object_name(manifest) for manifest in manifests_due}
     return (
         *(job.ref for job in observed.jobs if not job.deleting and _is_past_build(job.generation, status)),
         *_find_lost_jobs(status, observed),
@@ -244,20 +241,23 @@ def _is_gone(rollout: str, status: DatasetStatus) -> bool:
 
 def next_retry_in(situation: Situation) -> float | None:
     """Seconds until a write that was refused is tried again; None for none."""
-    return REFUSED_AGAIN_AFTER if situation.observed.refusals else None
+    return REFUSED_RETRY_SECONDS if situation.observed.refusals else None
 
 
-def next_look_at_silent_in(observed: Observed, apply: Iterable[Manifest]) -> float | None:
-    """Seconds until pods that do not get on, and do not say why, are looked at again, when ``apply`` is written now."""
+def next_silent_look_in(observed: Observed, apply: Iterable[Manifest]) -> float | None:
+    """Seconds until silent pods are looked at again, when ``apply`` is written now: pods that do not get on, and do not
+    say why."""
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
     stuck = (
         any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may not be let in
         or any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
         or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
-        or any(servers.replicas and (servers.rollout, servers.shard) not in pods for servers in observed.shard_sets)
+        or any(
+            shard_set.replicas and (shard_set.rollout, shard_set.shard) not in pods for shard_set in observed.shard_sets
+        )
     )
-    return SILENT_AGAIN_AFTER if stuck else None
+    return SILENT_RECHECK_SECONDS if stuck else None
 
 
 def _observed_stamps(observed: Observed) -> set[Stamp]:

@@ -18,7 +18,12 @@ Why a crash between any two writes is safe: all that leads from one pass to the 
 written before anything else is done, under the version that was observed. A number is claimed there before an object
 carries it; what a transition lets go of is gone from status before an object of it is deleted. So every pass may be
 the last one of an operator, at any point: the next one plans again from status and from what is there, and comes to
-the same objects.
+the same objects, but for one.
+
+The store's Secret may be missed: nobody reads it, so the next pass knows of it what status says, and status notes it
+before it is written (``store.note_secret``). When the operator ends in between, or the write gets no answer, a rotated
+credential stays stale until a build or a rollout begins, the credentials change again, or a pod is in trouble because
+of the store (``store.is_due``).
 """
 
 from __future__ import annotations
@@ -64,17 +69,17 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         status = store.note_secret(status, situation)
     deadlines.append(store.next_write_in(status, situation))
     changes = objects.plan_changes(status, secret, situation)
-    situation = replace(situation, observed=objects.with_refusals_of_desired(changes.apply, observed))
-    deadlines.append(objects.next_look_in(changes.apply, situation))
+    reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
+    deadlines.append(objects.next_look_in(changes.apply, reported_situation))
     status = serving.with_serving_status(status, observed)
     lost_pods = serving.find_lost_pods(observed, now)
-    ready = serving.assess(status, situation)
-    built = builds.assess(status, situation)
-    rolled_out = cutover.assess(status, situation)
+    ready = serving.assess(status, reported_situation)
+    built = builds.assess(status, reported_situation)
+    rolled_out = cutover.assess(status, reported_situation)
     deadlines += [ready.next_look_in, built.next_look_in, rolled_out.next_look_in]
     return Plan(
         ask_routers=cutover.needs_reports(status),
-        status=conditions.set_conditions(status, situation, serving=ready, build=built, rollout=rolled_out),
+        status=conditions.set_conditions(status, reported_situation, serving=ready, build=built, rollout=rolled_out),
         apply=changes.apply,
         delete=(*changes.delete, *lost_pods),
         next_look_in=reasons.find_earliest(deadlines),

@@ -123,15 +123,15 @@ CRASH_LOOPING: Final = "CrashLooping"
 """The container ends again and again."""
 FETCH_FAILED: Final = "FetchFailed"
 """A shard could not be fetched from the store or did not verify."""
-OF_DAMAGE: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
+DAMAGE_REASONS: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
 """What is in the store is not what was published, and will not be by waiting."""
-OF_ROOM: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
+PLACEMENT_REASONS: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
 """Pods cannot be placed: somebody else's may be in their way."""
-OF_EVERYBODY: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
+SHARED_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
 """Troubles that all datasets share."""
-ABOUT_THE_STORE: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
+STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""
-OF_BUILDERS: Final = frozenset(
+BUILDER_REASONS: Final = frozenset(
     {
         BAD_SOURCE,
         GATE_CLOSED,
@@ -148,7 +148,7 @@ OF_BUILDERS: Final = frozenset(
     }
 )
 """What a builder's result may give as its reason; any other is a BuildFailed."""
-WELL: Final = frozenset(
+HEALTHY_REASONS: Final = frozenset(
     {
         SERVING,
         NO_ROUTING_TABLE,
@@ -201,7 +201,7 @@ class Assessment:
 
     verdict: Verdict
     troubles: tuple[Trouble, ...] = ()
-    """The gravest first."""
+    """In the order in which Degraded tells of them."""
     next_look_in: float | None = None
     """Seconds until its first deadline; None when there is none."""
     outlook: str = ""

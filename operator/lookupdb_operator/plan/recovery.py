@@ -1,7 +1,7 @@
-"""What to make of a status that was wiped or set back, by hand or with a backup, and of a clock that was set back while
-status remembers moments.
+"""Recovers a status that was wiped or set back, by hand or with a backup, and moments that lie ahead because the clock
+was set back.
 
-What serves goes on serving until something newer is in effect, and no number is claimed that something carries.
+What serves goes on serving until something newer is in effect. No number is claimed that an object carries.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
 
 
 def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollouts that it does not know, each as one that some routing table references, and with
-    counters not below what is there."""
+    """``status`` with the rollouts that only objects tell of, and with numbers not below any that an object carries.
+    Some routing table may reference such a rollout: it is kept as referenced."""
     observed = situation.observed
-    # Rollouts whose numbers are past, too: one of them serves, and nobody knows any more which one.
-    oldest = 0 if is_torn(status) else status.last_rollout + 1
-    forgotten = tuple(_list_forgotten_rollouts(status, observed, oldest, situation.now))
+    # An inconsistent status does not tell which rollout serves: those whose numbers are past are kept, too.
+    oldest = 0 if is_inconsistent(status) else status.last_rollout + 1
+    unknown = tuple(_list_unknown_rollouts(status, observed, oldest, situation.now))
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
     status = _without_outdated_table(status, observed)
     return replace(
         status,
-        rollouts=(*status.rollouts, *forgotten),
-        last_rollout=max((status.last_rollout, *(names.read_number(thing.rollout) for thing in rollout_objects))),
+        rollouts=(*status.rollouts, *unknown),
+        last_rollout=max((status.last_rollout, *(names.read_number(existing.rollout) for existing in rollout_objects))),
         last_generation=max(
-            (status.last_generation, *(names.read_number(thing.generation) for thing in generation_objects))
+            (status.last_generation, *(names.read_number(existing.generation) for existing in generation_objects))
         ),
     )
 
 
-def is_torn(status: DatasetStatus) -> bool:
-    """Whether a part of ``status`` is missing that another one counts on: somebody edited it."""
+def is_inconsistent(status: DatasetStatus) -> bool:
+    """Whether a part of ``status`` is missing that another part references: somebody edited it."""
     table = status.table
     if table is None:
         return bool(status.generation)
@@ -50,12 +50,12 @@ def is_torn(status: DatasetStatus) -> bool:
 
 
 def _without_outdated_table(status: DatasetStatus, observed: Observed) -> DatasetStatus:
-    """``status`` without its routing table and generations, when a newer table is there, or what its own references is
-    missing: what is referenced is not known, so that all servers there are may be referenced, and going back to an
-    older generation would be worse than building a new one."""
+    """``status`` without its routing table and generations, when a newer table is there, or when ``status`` is
+    inconsistent. Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is
+    built: going back to an older one would be worse."""
     table = status.table
     is_newest = table is None or table.version >= cutover.written_table_version(observed)
-    if is_newest and not is_torn(status):
+    if is_newest and not is_inconsistent(status):
         return status
     kept = tuple(
         replace(
@@ -68,7 +68,7 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
     return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
 
 
-def _list_forgotten_rollouts(
+def _list_unknown_rollouts(
     status: DatasetStatus, observed: Observed, oldest: int, now: datetime
 ) -> Iterator[RolloutStatus]:
     known = {rollout.rollout for rollout in status.rollouts}
@@ -92,8 +92,9 @@ def _count_replicas(rollout: str, observed: Observed) -> int:
 
 
 def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
-    """``status`` without moments that lie ahead of what they could be. The clock was set back: how long ago they were
-    cannot be known, so what was to pass since them passes from now on. Nothing waits for ever, nothing ends early."""
+    """``status`` with every moment that lies too far ahead moved back to the latest that it can be. The clock was set
+    back, and nobody knows how long ago such a moment was: its time passes from now on. Nothing waits for ever, nothing
+    ends early."""
     table, failure = status.table, status.failure
     if table is not None:
         table = replace(

@@ -1,5 +1,6 @@
-"""A rollout before a routing table references it: which one is asked for, its claim, how far its servers are, when
-routers may be sent to them, when it is abandoned; what keeps it from getting on, and what RolledOut says of it.
+"""A rollout before a routing table references it. This module says which rollout is asked for, claims and abandons
+rollouts, counts their servers, and says when routers may be sent to them. It diagnoses what keeps a candidate from
+getting on, for RolledOut and Degraded.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
 
 MOST_ROLLOUTS: Final = 12
-"""At a time. So many exist only when routers confirm nothing for long while the spec keeps changing; status has room
-for 16."""
+"""Of a dataset at a time. So many exist only while routers confirm nothing for long and the spec keeps changing. Status
+has room for 16."""
 GRACE: Final = 60.0
-"""Seconds that servers in trouble have, from the claim of their rollout, before enough others do without them."""
+"""Seconds from the claim of a rollout for which servers in trouble are waited for, though enough others are ready."""
 _MAX_SHARDS: Final = 3
 """Named in one message."""
 
 
 def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The rollout that is asked for, once it is claimed. A candidate of the present spec is finished before a newer
-    generation of the same spec has its turn, unless it is stuck: refreshed faster than rolled out, data would else
-    never be served."""
+    """The rollout that is asked for, once it is claimed: that of ``deployable_generation`` from the present pod
+    template. An unfinished candidate of the same spec comes first unless it is stuck: data that is refreshed faster
+    than rolled out would else never be served."""
     generation = generations.deployable_generation(status, situation.desired)
     if generation is None:
         return None
@@ -79,15 +80,15 @@ def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation
 
 
 def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` is made from what its generation's would be made from now. Of another one only the number of
-    servers may change: what its pods are made from is not known any more, and never changes."""
+    """Whether ``rollout`` has the pod template that one of its generation would have now. Of an older template only the
+    number of servers may change: what its pods are made from is not known any more."""
     generation = status.find_generation(rollout.generation)
     return generation is not None and situation.template_for(generation) == rollout.template
 
 
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollout that is asked for, its number claimed. Without a generation of what is asked for,
-    what serves stays as it is."""
+    """``status`` with the rollout that is asked for, its number claimed, or with a ticket. What serves stays as it is
+    while no generation of the present spec is built."""
     generation = generations.deployable_generation(status, situation.desired)
     target = target_rollout(status, situation)
     if generation is None or target is not None:
@@ -110,8 +111,8 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without rollouts that no routing table ever referenced and that are not asked for any more, ready or
-    not: what corrects a mistake never waits for the mistake."""
+    """``status`` without rollouts that no routing table ever referenced and that are not asked for any more. They go
+    whether or not they are ready: a correction never waits for the mistake that it corrects."""
     target = target_rollout(status, situation)
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
@@ -122,16 +123,16 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` has a turn to give up. One that a routing table references, or may reference by now, has
-    none."""
+    """Whether ``rollout`` has to give its turn up. One that a routing table references, or may reference by now, has no
+    turn."""
     if rollout.referenced_replicas or not situation.observed.turns.rollout.must_yield:
         return False
     return not is_servable(rollout, situation.desired.replicas, status, situation)
 
 
 def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> int:
-    """How many servers each shard of ``rollout`` should have: as many as asked for, and never fewer than a routing
-    table references that some router may answer from."""
+    """How many servers each shard of ``rollout`` should have: as many as are asked for, and never fewer than any
+    routing table references that a router may answer from."""
     target, table = target_rollout(status, situation), status.table
     is_asked_for = rollout == target or (table is not None and table.rollout == rollout.rollout)
     return max(situation.desired.replicas if is_asked_for else 1, rollout.referenced_replicas)
@@ -155,8 +156,8 @@ def is_servable(rollout: RolloutStatus, replicas: int, status: DatasetStatus, si
 
 
 def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` is not expected to get into effect by itself: its deadline has passed, or a shard has too
-    few servers that are not in trouble."""
+    """Whether ``rollout`` is unlikely to get into effect by itself: its deadline has passed, or a shard has too few
+    servers without trouble."""
     if has_exceeded_deadline(rollout, status, situation):
         return True
     shards = list_shard_servers(rollout, situation.desired.replicas, status, situation.observed)
@@ -169,8 +170,8 @@ def has_exceeded_deadline(rollout: RolloutStatus, status: DatasetStatus, situati
 
 
 def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> float:
-    """Seconds in which ``rollout`` should get on: its servers from its claim, routers from the table that references
-    it."""
+    """Seconds until the progress deadline of ``rollout``. It runs from the claim for its servers, and from when
+    its table was written for the routers."""
     table = status.table
     is_referenced = table is not None and table.rollout == rollout.rollout
     since = table.written_at if table is not None and is_referenced else rollout.started_at
@@ -178,7 +179,7 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
 
 
 def next_progress_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Until servers that are missing may be left out, or the rollout is overdue."""
+    """Seconds until missing servers may be left out, or the rollout is overdue; None for neither."""
     target = target_rollout(status, situation)
     if target is None or target.referenced_replicas:
         return None
@@ -340,10 +341,10 @@ def is_starting(target: RolloutStatus, table: TableStatus, situation: Situation)
 
 def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Verdict:
     """How far the servers of ``target`` are, and what keeps them."""
-    servers, shards = situation.desired.replicas, generations.count_shards(status, target)
-    ready = count_ready_shards(target, servers, situation.observed)
+    replicas, shards = situation.desired.replicas, generations.count_shards(status, target)
+    ready = count_ready_shards(target, replicas, situation.observed)
     where = describe_rollout(situation.dataset, target)
-    progress = f"{ready} of {shards} shards of {where} have their servers ready ({servers} each)."
+    progress = f"{ready} of {shards} shards of {where} have their servers ready ({replicas} each)."
     trouble = diagnose_candidate(status, situation)
     if trouble is None:
         return Verdict("False", reasons.STARTING_SERVERS, progress)

@@ -52,7 +52,7 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
         status,
         shards=f"{served}/{shards}",
         replicas=max(
-            (servers.replicas for servers in observed.shard_sets if servers.rollout == rollout.rollout), default=0
+            (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout), default=0
         ),
         selector=",".join(f"{label}={value}" for label, value in chosen.items()),
     )
@@ -69,14 +69,15 @@ def rollouts_in_effect(status: DatasetStatus) -> tuple[RolloutStatus, ...]:
 
 
 def count_lacking_servers(
-    status: DatasetStatus, rollout: RolloutStatus, servers: int, observed: Observed
+    status: DatasetStatus, rollout: RolloutStatus, needed_servers: int, observed: Observed
 ) -> dict[int, int]:
-    """Shard → ready servers, of shards of ``rollout`` with fewer than ``servers`` among those that tables name."""
+    """Shard → ready servers, of shards of ``rollout`` with fewer than ``needed_servers`` among those that tables
+    reference."""
     ready = dict.fromkeys(range(generations.count_shards(status, rollout)), 0)
     for pod in observed.pods:
         if _serves(pod, rollout) and pod.shard in ready:
             ready[pod.shard] += 1
-    return {shard: count for shard, count in ready.items() if count < servers}
+    return {shard: count for shard, count in ready.items() if count < needed_servers}
 
 
 def _serves(pod: Pod, rollout: RolloutStatus) -> bool:
@@ -88,7 +89,7 @@ def _serves(pod: Pod, rollout: RolloutStatus) -> bool:
 
 def count_ready_routers(observed: Observed) -> int:
     """How many routers take requests."""
-    return sum(pod.ready for pod in cutover.living_routers(observed))
+    return sum(pod.ready for pod in cutover.list_live_routers(observed))
 
 
 def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
@@ -148,9 +149,9 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
         if lacking:
             yield _diagnose_lacking(rollout, lacking, observed)
     if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
-        yield _with_pod_trouble(reasons.NO_ROUTER_READY, "No router is ready", cutover.living_routers(observed))
+        yield _with_pod_trouble(reasons.NO_ROUTER_READY, "No router is ready", cutover.list_live_routers(observed))
         return
-    for pod in cutover.living_routers(observed):
+    for pod in cutover.list_live_routers(observed):
         if pod.trouble is not None and not pod.ready:
             yield Trouble(pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
             return
@@ -174,7 +175,7 @@ def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
 
 
 def _is_settling(status: DatasetStatus, situation: Situation) -> bool:
-    is_troubled = any(pod.trouble is not None for pod in cutover.living_routers(situation.observed))
+    is_troubled = any(pod.trouble is not None for pod in cutover.list_live_routers(situation.observed))
     return not is_troubled and remaining_settling(status, situation.now) > 0
 
 

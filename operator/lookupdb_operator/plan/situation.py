@@ -1,9 +1,8 @@
-"""What all decisions look at: what is observed, what is asked for, what time it is; and what is rendered of a spec
-once, not at each pass: there may be a thousand shards, and most passes find that nothing has changed. Nothing is
-decided here.
+"""The situation that all decisions share: what is observed, what is asked for, and the time. Nothing is decided here.
 
-What was rendered is kept with the dataset that it was rendered from (``ObservedDataset.renderings``): it goes when the
-dataset goes or its spec changes, and what is kept of one dataset does not depend on how many there are.
+This module also caches what is rendered of a spec. There may be a thousand shards, and most passes find that nothing
+has changed. A dataset holds its own renderings (``ObservedDataset.renderings``), so they go with it or with its spec,
+and how much is cached of one does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ T = TypeVar("T")
 Stamp = tuple[str, str, str]
 """Kind, name and digest."""
 _MAX_REFRESH_CHARACTERS: Final = 256
-_KEPT_OF_A_DATASET: Final = 64
-"""More than its rollouts and generations at any time; beyond, it begins anew."""
+_MAX_RENDERINGS: Final = 64
+"""Of one dataset: more than its rollouts and generations need at any time. Beyond, the cache is emptied."""
 _INGREDIENTS: Final = "ingredients"
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is decided about."""
+    """One dataset as every decision of a pass sees it."""
 
     observed: Observed
     config: Config
@@ -117,7 +116,7 @@ class Ingredients:
     config: Config
 
     @property
-    def parts(self) -> tuple[object, ...]:
+    def inputs(self) -> tuple[object, ...]:
         """All that is rendered from, and nothing else of the dataset: its status changes all the time."""
         dataset = self.dataset
         return dataset.spec, dataset.parsed, self.config, (dataset.namespace, dataset.name, dataset.uid)
@@ -184,21 +183,21 @@ def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
 
 
 def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
-    """What ``render`` returned for ``name`` when it was first asked for, from the same ingredients."""
-    kept: dict[Any, Any] = ingredients.dataset.renderings
-    if not _is_same(ingredients.parts, kept.get(_INGREDIENTS)) or len(kept) > _KEPT_OF_A_DATASET:
-        kept.clear()
-        kept[_INGREDIENTS] = ingredients.parts
-    if name not in kept:
-        kept[name] = render()
-    return cast(T, kept[name])
+    """What ``render`` returned for ``name`` the first time, from the same ingredients."""
+    renderings: dict[Any, Any] = ingredients.dataset.renderings
+    if not _is_same(ingredients.inputs, renderings.get(_INGREDIENTS)) or len(renderings) > _MAX_RENDERINGS:
+        renderings.clear()
+        renderings[_INGREDIENTS] = ingredients.inputs
+    if name not in renderings:
+        renderings[name] = render()
+    return cast(T, renderings[name])
 
 
-def _is_same(parts: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
+def _is_same(inputs: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
     """Whether both are the very same: a spec never changes once it is parsed, and comparing the contents of two would
     take longer than rendering."""
     if before is None:
         return False
-    *made_from, identity = parts
-    *made_from_before, identity_before = before
-    return identity == identity_before and all(map(operator.is_, made_from, made_from_before))
+    *sources, identity = inputs
+    *sources_before, identity_before = before
+    return identity == identity_before and all(map(operator.is_, sources, sources_before))

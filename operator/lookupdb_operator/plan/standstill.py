@@ -1,5 +1,5 @@
-"""When nothing is done about a dataset, but to say why: it is another operator's, its spec cannot be used, or an
-earlier dataset of its name is still being collected.
+"""Datasets about which nothing is done, and why. A dataset stands still while it is being deleted, belongs to another
+operator, has an unreadable status or a spec that cannot be used, or while an earlier dataset of its name is collected.
 
 Kubernetes collects what belonged to a dataset a while after it is gone. Until then its servers and its routing table
 have the very names that those of its successor will have, and hold the old data.
@@ -77,7 +77,7 @@ def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Pl
     verdict = serving.judge_ready(status, observed)
     keeps = f" {status.generation} keeps serving." if verdict.status == "True" else ""
     broken = Verdict("False", reasons.INVALID_SPEC, problem)
-    judged = {
+    verdicts = {
         READY: verdict,
         BUILT: broken,
         ROLLED_OUT: broken,
@@ -85,14 +85,15 @@ def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Pl
     }
     status = serving.with_serving_status(status, observed)
     return Plan(
-        status=conditions.date_conditions(status, judged, observed.dataset, now),
+        status=conditions.date_conditions(status, verdicts, observed.dataset, now),
         delete=serving.find_lost_pods(observed, now),
         next_look_in=serving.next_lost_pod_in(observed, now),
     )
 
 
 def waits_for_predecessor(status: DatasetStatus, observed: Observed) -> bool:
-    """Whether the dataset is to begin, and cannot yet. What has begun was alone then."""
+    """Whether the dataset cannot begin yet, because objects of an earlier one are there. A dataset that has begun never
+    waits: nothing of an earlier one was left."""
     has_begun = status.last_generation or status.last_rollout or status.table
     return bool(observed.predecessors) and not has_begun
 
@@ -101,11 +102,11 @@ def plan_waiting(status: DatasetStatus, observed: Observed, now: datetime) -> Pl
     """Nothing but conditions, which say what of the predecessor is left."""
     trouble = conditions.diagnose_orphans(observed)
     if trouble is not None:
-        waits = Verdict("False", trouble.reason, trouble.message)
-        judged_degraded = Verdict("True", trouble.reason, trouble.message)
+        waiting = Verdict("False", trouble.reason, trouble.message)
+        degraded = Verdict("True", trouble.reason, trouble.message)
     else:
-        waits = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, conditions.describe_collection(observed))
-        judged_degraded = conditions.judge_degraded(status, (), serves=False)
-    judged = {READY: waits, BUILT: waits, ROLLED_OUT: waits, DEGRADED: judged_degraded}
+        waiting = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, conditions.describe_collection(observed))
+        degraded = conditions.judge_degraded(status, (), serves=False)
+    verdicts = {READY: waiting, BUILT: waiting, ROLLED_OUT: waiting, DEGRADED: degraded}
     status = replace(status, build_ticket=None, rollout_ticket=None)  # it could not use a turn
-    return Plan(status=conditions.date_conditions(status, judged, observed.dataset, now))
+    return Plan(status=conditions.date_conditions(status, verdicts, observed.dataset, now))

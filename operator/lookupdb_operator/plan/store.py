@@ -1,8 +1,9 @@
 """The Secret with the store's address and credentials: when it is written into the dataset's namespace; and what is
 said of a store that somebody waits for.
 
-The Secret is never read there, so that the operator needs no right to read Secrets: what was written is remembered in
-status, and written again when somebody seems to lack it.
+The operator has no right to read Secrets in that namespace. Status remembers what was written (``note_secret``), and
+is itself written before the Secret is. Should the Secret's write be lost after that, ``is_due`` has it written again
+when a build or a rollout begins, the credentials change again, or a pod is in trouble because of the store.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ def is_due(status: DatasetStatus, situation: Situation) -> bool:
     begins, and now and then while pods lack it."""
     if situation.observed.store.problem is not None:
         return False
-    if not status.store_written_at or _is_new(status, situation) or _begins(situation.dataset.status, status):
+    if (
+        not status.store_written_at
+        or _is_new(status, situation)
+        or _has_claimed_number(situation.dataset.status, status)
+    ):
         return True
-    return _is_missed(situation) and _remaining_wait(status, situation) == 0
+    return _seems_missing(situation) and _remaining_wait(status, situation) == 0
 
 
 def note_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -47,14 +52,14 @@ def note_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def next_write_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until the Secret is written again, if nothing changes; None for never."""
-    if situation.observed.store.problem is not None or not _is_missed(situation):
+    if situation.observed.store.problem is not None or not _seems_missing(situation):
         return None
     return _remaining_wait(status, situation)
 
 
-def may_help(reason: str, status: DatasetStatus, situation: Situation) -> bool:
+def may_end_failure(reason: str, status: DatasetStatus, situation: Situation) -> bool:
     """Whether what failed for ``reason`` may succeed with what the store's Secret is about to become."""
-    return reason in reasons.ABOUT_THE_STORE and _is_new(status, situation)
+    return reason in reasons.STORE_REASONS and _is_new(status, situation)
 
 
 def _is_new(status: DatasetStatus, situation: Situation) -> bool:
@@ -62,17 +67,17 @@ def _is_new(status: DatasetStatus, situation: Situation) -> bool:
     return access.problem is None and access.digest != status.store_digest
 
 
-def _begins(before: DatasetStatus, after: DatasetStatus) -> bool:
+def _has_claimed_number(before: DatasetStatus, after: DatasetStatus) -> bool:
     return (before.last_generation, before.last_rollout) != (after.last_generation, after.last_rollout)
 
 
-def _is_missed(situation: Situation) -> bool:
+def _seems_missing(situation: Situation) -> bool:
     observed = situation.observed
     dataset = observed.dataset
     if ("Secret", names.store_secret(dataset.name, dataset.uid)) in observed.refusals:
         return True
     troubles = (pod.trouble for pod in observed.pods if not pod.deleting)
-    return any(trouble is not None and trouble.reason in reasons.ABOUT_THE_STORE for trouble in troubles)
+    return any(trouble is not None and trouble.reason in reasons.STORE_REASONS for trouble in troubles)
 
 
 def _remaining_wait(status: DatasetStatus, situation: Situation) -> float:
@@ -84,7 +89,7 @@ def _remaining_wait(status: DatasetStatus, situation: Situation) -> float:
 def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
     """``trouble``, and of which store it is when it is a store's and does not say so."""
     url = situation.config.store
-    if trouble is None or trouble.reason not in reasons.ABOUT_THE_STORE - {reasons.SECRET_MISSING}:
+    if trouble is None or trouble.reason not in reasons.STORE_REASONS - {reasons.SECRET_MISSING}:
         return trouble
     host = _find_host(situation)
     named = [part for part in (url, host and f"at {host}") if part and part.removeprefix("at ") not in trouble.message]

@@ -1,15 +1,16 @@
-"""Whose turn it is to build, and to roll out. A change of all datasets at once, as an upgrade of the chart is, would
-otherwise begin everywhere, and leave each candidate half placed in a cluster that has room for some of them.
+"""The queues that decide whose turn it is to build, and to roll out. Without them an upgrade of the chart, which
+changes all datasets, would begin everywhere at once, and leave each candidate half placed where only
+some have room.
 
-All of this is read from statuses (``turns``), after a restart too, and nothing here is the only memory of anything.
-Datasets that serve nothing yet come first, then whoever has waited longest.
+The queues are read from statuses (``turns``), after a restart too: nothing is remembered here alone. Datasets that
+serve nothing yet come first, then those that have waited longest.
 
-A turn that does not get on (``Stall``) is given up when others wait for it, by one dataset at a time, the one that got
-its turn last: what it leaves room for may be the others that stand half placed. While somebody lacks room no further
-turn is granted. Its own next turn comes behind those that wait, later each time. Who gave a turn up, or whose build
-failed, has no precedence any more: many that are broken, and serve nothing yet, would take every turn.
+A dataset gives up a turn that has stalled for long when others wait, or stall, too. One dataset does so at a time, the
+one that got its turn last: its room may be what others that are half placed lack. Its next turn comes behind those that
+wait, later each time. No turn is granted while a dataset lacks room for long. A dataset that gave a turn up, or whose
+build failed, has no precedence any more: many broken ones that serve nothing yet would take every turn.
 
-Looking at one dataset costs a search among those that wait, never a pass over all.
+Finding one dataset's turn costs a search among those that wait, never a pass over all.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Key = tuple[str, str]
 """Namespace and name of a dataset."""
 DEFAULT_LIMIT: Final = 4
 """Builds, and rollouts, at a time."""
-POSTPONED: Final = 60.0
-"""Seconds in which a dataset whose turn came, and which could not be written, does not keep it from others."""
+POSTPONEMENT_SECONDS: Final = 60.0
+"""Seconds for which others come before a dataset whose turn came and whose status could not be written."""
 
 
 class TurnQueues:
@@ -52,7 +53,7 @@ class TurnQueues:
 
     def postpone(self, key: Key, now: datetime) -> None:
         """Let others come before ``key`` for a while: its status cannot be written."""
-        until = clock.moment_after(now, POSTPONED)
+        until = clock.add_seconds(now, POSTPONEMENT_SECONDS)
         self._builds.postpone(key, until)
         self._rollouts.postpone(key, until)
 
@@ -63,9 +64,9 @@ class TurnQueues:
             rollout=self._rollouts.find_turn(key, _must_roll_out_soon(status), now),
         )
 
-    def granted(self, now: datetime) -> frozenset[Key]:
+    def list_granted(self, now: datetime) -> frozenset[Key]:
         """The datasets whose turn has come, and that have not taken it yet."""
-        return frozenset((*self._builds.granted(now), *self._rollouts.granted(now)))
+        return frozenset((*self._builds.list_granted(now), *self._rollouts.list_granted(now)))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,8 +78,8 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _HeldTurn:
-    """A turn that a dataset has."""
+class _ActiveTurn:
+    """The turn of a dataset that builds or rolls out now."""
 
     since: str
     stall: Stall | None
@@ -89,7 +90,7 @@ class _TurnQueue:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._turns: dict[Key, _HeldTurn] = {}
+        self._turns: dict[Key, _ActiveTurn] = {}
         self._waiting: dict[bool, list[_Place]] = {True: [], False: []}
         """Sorted: those of datasets that serve nothing, and the others."""
         self._places: dict[Key, tuple[bool, _Place]] = {}
@@ -109,7 +110,7 @@ class _TurnQueue:
         self._leave(key)
         self._clamp_moments(key, now)
         if holder is not None:
-            self._turns[key] = _HeldTurn(holder.started_at, holder.stall)
+            self._turns[key] = _ActiveTurn(holder.started_at, holder.stall)
             self._postponed.pop(key, None)
         elif ticket is not None and ticket.since:
             self._enter(key, ticket.since, is_urgent)
@@ -140,43 +141,45 @@ class _TurnQueue:
         ahead, moment = self._count_ahead(key, is_urgent, now), clock.format_moment(now)
         place = self._places.get(key)
         is_backing_off = place is not None and place[1].since > moment
-        return Turn(not is_backing_off and ahead < self._free(now), ahead)
+        return Turn(not is_backing_off and ahead < self._count_free_turns(now), ahead)
 
-    def granted(self, now: datetime) -> Iterator[Key]:
+    def list_granted(self, now: datetime) -> Iterator[Key]:
         """Those that wait and whose turn it is."""
-        free = self._free(now)
+        free = self._count_free_turns(now)
         for is_urgent in (True, False):
-            ready = min(free, self._eligible(is_urgent, now))
+            ready = min(free, self._count_eligible(is_urgent, now))
             yield from (waiting.key for waiting in self._waiting[is_urgent][:ready])
             free -= ready
 
-    def _free(self, now: datetime) -> int:
+    def _count_free_turns(self, now: datetime) -> int:
         usable = self._usable_turns(now)
         lacks_room = any(
-            turn.stall is not None and turn.stall.reason in reasons.OF_ROOM and turns.is_long_stall(turn.stall, now)
+            turn.stall is not None
+            and turn.stall.reason in reasons.PLACEMENT_REASONS
+            and turns.is_long_stall(turn.stall, now)
             for turn in usable.values()
         )
         return 0 if lacks_room else max(0, self._limit - len(usable))
 
-    def _usable_turns(self, now: datetime) -> dict[Key, _HeldTurn]:
-        """Without those of datasets that could not be written lately: they can neither end their turn nor give it
+    def _usable_turns(self, now: datetime) -> dict[Key, _ActiveTurn]:
+        """The turns without those of datasets that could not be written lately, which can neither end nor be given
         up."""
         moment = clock.format_moment(now)
         return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
     def _count_ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
         place = self._places.get(key)
-        eligible = self._eligible(is_urgent, now)
+        eligible = self._count_eligible(is_urgent, now)
         before = eligible if place is None else min(eligible, bisect.bisect_left(self._waiting[place[0]], place[1]))
-        return before if is_urgent else before + self._eligible(True, now)
+        return before if is_urgent else before + self._count_eligible(True, now)
 
-    def _eligible(self, is_urgent: bool, now: datetime) -> int:
-        """How many of them do not back off."""
+    def _count_eligible(self, is_urgent: bool, now: datetime) -> int:
+        """How many that wait do not back off."""
         return bisect.bisect_right(
             self._waiting[is_urgent], clock.format_moment(now), key=lambda waiting: waiting.since
         )
 
-    def _must_yield(self, key: Key, turn: _HeldTurn, now: datetime) -> bool:
+    def _must_yield(self, key: Key, turn: _ActiveTurn, now: datetime) -> bool:
         if turn.stall is None or not turns.is_long_stall(turn.stall, now):
             return False
         if self._yielded_at and clock.seconds_until(self._yielded_at, turns.YIELD_EVERY, now) > 0:
@@ -187,14 +190,16 @@ class _TurnQueue:
             for key_at, other in usable.items()
             if other.stall and turns.is_long_stall(other.stall, now)
         ]
-        has_waiting = any(self._eligible(is_urgent, now) for is_urgent in (True, False))
+        has_waiting = any(self._count_eligible(is_urgent, now) for is_urgent in (True, False))
         return (turn.since, key) == max(stalled) and (has_waiting or len(stalled) > 1)
 
     def _clamp_moments(self, key: Key, now: datetime) -> None:
         """The clock was set back, perhaps: nothing waits until it is where it was."""
         self._yielded_at = clock.clamp_to_now(self._yielded_at, now)
         if key in self._postponed:
-            self._postponed[key] = clock.clamp_moment(self._postponed[key], now + timedelta(seconds=POSTPONED))
+            self._postponed[key] = clock.clamp_moment(
+                self._postponed[key], now + timedelta(seconds=POSTPONEMENT_SECONDS)
+            )
 
     def _enter(self, key: Key, since: str, is_urgent: bool) -> None:
         waiting = _Place(max(since, self._postponed.get(key, "")), key)

@@ -1,9 +1,8 @@
-"""The turn of one dataset to build or to roll out: the ticket with which it waits, the stall for which it gives its
-turn up, when it comes again, and what is said of it. ``turn_queues``, which knows all datasets, decides whose turn it
-is.
+"""One dataset's turn to build or to roll out. A dataset has its turn while its status holds a build, or a rollout that
+no routing table references. It waits while its ticket has a moment (``Ticket.since``). A turn that does not get on has
+a ``Stall``, and may be given up: its ticket then says when the next one may come.
 
-A dataset has its turn while its status holds a build, or a rollout that no routing table references. It waits while its
-status holds a ticket.
+``turn_queues`` knows all datasets and decides whose turn it is.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, Stall, Ticket
 
 PATIENCE: Final = 180.0
-"""Seconds in which what has its turn may not get on: a cluster that adds nodes has added one by then."""
+"""Seconds that a stall may last before its turn may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
-"""The same while the store does not answer: mostly it answers nobody then, and nobody could do more with the turn. But
-it may be that one namespace alone does not reach it."""
+"""The same while the store does not answer, or refuses the credentials. Mostly nobody could do more with the turn then,
+but one namespace alone may be unable to reach it."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two that give up: pods are placed meanwhile where the first one's were."""
 FIRST_BACKOFF: Final = 60.0
@@ -54,9 +53,9 @@ def give_turn_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: date
     """The ticket of a dataset that gives up its turn with ``digest``, on account of ``trouble``. A store that does not
     answer makes nobody wait longer each time: all would wait once it answers again."""
     before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
-    count = max(1, before) if trouble.reason in reasons.OF_EVERYBODY else before + 1
+    count = max(1, before) if trouble.reason in reasons.SHARED_REASONS else before + 1
     return Ticket(
-        since=clock.moment_after(now, backoff_seconds(count)),
+        since=clock.add_seconds(now, backoff_seconds(count)),
         given_up=count,
         reason=trouble.reason,
         message=reasons.shorten(trouble.message, _MAX_MESSAGE_CHARACTERS),
@@ -79,7 +78,7 @@ def note_stall(stall: Stall | None, trouble: Trouble | None, now: datetime) -> S
 
 def patience_seconds(stall: Stall) -> float:
     """Seconds after which a turn with ``stall`` may have to be given up."""
-    return STORE_PATIENCE if stall.reason in reasons.OF_EVERYBODY else PATIENCE
+    return STORE_PATIENCE if stall.reason in reasons.SHARED_REASONS else PATIENCE
 
 
 def is_long_stall(stall: Stall, now: datetime) -> bool:

@@ -98,10 +98,10 @@ class Invariants:
             if getattr(after, counter) < getattr(before, counter):
                 raise Broken(f"{counter} goes back")
         version = 0 if before.table is None else before.table.version
-        is_torn = before.table is not None and (
+        is_inconsistent = before.table is not None and (
             before.find_rollout(before.table.rollout) is None or before.find_generation(before.table.generation) is None
         )
-        forgets = after.table is None and (version < self.last_version or is_torn)  # there is a newer one
+        forgets = after.table is None and (version < self.last_version or is_inconsistent)  # there is a newer one
         if before.table is not None and not forgets and (after.table is None or after.table.version < version):
             raise Broken("the routing table's version goes back")
         _check_transitions(before, after, was_lost=forgets)
