@@ -1,5 +1,5 @@
-"""A build: whether one is begun, the claim of its number, how it ended, when it is tried again; what keeps it from
-getting on, and what Built says of it.
+"""A build. This module decides whether one begins, claims its number, records how it ended, and says when the next
+attempt is. It diagnoses what keeps a build from getting on, and judges Built.
 
 A builder's own word counts, whatever Kubernetes says about its Job: what is published is published.
 
@@ -271,7 +271,7 @@ def is_progressing(build: BuildStatus, observed: Observed) -> bool:
 
 
 def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
-    """What keeps ``build``, which has not ended, from getting on."""
+    """What keeps ``build`` from getting on, as far as its Job, its pods or a refused write tell."""
     job = find_job(observed, build)
     if job is not None and job.failure is not None:
         return job.failure

@@ -5,7 +5,8 @@ them; docs/operator.md shows them.
 
 Why does r1 stay? Because of its phase: the transitions that leave it say when they do. What ends it? The transition
 that leads to ``GONE``. Who deletes it? ``objects.find_garbage`` lists its objects, only when its phase is ``GONE``, and
-``loop.reconcile.Reconciler._delete`` deletes what is listed.
+``loop.reconcile.Reconciler._delete`` deletes what is listed. A pod on a lost node is deleted by force in any phase
+(``serving.find_lost_pods``), and its StatefulSet makes another one.
 
 Whatever its phase, a StatefulSet also stays
 
@@ -91,7 +92,7 @@ RECOVER: Final = Transition(
         *((phase, GenerationPhase.GONE) for phase in GenerationPhase if phase is not GenerationPhase.GONE),
     ),
     when=(
-        "status was wiped, torn or set back: objects carry numbers, or the routing table a version, that it does not"
+        "status was wiped, edited or set back: objects carry numbers, or the routing table a version, that it does not"
         " know, or its own table references what it lacks"
     ),
     written_first="`rollouts` with all servers, `lastRollout`, `lastGeneration`; no `table`, no `generations`",
@@ -226,7 +227,7 @@ def rollout_phase(name: str, status: DatasetStatus) -> RolloutPhase:
     """The phase of the rollout ``name``."""
     rollout = status.find_rollout(name)
     if rollout is None:
-        # A torn status does not know what is gone.
+        # An inconsistent status does not know what is gone.
         is_past = 0 < names.read_number(name) <= status.last_rollout and not recovery.is_inconsistent(status)
         return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
     return _phase_of_kept(rollout, status)

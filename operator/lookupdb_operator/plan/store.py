@@ -1,5 +1,5 @@
-"""The Secret with the store's address and credentials: when it is written into the dataset's namespace; and what is
-said of a store that somebody waits for.
+"""The Secret with the store's address and credentials. This module says when it is written into the dataset's
+namespace, and names the store in troubles that are about it.
 
 The operator has no right to read Secrets in that namespace. Status remembers what was written (``note_secret``), and
 is itself written before the Secret is. Should the Secret's write be lost after that, ``is_due`` has it written again

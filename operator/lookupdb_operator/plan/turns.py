@@ -116,7 +116,7 @@ def is_waiting(ticket: Ticket | None) -> bool:
 
 
 def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
-    """The end of a sentence: what waits for its turn, since when, behind how many."""
+    """The end of a sentence about what waits for its turn: since when, and behind how many."""
     assert ticket is not None, "who waits has a ticket"
     when = f"not before {ticket.since}" if ticket.given_up else f"since {ticket.since}"
     return f" waits for its turn {when}, {_describe_ahead(turn.ahead)} before it."
