@@ -6,7 +6,7 @@ import pytest
 
 from lookupdb.route.budget import (
     CONNECTION_BYTES,
-    LEAST_BUDGET_BYTES,
+    MIN_BUDGET_BYTES,
     RouterBudget,
     affordable_connections,
     worker_budget,
@@ -35,7 +35,7 @@ class TestBudget:
     def test_even_a_limit_that_is_too_small_leaves_something(self) -> None:
         assert affordable_connections(64 * MIB, 8, 10_000, MIB) == 64
         assert affordable_connections(64 * MIB, 8, 10, MIB) == 10
-        assert worker_budget(64 * MIB, 8, 1, MIB) == LEAST_BUDGET_BYTES
+        assert worker_budget(64 * MIB, 8, 1, MIB) == MIN_BUDGET_BYTES
 
     @pytest.mark.parametrize(("used", "has_room"), [(0, True), (75, True), (76, False)])
     def test_large_work_stops_before_small_work_does(self, used: int, has_room: bool) -> None:

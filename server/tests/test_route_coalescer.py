@@ -6,7 +6,7 @@ import asyncio
 
 from support.waiting import soon
 
-from lookupdb.route.shards.coalescer import ENOUGH_KEYS, MOST_TURNS, Coalescer
+from lookupdb.route.shards.coalescer import ENOUGH_KEYS, MAX_ITERATIONS, Coalescer
 
 
 class Sender:
@@ -25,7 +25,7 @@ async def test_one_that_is_added_sends_once() -> None:
     coalescer.add(sender)
     assert not sender.sent
     await soon(lambda: sender.sent, "it has sent")
-    for _ in range(2 * MOST_TURNS):
+    for _ in range(2 * MAX_ITERATIONS):
         await asyncio.sleep(0)
     assert sender.sent == [1]
 
@@ -34,7 +34,7 @@ async def test_all_that_were_added_send_at_the_same_turn() -> None:
     coalescer, senders = Coalescer(), [Sender(), Sender()]
     for sender in senders:
         coalescer.add(sender)
-    for _ in range(2 * MOST_TURNS):
+    for _ in range(2 * MAX_ITERATIONS):
         assert bool(senders[0].sent) == bool(senders[1].sent)
         await asyncio.sleep(0)
     assert senders[0].sent
@@ -43,11 +43,11 @@ async def test_all_that_were_added_send_at_the_same_turn() -> None:
 async def test_while_each_turn_brings_more_they_wait_for_it_but_not_for_ever() -> None:
     coalescer, sender = Coalescer(), Sender()
     coalescer.add(sender)
-    for _ in range(4 * MOST_TURNS):
+    for _ in range(4 * MAX_ITERATIONS):
         await asyncio.sleep(0)
         sender.outstanding += 1
     assert len(sender.sent) == 1
-    assert MOST_TURNS <= sender.sent[0] <= MOST_TURNS + 2
+    assert MAX_ITERATIONS <= sender.sent[0] <= MAX_ITERATIONS + 2
 
 
 async def test_what_is_enough_for_a_batch_waits_for_nothing() -> None:

@@ -15,7 +15,7 @@ from support.waiting import soon
 from lookupdb import shardfile
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers import identity as identities
-from lookupdb.route.shards.coalescer import MOST_TURNS
+from lookupdb.route.shards.coalescer import MAX_ITERATIONS
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(2000)}
 
@@ -50,11 +50,11 @@ async def test_while_each_turn_of_the_loop_brings_more_a_batch_waits_for_it(core
     async with ScriptedShard(identity(), RECORDS) as shard:
         await core.serve(table(entry([[shard.address]])))
         answers = []
-        for i in range(MOST_TURNS):
+        for i in range(MAX_ITERATIONS):
             answers.append(core.find(f"k{i}"))
             await asyncio.sleep(0)
-        assert [await answer for answer in answers] == [b"v%d" % i for i in range(MOST_TURNS)]
-        assert shard.asked == [[b"MGET", *(b"k%d" % i for i in range(MOST_TURNS))]]
+        assert [await answer for answer in answers] == [b"v%d" % i for i in range(MAX_ITERATIONS)]
+        assert shard.asked == [[b"MGET", *(b"k%d" % i for i in range(MAX_ITERATIONS))]]
 
 
 async def test_but_not_for_ever(core: Core) -> None:

@@ -211,4 +211,6 @@ async def test_answered_asks_do_not_pile_up_behind_one_that_is_not(stack: AsyncE
     for _ in range(40):
         await asyncio.gather(*(core.find(key).future for key in others))
     deadlines = core.lookups._watch.__self__  # type: ignore[attr-defined]
-    await soon(lambda: len(deadlines._young) < 5000, "those that are done are forgotten before their deadline", 15)
+    await soon(
+        lambda: len(deadlines._retry_queue) < 5000, "those that are done are forgotten before their deadline", 15
+    )

@@ -79,7 +79,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
 
     for event in ("connection_made", "data_received", "eof_received", "pause_writing", "resume_writing"):
         watch(event)
-    for event in ("overdue", "finish", "close", "abort", "connection_lost"):
+    for event in ("handle_deadline", "finish", "close", "abort", "connection_lost"):
         watch(event)
     monkeypatch.setattr(front, "HttpConnection", WatchedConnection)
     monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)

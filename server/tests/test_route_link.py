@@ -67,7 +67,7 @@ class User:
     def on_state_change(self) -> None:
         link = self.link
         assert (link._connection is not None) == (link.state is LinkState.READY) or self._is_leaving_ready()
-        assert (link.why is None) == (link.state in (LinkState.NEW, LinkState.READY))
+        assert (link.last_failure is None) == (link.state in (LinkState.NEW, LinkState.READY))
         self.states.append(link.state)
 
     def _is_leaving_ready(self) -> bool:
@@ -124,19 +124,19 @@ async def test_one_that_cannot_be_made_says_why_and_is_tried_again(user: User, s
     await shard.stop()
     user.link.start()
     await user.reach(LinkState.BROKEN)
-    assert "cannot be connected to" in (user.link.why or "")
-    assert user.reasons[0] == user.link.why
+    assert "cannot be connected to" in (user.link.last_failure or "")
+    assert user.reasons[0] == user.link.last_failure
     assert (user.link.was_ready, user.link.broken_at) == (False, NEVER)
     await shard.start()
     await user.reach(LinkState.READY)
-    assert user.link.why is None
+    assert user.link.last_failure is None
 
 
 async def test_one_whose_server_proves_to_be_another_is_not_used(user: User, shard: ScriptedShard) -> None:
     shard.identity = identity(generation="g2")
     user.link.start()
     await user.reach(LinkState.BROKEN)
-    assert "serves something else" in (user.link.why or "")
+    assert "serves something else" in (user.link.last_failure or "")
     assert user.count("proofs_failed") >= 1
     assert not user.connections
 
@@ -177,7 +177,7 @@ async def test_one_that_its_user_breaks_is_made_again(user: User, shard: Scripte
     user.link.start()
     await user.reach(LinkState.READY)
     user.link.break_connection("it is of no use")
-    assert (user.link.state, user.link.why, user.reasons) == (
+    assert (user.link.state, user.link.last_failure, user.reasons) == (
         LinkState.BROKEN,
         "it is of no use",
         ["it is of no use"],

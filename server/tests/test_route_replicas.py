@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -28,7 +27,7 @@ class Endpoint:
     def __init__(self, host: str = "10.0.0.1", *, is_ready: bool = True) -> None:
         self.address = ServerAddress(host, 7000)
         self.state = LinkState.READY if is_ready else LinkState.BROKEN
-        self.why = None if is_ready else "no route to host"
+        self.last_failure = None if is_ready else "no route to host"
         self.observers: list[Callable[[], None]] = []
         self.outstanding = 0
         self.answered_at = float("-inf")
@@ -47,12 +46,9 @@ class Endpoint:
 
     def enter(self, state: LinkState, broken_at: float = float("-inf")) -> None:
         self.state, self.broken_at = state, broken_at
-        self.why = None if state is LinkState.READY else "connection lost"
+        self.last_failure = None if state is LinkState.READY else "connection lost"
         for observer in self.observers:
             observer()
-
-    def name_problem(self, reason: Any, why: str) -> Problem:
-        return Problem(reason, f"{self.address}: {why}")
 
 
 class Lookup(PendingLookup):
@@ -109,7 +105,9 @@ class TestFirstTry:
         full.room = 0
         replicas = replicas_of(full)
         lookup = submitted(replicas)
-        assert lookup.problem == Problem("QueueFull", "10.0.0.1:7000: the queue is full (100 keys); come back later")
+        assert lookup.problem == Problem(
+            "QueueFull", "shard 0: 10.0.0.1:7000: the queue is full (100 keys); come back later", 0
+        )
         assert replicas.counters[INDEX["queue_full"]] == 1
 
 

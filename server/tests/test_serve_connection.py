@@ -106,7 +106,7 @@ class TestWhileTheWorkerServes:
     def test_a_turn_that_is_over_is_continued_behind_the_others(
         self, talk: LoneConnection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connections, "TURN_SECONDS", -1.0)
+        monkeypatch.setattr(connections, "TIME_SLICE_SECONDS", -1.0)
         talk.send(b"PING\r\n" * 3)
         assert talk.connection.state is ANSWERING
         assert talk.take_rest() == b"+PONG\r\n" * 3
@@ -211,7 +211,7 @@ class TestWhenTheWorkerEnds:
     def test_replies_that_are_being_made_are_the_last(
         self, talk: LoneConnection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connections, "TURN_SECONDS", -1.0)
+        monkeypatch.setattr(connections, "TIME_SLICE_SECONDS", -1.0)
         talk.send(b"PING\r\n" * 3)
         talk.connection.drain()
         assert talk.take_rest() == b"+PONG\r\n" * 3
@@ -283,7 +283,7 @@ def test_a_transition_that_is_not_in_the_table_is_impossible(
 def queue(talk: LoneConnection, requests: bytes) -> None:
     """Let a turn be over before the first of ``requests`` is answered."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "TURN_SECONDS", -1.0)
+        patch.setattr(connections, "TIME_SLICE_SECONDS", -1.0)
         talk.send(requests)
 
 

@@ -51,7 +51,7 @@ def test_who_takes_nothing_is_cut_although_it_is_owed_less_than_pauses_it(talk: 
 def test_also_when_its_turn_was_over_before_anything_was_owed(
     talk: LoneConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(connections, "TIME_SLICE_SECONDS", -1.0)
     talk.client.sendall(request(b"PING") * 1000)
     talk.turn_until_full()
     now = moment()

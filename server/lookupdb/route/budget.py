@@ -4,6 +4,25 @@ The budget counts everything that a client can make a worker keep, while it is k
 requests that wait, values on their way from shards, answers that a client has not taken. Three marks order who is
 refused first: batches at half of the budget, large values at three quarters, all else when the budget is used up. So
 large work makes way for small work, and nothing that has begun makes way for anything.
+
+| bytes of | taken | released |
+| --- | --- | --- |
+| what is no whole request yet | ``HttpConnection._count_input`` | there, ``_drop`` |
+| a batch, or a request behind another | ``HttpConnection.charge`` | ``answer``, ``_drop``, ``BatchExchange.abandon`` |
+| answers that wait for an earlier one | ``HttpConnection._count_waiting_answer`` | there, ``_drop`` |
+| answers that the client does not take | ``ConnectionLife._count_unsent`` | ``resume_writing``, ``connection_lost`` |
+| a part of a shard's reply | ``ServerConnection._keep`` | ``_forget_chunks``: it is whole, large or lost |
+| the values of a large reply | ``ShardBatch.accept`` | ``ShardBatch.release``: it is delivered or lost |
+| the values of a client's batch | ``ScatterGather.hold``, ``ShardSlice.deliver`` (``used +=``) | ``_release_budget`` |
+
+| mark | who asks | beyond it |
+| --- | --- | --- |
+| ``batch_mark`` | ``LookupCore.find_many`` | 503 `Overloaded` |
+| ``large_mark`` | ``ServerConnection._keep`` | the reply is read value by value |
+| ``large_mark`` | ``PendingLookup.may_receive``, for each value of a large reply | 503 `Overloaded` |
+| ``limit`` | ``LookupCore.find`` | 503 `Overloaded` |
+| ``limit`` | ``HttpConnection._count_input``, ``_enqueue`` | 503 `Overloaded`, and the connection is closed |
+| ``answer_bytes`` | ``ScatterGather.count_bytes``, for one client's batch | 413 |
 """
 
 from __future__ import annotations
@@ -21,8 +40,8 @@ PARSED_FACTOR: Final = 8
 """Bytes that a byte of a body becomes at most while it is parsed: copies, and text of four bytes a character."""
 COUNTED_SHARE: Final = 0.75
 """The share of the remaining memory that is budgeted: the allocator cannot use the rest."""
-LEAST_BUDGET_BYTES: Final = 8 * MIB
-LEAST_CONNECTIONS: Final = 64
+MIN_BUDGET_BYTES: Final = 8 * MIB
+MIN_CONNECTIONS: Final = 64
 """A worker that has less memory than these two need is not held to its limit; it says so when it starts."""
 UNLIMITED_WORKER_BYTES: Final = 448 * MIB
 """A worker's memory where no limit is known: a router with one worker then keeps within 504 MiB."""
@@ -49,8 +68,8 @@ class RouterBudget:
         """Count ``size`` bytes more."""
         self.used += size
 
-    def give(self, size: int) -> None:
-        """Count ``size`` bytes less."""
+    def release(self, size: int) -> None:
+        """Give back ``size`` bytes that were taken."""
         self.used -= size
 
     def has_room(self, size: int) -> bool:
@@ -61,14 +80,14 @@ class RouterBudget:
 def worker_budget(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
     """The budget of each of ``workers`` whose container may use ``memory_limit`` bytes; None: no limit is known."""
     spare = _spare_bytes(memory_limit, workers, max_body_bytes) - max_connections * CONNECTION_BYTES
-    return max(int(spare * COUNTED_SHARE), LEAST_BUDGET_BYTES)
+    return max(int(spare * COUNTED_SHARE), MIN_BUDGET_BYTES)
 
 
 def affordable_connections(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
     """How many of ``max_connections`` a worker can afford: they may take half of its spare memory."""
     return min(
         max_connections,
-        max(_spare_bytes(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, LEAST_CONNECTIONS),
+        max(_spare_bytes(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, MIN_CONNECTIONS),
     )
 
 

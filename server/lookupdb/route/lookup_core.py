@@ -16,13 +16,12 @@ from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookups.deadlines import Deadlines
 from lookupdb.route.lookups.pending import SingleKey
 from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
-from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem, Waiter
+from lookupdb.route.lookups.waiters import NO_TABLE, OVERLOADED, BatchWaiter, Waiter
 from lookupdb.route.shards.replicas import ShardReplicas
 from lookupdb.route.table.live_table import LiveTable, RoutedGeneration
 
 _MISSING: Final = INDEX["keys_missing"]
 _UNAVAILABLE: Final = INDEX["keys_unavailable"]
-NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class DatasetInfo:
     age: float
     """Seconds since then."""
     candidates: tuple[str, ...]
-    """Other generations that can be asked by name."""
+    """The other generations of the routing table, which can be asked for by name: the HTTP API's word."""
 
 
 class LookupCore:

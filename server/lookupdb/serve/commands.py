@@ -72,7 +72,7 @@ def _exists(session: Session, command: Command) -> Reply:
             return
         found += reply is not None
         if number % 256 == 0:
-            yield b""  # its turn may be over
+            yield b""  # its time slice may be over
     yield integer(found)
 
 

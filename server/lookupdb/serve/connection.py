@@ -3,7 +3,7 @@
 A lone GET is answered by ``loop``; what else a client sends comes here. Pipelined GETs and one MGET are recognised by
 one look at the bytes. Anything else, and what a client does not read, becomes an iterator of replies, which
 ``_send_replies`` sends and stops at: memory is bounded by ``output_high`` and one value, whatever is asked, and no
-client keeps the others waiting for longer than its turn.
+client keeps the others waiting for longer than its time slice.
 
 ``RespState`` says what a connection may do next, ``TRANSITIONS`` where it goes from there, and why. These end it:
 
@@ -13,6 +13,7 @@ client keeps the others waiting for longer than its turn.
 | it is gone in both directions, or a read or write fails | ``handle_events``, ``_read``, ``_send``… | at once |
 | QUIT, or bytes that are not RESP | ``_make_replies`` sets ``session.is_closing`` | after the replies |
 | the worker ends | ``drain``, then ``end`` | after the next reply, or when none is due |
+| the client is still there 2 s after that (``LINGER_SECONDS``) | ``worker._drain`` → ``close`` | at once |
 | no password, no request, or no replies taken for too long | ``sweep`` → ``cut`` | at once |
 | all clients together hold too much, or another client needs its place before AUTH | ``cut`` | at once |
 | an error in the server | ``close``, by the loop | at once |
@@ -44,8 +45,8 @@ READ_BYTES: Final = 16 << 10
 """The most bytes of one read: a batch of some 500 keys."""
 FLUSH_BYTES: Final = 64 << 10
 """Replies are collected to so many bytes before they are written."""
-TURN_SECONDS: Final = 0.01
-"""After so long a client's further replies wait for its next turn, behind those of all others."""
+TIME_SLICE_SECONDS: Final = 0.01
+"""After so long a client's further replies wait for its next time slice, behind those of all others."""
 
 
 class RespState(enum.IntEnum):
@@ -85,13 +86,13 @@ class RespState(enum.IntEnum):
 ) = RespState
 
 _UNSENT: Final = "the client does not take all of a reply at once"
-_MORE: Final = "its turn is over before all replies are made, or it leaves too many of them unread"
+_MORE: Final = "its time slice is over before all replies are made, or it leaves too many of them unread"
 _TAKEN: Final = "the client has taken all of its replies"
 _MADE: Final = "all replies are made, and the client has taken enough of them"
 _TERM: Final = "the worker ends"
 _LAST: Final = "QUIT, or bytes that are not RESP, and the client has not taken the reply to it"
 _EOF: Final = "the client ends its stream, or " + _LAST
-_END: Final = "an event of the last column of the table above"
+_END: Final = "an event of the first column of the table above"
 
 TRANSITIONS: Final[dict[RespState, dict[RespState, str]]] = {
     READING: {SENDING: _UNSENT, ANSWERING: _MORE, DRAIN_READING: _TERM, CLOSING: _LAST, CLOSED: _END},
@@ -106,7 +107,7 @@ TRANSITIONS: Final[dict[RespState, dict[RespState, str]]] = {
     },
     DRAIN_SENDING: {DRAIN_ANSWERING: _MORE, CLOSING: _EOF, HALF_CLOSED: _TAKEN, CLOSED: _END},
     DRAIN_ANSWERING: {DRAIN_SENDING: _MADE, CLOSING: _LAST, HALF_CLOSED: _TAKEN, CLOSED: _END},
-    CLOSING: {CLOSED: _END},
+    CLOSING: {CLOSED: _TAKEN + ", or " + _END},
     HALF_CLOSED: {CLOSED: _END},
     CLOSED: {},
 }
@@ -260,11 +261,11 @@ class RespConnection:
             yield error(f"ERR Protocol error: {problem}")
 
     def _send_replies(self) -> None:
-        """Send replies until there are no more, the client leaves too many unread, or its turn is over."""
+        """Send replies until there are no more, the client leaves too many unread, or its time slice is over."""
         if self._replies is None or self._is_stopped():
             self._settle()
             return
-        pending, size, end = [], 0, time.monotonic() + TURN_SECONDS
+        pending, size, end = [], 0, time.monotonic() + TIME_SLICE_SECONDS
         for piece in self._replies:
             pending.append(piece)
             size += len(piece)

@@ -22,8 +22,8 @@ CHUNK_BYTES: Final = 64 << 10
 CHUNK_KEYS: Final = 512
 """Keys looked up at once of a batch larger than a read."""
 MISSING: Final = b"\xff\xff"
-"""Stands for what is not stored. It begins as neither a plain value does nor a compressed one below CLAIMS_SIZE, and
-is longer than a byte: Python has but one object for each value of a byte, so that a stored one could be the same.
+"""Stands for what is not stored. It begins neither as a plain value nor, below CLAIMS_SIZE, as a compressed one. It has
+two bytes, because Python has one object for each single byte: a stored one could be the same.
 """
 LOOKUP_FAILURES: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, MemoryError)
 """Errors of an unchecked lookup of something damaged: ``find_after_failure`` looks the key up again."""
@@ -98,7 +98,7 @@ class StoredReplies:
     def _next_replies(self, keys: list[bytes], nil: bytes) -> list[bytes]:
         """Return the replies to the first of ``keys``: to all, unless they are too much for one write."""
         try:
-            replies = list(map(self._shard.txn.get, keys, repeat(MISSING))) if self._small else self._expand_some(keys)
+            replies = list(map(self._shard.txn.get, keys, repeat(MISSING))) if self._small else self._expand_chunk(keys)
             misses = _count_misses(replies)
         except LOOKUP_FAILURES:
             self._shard.renew()
@@ -108,8 +108,8 @@ class StoredReplies:
             return [nil if reply is MISSING else reply for reply in replies]
         return replies
 
-    def _expand_some(self, keys: list[bytes]) -> list[bytes]:
-        """Return what is stored under the first of ``keys``, decompressed and unchecked."""
+    def _expand_chunk(self, keys: list[bytes]) -> list[bytes]:
+        """Return the replies to the first of ``keys``, decompressed and unchecked: to all, or to about CHUNK_BYTES."""
         inflate, size, replies = self._shard.inflate, 0, []
         for stored in map(self._shard.txn.get, keys, repeat(MISSING)):
             first = stored[0]
@@ -149,11 +149,11 @@ def _count_misses(replies: list[bytes]) -> int:
                     raise DamagedValue("a reply is not one RESP bulk string")
                 misses += 1
     except IndexError:  # a large one
-        return _count_misses_of_any(replies)
+        return _count_misses_with_large(replies)
     return misses
 
 
-def _count_misses_of_any(replies: list[bytes]) -> int:
+def _count_misses_with_large(replies: list[bytes]) -> int:
     """Do what ``_count_misses`` does, for replies some of which are large."""
     found = [reply for reply in replies if reply is not MISSING]
     if not all(map(is_framed, found)):

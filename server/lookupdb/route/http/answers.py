@@ -18,8 +18,8 @@ from lookupdb.route.http.problems import REASONS, HttpProblem
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import UNAVAILABLE, Values
 
-STAY: Final = b""
-"""HTTP/1.1 connections stay open without being asked to."""
+PERSISTENT: Final = b""
+"""HTTP/1.1 connections persist unless one side says otherwise."""
 CLOSE: Final = b"Connection: close\r\n"
 KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
 
@@ -40,7 +40,7 @@ class AnswerHeads:
         self.media_type = JSON if generation.value_format == "json" else OCTETS
         self.found = _encode_open_head(200, {**common, "Content-Type": self.media_type})
         self.found_by_size: dict[int, bytes] = {}
-        """Size of a value → the whole head of an answer with it on a connection that stays open (``STAY``)."""
+        """Size of a value → the whole head of an answer with it on a connection that stays open (``PERSISTENT``)."""
         self.batch = _encode_open_head(200, {**common, "Content-Type": JSON})
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
@@ -85,22 +85,24 @@ class Answers:
             heads = self._heads[generation] = AnswerHeads(generation, self._date)
         return heads
 
-    def encode_document(self, media_type: str, body: bytes, line: bytes, fields: dict[str, str]) -> tuple[bytes, bytes]:
+    def encode_document(
+        self, media_type: str, body: bytes, connection_field: bytes, fields: dict[str, str]
+    ) -> tuple[bytes, bytes]:
         """Head and body of a 200."""
         head = _encode_open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
-        return b"%b%d\r\n%b\r\n" % (head, len(body), line), body
+        return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
 
-    def encode_options(self, methods: str, line: bytes) -> bytes:
+    def encode_options(self, methods: str, connection_field: bytes) -> bytes:
         """The answer to OPTIONS."""
         head = _encode_head(204, {"Date": self._date, "Allow": methods})
-        return b"%b%b\r\n" % (head, line)
+        return b"%b%b\r\n" % (head, connection_field)
 
-    def encode_problem(self, problem: HttpProblem, line: bytes) -> tuple[bytes, bytes]:
+    def encode_problem(self, problem: HttpProblem, connection_field: bytes) -> tuple[bytes, bytes]:
         """Head and body of the answer that tells ``problem``."""
         body = problem.body()
         fields = {"Date": self._date, "Content-Type": PROBLEM, **problem.fields}
         head = _encode_open_head(problem.kind.status, fields)
-        return b"%b%d\r\n%b\r\n" % (head, len(body), line), body
+        return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
 
 
 def _encode_head(status: int, fields: dict[str, str]) -> bytes:

@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
-from lookupdb.route.http.answers import CLOSE, STAY
+from lookupdb.route.http.answers import CLOSE, PERSISTENT
 from lookupdb.route.http.exchanges import Answer, ContinueExchange, Exchange, RefusalExchange
 from lookupdb.route.http.life import FINISHING, LINGERING, READING, RECEIVING, ConnectionLife
 from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
@@ -91,8 +91,8 @@ class HttpConnection(ConnectionLife):
                 self._advance()
             return
         reader = self._reader
-        begins = not reader.is_partial
-        if begins and self._repeated is not None:
+        is_new_request = not reader.is_partial
+        if is_new_request and self._repeated is not None:
             lookup = self._repeated.match(data, self)
             if lookup is not None:
                 self._submit(lookup)
@@ -100,7 +100,7 @@ class HttpConnection(ConnectionLife):
                     self._advance()
                 return
         self._read(data)
-        if begins and self._last_request is not None and not reader.is_partial:
+        if is_new_request and self._last_request is not None and not reader.is_partial:
             self._repeated = recognise_repeats(data, *self._last_request)
         self._last_request = None
         if self._waiting:
@@ -109,7 +109,7 @@ class HttpConnection(ConnectionLife):
     def _read(self, data: bytes) -> None:
         """Let the reader parse ``data``, and start the clock of a request that is not whole."""
         reader = self._reader
-        begins = not reader.is_partial
+        is_new_request = not reader.is_partial
         try:
             reader.feed(data)
         except HttpProblem as problem:
@@ -117,7 +117,7 @@ class HttpConnection(ConnectionLife):
                 self.counts[_REQUESTS_REFUSED] += 1
                 self.refuse(problem)
             return
-        if begins and reader.is_partial and not data.strip(b"\r\n"):
+        if is_new_request and reader.is_partial and not data.strip(b"\r\n"):
             reader.is_partial = False  # empty lines begin no request
         if reader.is_partial and self.phase is READING:
             self._enter(RECEIVING)
@@ -161,14 +161,14 @@ class HttpConnection(ConnectionLife):
                 return
             if self.phase is RECEIVING:
                 self._enter(READING)
-        if request.line is CLOSE:
+        if request.connection_field is CLOSE:
             self._end_requests()
         exchange = make_exchange(request, self)
         self._last_request = request, exchange
         self._submit(exchange)
 
     def _on_continue(self) -> None:
-        self._submit(ContinueExchange(self, STAY, bodyless=True))
+        self._submit(ContinueExchange(self, PERSISTENT, bodyless=True))
 
     # Requests in, answers out
 
@@ -209,7 +209,7 @@ class HttpConnection(ConnectionLife):
     def answer(self, exchange: Exchange, answer: Answer) -> None:
         """Send ``answer``, the one to ``exchange``, when it is its turn."""
         if exchange.charge:
-            self.budget.give(exchange.charge)
+            self.budget.release(exchange.charge)
             exchange.charge = 0
         pending = self._pending
         if not pending or pending[0] is not exchange:
@@ -224,7 +224,7 @@ class HttpConnection(ConnectionLife):
                 self._count_unsent()
         else:
             self._write(answer)
-        if pending or self._waiting or exchange.line is not STAY or self.phase is not READING:
+        if pending or self._waiting or exchange.connection_field is not PERSISTENT or self.phase is not READING:
             self._continue_after(exchange)
         elif not self.is_blocked:
             self.deadline = self.service.idle_deadline
@@ -245,13 +245,13 @@ class HttpConnection(ConnectionLife):
     def _continue_after(self, exchange: Exchange) -> None:
         """Send the answers that are next, begin what waits, and close after the last. ``exchange`` is answered."""
         pending = self._pending
-        while exchange.line is not CLOSE and pending and (answer := pending[0].answer) is not None:
+        while exchange.connection_field is not CLOSE and pending and (answer := pending[0].answer) is not None:
             exchange = pending.popleft()
             # Not kept beyond this: the lookup core may know the exchange for as long as a deadline.
             exchange.answer = None
             self._count_waiting_answer(-_size(answer))
             self._write(answer)
-        if exchange.line is CLOSE:
+        if exchange.connection_field is CLOSE:
             self._end_answers()
             return
         self._advance()
@@ -289,7 +289,7 @@ class HttpConnection(ConnectionLife):
             self._pending.append(exchange)
             exchange.start()
 
-    def connection_line(self, exchange: Exchange) -> bytes:
+    def choose_connection_field(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""
         if (
             self.service.draining
@@ -299,8 +299,8 @@ class HttpConnection(ConnectionLife):
             and len(self._pending) == 1
             and self._pending[0] is exchange
         ):
-            exchange.line = CLOSE
-        return exchange.line
+            exchange.connection_field = CLOSE
+        return exchange.connection_field
 
     # What ``life`` asks for
 
@@ -314,12 +314,12 @@ class HttpConnection(ConnectionLife):
             exchange.answer = None
             exchange.abandon()
         for exchange in self._waiting:
-            self.budget.give(exchange.charge)
+            self.budget.release(exchange.charge)
             exchange.charge = 0
         self._pending.clear()
         self._waiting.clear()
         self._unread = b""
-        self.budget.give(self._waiting_answer_bytes + self._input_bytes)
+        self.budget.release(self._waiting_answer_bytes + self._input_bytes)
         self._waiting_answer_bytes = self._input_bytes = 0
 
 

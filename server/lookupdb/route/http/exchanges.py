@@ -13,11 +13,11 @@ import orjson
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
-from lookupdb.route.http.answers import CONTINUE, JSON, STAY, encode_batch, encode_batch_in_pieces, missing_detail
+from lookupdb.route.http.answers import CONTINUE, JSON, PERSISTENT, encode_batch, encode_batch_in_pieces, missing_detail
 from lookupdb.route.http.limits import JOINED_BYTES
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, Problem, Values
+from lookupdb.route.lookups.waiters import NO_TABLE, OVERLOADED, UNAVAILABLE, Problem, Values
 
 if TYPE_CHECKING:
     from lookupdb.route.budget import RouterBudget
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lookupdb.route.lookup_core import LookupCore
     from lookupdb.route.lookups.scatter_gather import ScatterGather
 
-_LONGEST_CHARACTER: Final = 12
+_MAX_CHARACTER_BYTES: Final = 12
 """Bytes: a character has at most 4 in UTF-8, and normalisation makes it three at most."""
 
 _OK: Final = INDEX["requests_2xx"]
@@ -60,7 +60,7 @@ class ClientConnection(Protocol):
     def answer(self, exchange: Exchange, answer: Answer) -> None:
         """Send ``answer``, the one to ``exchange``, when it is its turn."""
 
-    def connection_line(self, exchange: Exchange) -> bytes:
+    def choose_connection_field(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of the answer to ``exchange``."""
 
     def charge(self, exchange: Exchange) -> None:
@@ -74,13 +74,13 @@ class Exchange:
     the exchange has taken of the worker's budget.
     """
 
-    __slots__ = ("answer", "bodyless", "charge", "connection", "line")
+    __slots__ = ("answer", "bodyless", "charge", "connection", "connection_field")
     is_alone = False
     """No other request of the connection is begun beside it."""
 
-    def __init__(self, connection: ClientConnection, line: bytes, *, bodyless: bool) -> None:
+    def __init__(self, connection: ClientConnection, connection_field: bytes, *, bodyless: bool) -> None:
         self.connection = connection
-        self.line = line
+        self.connection_field = connection_field
         self.bodyless = bodyless
         self.answer: Answer | None = None
         self.charge = 0
@@ -100,7 +100,7 @@ class Exchange:
         """Answer with ``problem``."""
         connection = self.connection
         connection.counts[_FAILED if problem.kind.status >= 500 else _REFUSED] += 1
-        head, body = connection.answers.encode_problem(problem, connection.connection_line(self))
+        head, body = connection.answers.encode_problem(problem, connection.choose_connection_field(self))
         connection.answer(self, head if self.bodyless else head + body)
 
     def unavailable(self, problem: Problem) -> None:
@@ -113,7 +113,7 @@ class Exchange:
         self.refuse(HttpProblem(problems.UNAVAILABLE, problem.detail, members=members))
 
     def unknown_generation(self, name: str) -> None:
-        """The generation asked for is neither active nor a candidate."""
+        """The routing table in effect has no generation of this name."""
         detail = f"the generation {name!r} is neither the active one nor a candidate; leave Lookupdb-Generation out"
         self.refuse(HttpProblem(problems.UNKNOWN_GENERATION, detail + " to ask the active one"))
 
@@ -133,8 +133,10 @@ class RefusalExchange(Exchange):
 
     __slots__ = ("problem",)
 
-    def __init__(self, connection: ClientConnection, line: bytes, problem: HttpProblem, *, bodyless: bool) -> None:
-        super().__init__(connection, line, bodyless=bodyless)
+    def __init__(
+        self, connection: ClientConnection, connection_field: bytes, problem: HttpProblem, *, bodyless: bool
+    ) -> None:
+        super().__init__(connection, connection_field, bodyless=bodyless)
         self.problem = problem
 
     def start(self) -> None:
@@ -147,15 +149,17 @@ class OptionsExchange(Exchange):
 
     __slots__ = ("methods",)
 
-    def __init__(self, connection: ClientConnection, line: bytes, methods: str) -> None:
-        super().__init__(connection, line, bodyless=True)
+    def __init__(self, connection: ClientConnection, connection_field: bytes, methods: str) -> None:
+        super().__init__(connection, connection_field, bodyless=True)
         self.methods = methods
 
     def start(self) -> None:
         """Answer at once."""
         connection = self.connection
         connection.counts[_OK] += 1
-        connection.answer(self, connection.answers.encode_options(self.methods, connection.connection_line(self)))
+        connection.answer(
+            self, connection.answers.encode_options(self.methods, connection.choose_connection_field(self))
+        )
 
 
 class DatasetExchange(Exchange):
@@ -168,7 +172,7 @@ class DatasetExchange(Exchange):
         connection = self.connection
         info = connection.lookups.dataset()
         if info is None:
-            self.unavailable(Problem("NoTable", "the router has no routing table yet"))
+            self.unavailable(NO_TABLE)
             return
         body = orjson.dumps(
             {
@@ -184,7 +188,7 @@ class DatasetExchange(Exchange):
         )
         connection.counts[_OK] += 1
         fields = {"Lookupdb-Generation": info.generation}
-        head, body = connection.answers.encode_document(JSON, body, connection.connection_line(self), fields)
+        head, body = connection.answers.encode_document(JSON, body, connection.choose_connection_field(self), fields)
         connection.answer(self, head if self.bodyless else head + body)
 
 
@@ -196,7 +200,7 @@ class LookupExchange(Exchange):
     def __init__(
         self,
         connection: ClientConnection,
-        line: bytes,
+        connection_field: bytes,
         key: str,
         generation: str | None = None,
         accept: AcceptField | None = None,
@@ -205,7 +209,7 @@ class LookupExchange(Exchange):
     ) -> None:
         # Spelled out rather than super().__init__(): this runs once a lookup.
         self.connection = connection
-        self.line = line
+        self.connection_field = connection_field
         self.bodyless = bodyless
         self.answer = None
         self.charge = 0
@@ -229,25 +233,25 @@ class LookupExchange(Exchange):
             self._refuse_media_type(heads.media_type)
             return
         connection.counts[_OK] += 1
-        if self.line is STAY and not (self.bodyless or connection.service.draining):
+        if self.connection_field is PERSISTENT and not (self.bodyless or connection.service.draining):
             size = len(value)
             connection.answer(self, (heads.found_by_size.get(size) or heads.add_found_head(size)) + value)
             return
-        line = connection.connection_line(self)
+        connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else value
-        connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), line, body))
+        connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), connection_field, body))
 
     def missing(self, generation: ServedGeneration) -> None:
         """No record of the generation has the key."""
         connection = self.connection
         heads = connection.answers.heads(generation)
-        if not self.key.strip() or len(self.key) > MAX_KEY_BYTES // _LONGEST_CHARACTER:
+        if not self.key.strip() or len(self.key) > MAX_KEY_BYTES // _MAX_CHARACTER_BYTES:
             self._explain_missing(generation)
             return
         connection.counts[_REFUSED] += 1
-        line = connection.connection_line(self)
+        connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else heads.missing_body
-        connection.answer(self, b"%b%b\r\n%b" % (heads.missing, line, body))
+        connection.answer(self, b"%b%b\r\n%b" % (heads.missing, connection_field, body))
 
     def _explain_missing(self, generation: ServedGeneration) -> None:
         """Answer that the key is missing, and why if no record can have such a key."""
@@ -274,14 +278,14 @@ class BatchExchange(Exchange):
     def __init__(
         self,
         connection: ClientConnection,
-        line: bytes,
+        connection_field: bytes,
         keys: list[str],
         generation: str | None,
         *,
         partial: bool,
         body_bytes: int = 0,
     ) -> None:
-        super().__init__(connection, line, bodyless=False)
+        super().__init__(connection, connection_field, bodyless=False)
         self.keys = keys
         self.generation = generation
         self.partial = partial
@@ -301,7 +305,7 @@ class BatchExchange(Exchange):
         """Stop: the client has gone. No further shard is asked, and nothing is kept."""
         if self.gather:
             self.gather.abandon()
-            self.connection.budget.give(self.charge)
+            self.connection.budget.release(self.charge)
             self.charge = 0
 
     def too_large(self, limit: int) -> None:
@@ -321,11 +325,11 @@ class BatchExchange(Exchange):
         connection = self.connection
         connection.counts[_OK] += 1
         head = connection.answers.heads(generation).batch
-        line = connection.connection_line(self)
+        connection_field = connection.choose_connection_field(self)
         if size <= JOINED_BYTES:
             body = encode_batch(generation, self.keys, values, partial=self.partial)
-            connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), line, body))
+            connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), connection_field, body))
         else:
             pieces = encode_batch_in_pieces(generation, self.keys, list(values), partial=self.partial)
-            start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), line)
+            start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), connection_field)
             connection.answer(self, [start, *pieces])

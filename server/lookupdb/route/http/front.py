@@ -111,5 +111,5 @@ class HttpFront:
         overdue = [connection for connection in self._connections if connection.deadline < now]
         overdue += [connection for connection in self._refused if connection.deadline < now]
         for connection in overdue:
-            connection.overdue()
+            connection.handle_deadline()
         self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)

@@ -4,15 +4,28 @@ Its ``HttpPhase`` and ``is_blocked``, whether the client has ceased to take its 
 A client may cease to take its answers in any phase but CLOSED. A connection has one deadline, which the front's sweep
 looks at. The state says what the deadline means, and what happens once it has passed:
 
-| state                    | deadline | once it has passed                                                     |
-| ------------------------ | -------- | ---------------------------------------------------------------------- |
-| blocked                  | write    | cut off                                                                |
-| RECEIVING                | header   | 408, or once more as long if what has come waits to be read            |
-| LINGERING, CLOSING       | linger   | cut off, or blocked from now on if the client has answers left to take |
-| READING, nothing due     | idle     | closed                                                                 |
-| else                     |          | nothing: the lookups that are due have deadlines of their own          |
+| state                | seconds                  | once they have passed                                              |
+| -------------------- | ------------------------ | ------------------------------------------------------------------ |
+| blocked              | `write_timeout_seconds`  | cut off                                                            |
+| RECEIVING            | `header_timeout_seconds` | 408, or once more as long if what has come waits to be read        |
+| LINGERING, CLOSING   | `LINGER_SECONDS`: 2      | cut off, or blocked from now on if the client has answers to take  |
+| READING, nothing due | `idle_timeout_seconds`   | closed                                                             |
+| else                 |                          | nothing: the lookups that are due have deadlines of their own      |
 
-A connection also ends when the front says so (``finish``, ``close``, ``abort``) and when it breaks.
+A dataset sets the timeouts (``RouterLimits``), ``http.limits`` the rest. The sweep keeps each to within SWEEP_SECONDS.
+
+A connection also ends after its answer to a client that asked to close, and after a refusal:
+
+| who refuses                        | when                                       | answer                            |
+| ---------------------------------- | ------------------------------------------ | --------------------------------- |
+| the reader, ``RequestReader``      | the bytes are no request, or out of bounds | 400, 413, 414, 417, 431, 500, 505 |
+| the budget, ``_refuse_overloaded`` | it is used up, and more comes              | 503 `unavailable`, `Overloaded`   |
+| the front, ``HttpFront.admit``     | there are too many connections             | 503 `too-many-connections`        |
+| ``_finish_input``                  | the stream ends in the middle of a request | 400                               |
+| ``handle_deadline``                | the request is not whole in time           | 408                               |
+
+A refusal by ``routes`` answers one request and ends nothing. A connection also ends when the front says so (``finish``,
+``close``, ``abort``) and when it breaks.
 """
 
 from __future__ import annotations
@@ -67,7 +80,7 @@ LINGERING: Final = HttpPhase.LINGERING
 CLOSING: Final = HttpPhase.CLOSING
 CLOSED: Final = HttpPhase.CLOSED
 
-_LAST_REQUEST: Final = "the client asked to close, or was refused"
+_LAST_REQUEST: Final = "the client asked to close, or the reader, the budget or the front refused it"
 _LAST_ANSWER: Final = "the last answer is sent"
 _END: Final = "the client sends no more"
 _BROKEN: Final = "the connection broke, or was cut off"
@@ -84,11 +97,12 @@ TRANSITIONS: Final[dict[HttpPhase, dict[HttpPhase, str]]] = {
     RECEIVING: {
         READING: "the request is whole",
         READING_HALF_CLOSED: _END,
-        FINISHING: _LAST_REQUEST + "; the request did not come whole in time",
+        FINISHING: _LAST_REQUEST + "; or the request did not come whole in time",
         CLOSED: _BROKEN,
     },
     READING_HALF_CLOSED: {
-        FINISHING_HALF_CLOSED: "all is read, and answers are due; or " + _LAST_REQUEST,
+        FINISHING_HALF_CLOSED: "all is read, and answers are due; or its end came within a request; or "
+        + _LAST_REQUEST,
         CLOSING: "all is read and answered",
         CLOSED: _BROKEN,
     },
@@ -236,7 +250,7 @@ class ConnectionLife(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has taken most of what it was sent."""
         self.is_blocked = False
-        self.budget.give(self._unsent_bytes)
+        self.budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
         service = self.service
         if self.phase >= LINGERING:
@@ -259,8 +273,8 @@ class ConnectionLife(asyncio.Protocol):
         self._submit_problem(problem)
         self._advance()
 
-    def overdue(self) -> None:
-        """The deadline has passed: the table above says what follows."""
+    def handle_deadline(self) -> None:
+        """Do what the table above says of a deadline that has passed."""
         if self.is_blocked:
             self.counts[_CLIENTS_TIMED_OUT] += 1
             self.abort()
@@ -309,7 +323,7 @@ class ConnectionLife(asyncio.Protocol):
         """The connection is closed, or broken: answers that are still due have nowhere to go."""
         self._close_for_good()
         self._reader.close()
-        self.budget.give(self._unsent_bytes)
+        self.budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
 
     def _close_for_good(self) -> None:
@@ -320,27 +334,41 @@ class ConnectionLife(asyncio.Protocol):
 
 def _holds_nothing(connection: ConnectionLife) -> bool:
     return not (
-        _is_owing(connection) or connection._unread or connection._waiting_answer_bytes or connection._input_bytes
+        _has_exchanges(connection) or connection._unread or connection._waiting_answer_bytes or connection._input_bytes
     )
 
 
-def _is_owing(connection: ConnectionLife) -> bool:
+def _has_exchanges(connection: ConnectionLife) -> bool:
     return bool(connection._pending or connection._waiting)
 
 
 INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
-    "READING: no request has come in part": lambda it: it.phase is not READING or not it._reader.is_partial,
-    "RECEIVING: a request has come in part": lambda it: it.phase is not RECEIVING or it._reader.is_partial,
-    "READING_HALF_CLOSED: something is unread, or the client blocked": lambda it: (
-        it.phase is not READING_HALF_CLOSED or bool(it._unread) or it.is_blocked
+    "READING: no request has come in part": lambda connection: (
+        connection.phase is not READING or not connection._reader.is_partial
     ),
-    "FINISHING: answers are due": lambda it: not FINISHING <= it.phase < LINGERING or _is_owing(it),
-    "from LINGERING on: nothing is due or kept": lambda it: it.phase < LINGERING or _holds_nothing(it),
-    "a request waits only for another, or for the client": lambda it: (
-        not it._waiting or bool(it._pending) or it.is_blocked
+    "RECEIVING: a request has come in part": lambda connection: (
+        connection.phase is not RECEIVING or connection._reader.is_partial
     ),
-    "bytes are unread only while a request waits": lambda it: not it._unread or bool(it._waiting),
-    "an answer is kept only behind one that is due": lambda it: not it._waiting_answer_bytes or bool(it._pending),
-    "bytes are unsent only while the client is blocked": lambda it: not it._unsent_bytes or it.is_blocked,
+    "READING_HALF_CLOSED: something is unread, or the client blocked": lambda connection: (
+        connection.phase is not READING_HALF_CLOSED or bool(connection._unread) or connection.is_blocked
+    ),
+    "FINISHING: answers are due": lambda connection: (
+        not FINISHING <= connection.phase < LINGERING or _has_exchanges(connection)
+    ),
+    "from LINGERING on: nothing is due or kept": lambda connection: (
+        connection.phase < LINGERING or _holds_nothing(connection)
+    ),
+    "a request waits only for another, or for the client": lambda connection: (
+        not connection._waiting or bool(connection._pending) or connection.is_blocked
+    ),
+    "bytes are unread only while a request waits": lambda connection: (
+        not connection._unread or bool(connection._waiting)
+    ),
+    "an answer is kept only behind one that is due": lambda connection: (
+        not connection._waiting_answer_bytes or bool(connection._pending)
+    ),
+    "bytes are unsent only while the client is blocked": lambda connection: (
+        not connection._unsent_bytes or connection.is_blocked
+    ),
 }
 """What is true of every connection between two events."""

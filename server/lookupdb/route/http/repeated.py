@@ -29,12 +29,12 @@ _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0x
 class RepeatedRequest:
     """The part that the requests of one connection share: the bytes behind the key, and what they mean."""
 
-    __slots__ = ("_accept", "_generation", "_line", "_tail", "_tail_size")
+    __slots__ = ("_accept", "_connection_field", "_generation", "_tail", "_tail_size")
 
     def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
         self._tail = tail
         self._tail_size = len(tail)
-        self._line = lookup.line
+        self._connection_field = lookup.connection_field
         self._generation = lookup.generation
         self._accept = lookup.accept
 
@@ -45,14 +45,14 @@ class RepeatedRequest:
         key = data[_KEY_AT : -self._tail_size]
         if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
             return None
-        return LookupExchange(connection, self._line, key.decode(), self._generation, self._accept)
+        return LookupExchange(connection, self._connection_field, key.decode(), self._generation, self._accept)
 
 
 def recognise_repeats(data: bytes, request: Request, exchange: Exchange) -> RepeatedRequest | None:
     """A recogniser of ``request``, if ``data`` holds nothing else and it is a lookup that keeps the connection open."""
     if len(data) > MAX_REPEATED_HEAD_BYTES:
         return None
-    if request.method != b"GET" or request.line is CLOSE or type(exchange) is not LookupExchange:
+    if request.method != b"GET" or request.connection_field is CLOSE or type(exchange) is not LookupExchange:
         return None
     head = _GET + request.target
     tail = data[len(head) :]

@@ -17,7 +17,7 @@ from typing import Final
 import httptools
 
 from lookupdb.route.http import problems
-from lookupdb.route.http.answers import CLOSE, KEEP_ALIVE, STAY
+from lookupdb.route.http.answers import CLOSE, KEEP_ALIVE, PERSISTENT
 from lookupdb.route.http.limits import (
     MAX_CHUNK_OVERHEAD_BYTES,
     MAX_HEAD_BYTES,
@@ -70,9 +70,9 @@ _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 class Request:
-    """One request: what of its head matters, and its body. ``line`` is the ``Connection`` field of its answer."""
+    """One request: what of its head matters, and its body. ``connection_field`` is its answer's ``Connection``."""
 
-    __slots__ = ("body", "fields", "is_plain", "line", "method", "target")
+    __slots__ = ("body", "connection_field", "fields", "is_plain", "method", "target")
 
     def __init__(self, target: bytes) -> None:
         self.method = b""
@@ -80,7 +80,7 @@ class Request:
         self.fields: dict[str, bytes] = {}
         """Name in lower case → value, for the fields above only."""
         self.body = b""
-        self.line = STAY
+        self.connection_field = PERSISTENT
         self.is_plain = True
         """HTTP/1.1 that keeps the connection open, without a body, and with no field but Host."""
 
@@ -206,7 +206,7 @@ class RequestReader:
         del request.fields[_UPGRADE]
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
         self._parser = httptools.HttpRequestParser(self)
-        head = b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, request.line)
+        head = b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, request.connection_field)
         self._parser.feed_data(head)
 
     def _check_bounds(self, size: int) -> None:
@@ -296,9 +296,9 @@ class RequestReader:
         if version not in ("1.1", "1.0"):
             raise self._refuse(problems.VERSION, f"expected HTTP/1.1 or HTTP/1.0, found HTTP/{version}")
         if not self._parser.should_keep_alive():
-            request.line = CLOSE
+            request.connection_field = CLOSE
         elif version == "1.0":
-            request.line = KEEP_ALIVE
+            request.connection_field = KEEP_ALIVE
         self._check_body(request.fields, version)
 
     def _check_body(self, fields: dict[str, bytes], version: str) -> None:
@@ -334,7 +334,7 @@ class RequestReader:
             if _has_body(request.fields) and self._asks_for_upgrade(request.fields):
                 self._is_body_skipped = True
                 return
-            self._is_ended = request.line is CLOSE
+            self._is_ended = request.connection_field is CLOSE
             request.body = bytes(self._body)
             self._body = bytearray()
             self._body_bytes = 0

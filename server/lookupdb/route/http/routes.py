@@ -45,10 +45,10 @@ def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
     try:
         if request.is_plain and request.method == b"GET" and requested.startswith(target.LOOKUP_KEY):
             # Nearly all requests end here; everything below would come to the same.
-            return LookupExchange(connection, request.line, target.decode_key_in_path(requested[_KEY_AT:]))
+            return LookupExchange(connection, request.connection_field, target.decode_key_in_path(requested[_KEY_AT:]))
         return _route(request, connection)
     except HttpProblem as problem:
-        return RefusalExchange(connection, request.line, problem, bodyless=request.method == b"HEAD")
+        return RefusalExchange(connection, request.connection_field, problem, bodyless=request.method == b"HEAD")
 
 
 def _route(request: Request, connection: ClientConnection) -> Exchange:
@@ -66,7 +66,7 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
         )
     if path == target.DATASET and request.method in (b"GET", b"HEAD"):
         _refuse_query(question)
-        return DatasetExchange(connection, request.line, bodyless=request.method == b"HEAD")
+        return DatasetExchange(connection, request.connection_field, bodyless=request.method == b"HEAD")
     if path == target.LOOKUP and request.method in (b"GET", b"HEAD"):
         return _make_lookup(request, connection, target.decode_key_in_query(query))
     if path == target.LOOKUP and request.method == b"POST":
@@ -78,7 +78,7 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
 def _make_options(request: Request, connection: ClientConnection, resource: bytes) -> Exchange:
     """OPTIONS, or a method that ``resource`` does not know."""
     if request.method == b"OPTIONS":
-        return OptionsExchange(connection, request.line, METHODS[resource])
+        return OptionsExchange(connection, request.connection_field, METHODS[resource])
     allowed = METHODS[resource]
     raise HttpProblem(
         problems.METHOD_NOT_ALLOWED,
@@ -96,7 +96,7 @@ def _make_lookup(request: Request, connection: ClientConnection, key: str) -> Lo
     fields = request.fields
     return LookupExchange(
         connection,
-        request.line,
+        request.connection_field,
         key,
         _requested_generation(fields),
         parse_accept(fields.get(ACCEPT)),
@@ -117,7 +117,7 @@ def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange
     keys, partial = parse_batch(request.body, connection.limits.max_keys)
     generation = _requested_generation(request.fields)
     size = len(request.body)
-    return BatchExchange(connection, request.line, keys, generation, partial=partial, body_bytes=size)
+    return BatchExchange(connection, request.connection_field, keys, generation, partial=partial, body_bytes=size)
 
 
 def _check_media_type(fields: dict[str, bytes]) -> None:

@@ -14,8 +14,8 @@ from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 
 _DEADLINES: Final = INDEX["deadlines"]
-_LONGEST_TICK: Final = 0.05
-_SHORTEST_TICK: Final = 0.001
+_MAX_TICK_SECONDS: Final = 0.05
+_MIN_TICK_SECONDS: Final = 0.001
 _COMPACT_AT: Final = 4096
 """Lookups in a queue, beyond which those that are done are sought behind one that is not."""
 
@@ -30,47 +30,53 @@ class Deadlines:
     def __init__(self, deadline: float, hedge: float, counters: memoryview) -> None:
         self._deadline = deadline
         self._is_hedge = 0 < hedge < deadline / 2
-        self._late = hedge if self._is_hedge else deadline / 2
-        self._tick = min(max(self._late / 8, _SHORTEST_TICK), _LONGEST_TICK)
+        self._retry_seconds = hedge if self._is_hedge else deadline / 2
+        self._tick_seconds = min(max(self._retry_seconds / 8, _MIN_TICK_SECONDS), _MAX_TICK_SECONDS)
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._young: deque[PendingLookup] = deque()
-        self._old: deque[PendingLookup] = deque()
+        self._retry_queue: deque[PendingLookup] = deque()
+        """Lookups whose second try is not due."""
+        self._deadline_queue: deque[PendingLookup] = deque()
+        """Lookups whose second try was due, and which end at their deadline."""
         self._compact_at = _COMPACT_AT
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, lookup: PendingLookup) -> None:
         """Watch over ``lookup`` until it is done."""
-        young = self._young
-        while young and young[0].is_done:
+        retry_queue = self._retry_queue
+        while retry_queue and retry_queue[0].is_done:
             # Not left to the sweep: thousands would wait for it, and push what is in use out of the cache.
-            young.popleft()
-        young.append(lookup)
+            retry_queue.popleft()
+        retry_queue.append(lookup)
         if self._timer is None:
-            self._timer = self._loop.call_later(self._tick, self._sweep)
+            self._timer = self._loop.call_later(self._tick_seconds, self._sweep)
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        young, old = self._young, self._old
-        while young and (young[0].is_done or young[0].started_at + self._late <= now):
-            lookup = young.popleft()
+        retry_queue, deadline_queue = self._retry_queue, self._deadline_queue
+        while retry_queue and (retry_queue[0].is_done or retry_queue[0].started_at + self._retry_seconds <= now):
+            lookup = retry_queue.popleft()
             if not lookup.is_done:
-                old.append(lookup)
+                deadline_queue.append(lookup)
                 lookup.replicas.try_another(lookup, is_hedge=self._is_hedge)
-        while old and (old[0].is_done or old[0].started_at + self._deadline <= now):
-            lookup = old.popleft()
+        while deadline_queue and (deadline_queue[0].is_done or deadline_queue[0].started_at + self._deadline <= now):
+            lookup = deadline_queue.popleft()
             if not lookup.is_done:
                 self._counters[_DEADLINES] += lookup.key_count
                 lookup.give_up(self._problem(lookup))
-        if len(young) + len(old) > self._compact_at:
+        if len(retry_queue) + len(deadline_queue) > self._compact_at:
             self._compact()
-        self._timer = self._loop.call_later(self._tick, self._sweep) if self._young or self._old else None
+        self._timer = (
+            self._loop.call_later(self._tick_seconds, self._sweep)
+            if self._retry_queue or self._deadline_queue
+            else None
+        )
 
     def _compact(self) -> None:
         """Forget what is done: while one shard does not answer, the others' lookups must not pile up behind its own."""
-        self._young = deque(lookup for lookup in self._young if not lookup.is_done)
-        self._old = deque(lookup for lookup in self._old if not lookup.is_done)
-        self._compact_at = max(_COMPACT_AT, 2 * (len(self._young) + len(self._old)))
+        self._retry_queue = deque(lookup for lookup in self._retry_queue if not lookup.is_done)
+        self._deadline_queue = deque(lookup for lookup in self._deadline_queue if not lookup.is_done)
+        self._compact_at = max(_COMPACT_AT, 2 * (len(self._retry_queue) + len(self._deadline_queue)))
 
     def _problem(self, lookup: PendingLookup) -> Problem:
         endpoint = f" ({lookup.first_target.address})" if lookup.first_target else ""

@@ -117,7 +117,7 @@ class ScatterGather:
         return waiter
 
     def _release_budget(self) -> None:
-        self.budget.give(self.held_bytes)
+        self.budget.release(self.held_bytes)
         self.held_bytes = 0
         self._slices = []
 
@@ -177,8 +177,10 @@ class ShardSlice(PendingLookup):
         self.positions = []
 
     def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
-        """Keep what could be read, and try the rest alone. What another endpoint has as well is left to it: its answer
-        must fit what it was asked."""
+        """Keep the values that could be read, and fail the try for the other keys.
+
+        While another try is open, keep nothing: its answer must fit the keys that it was asked for.
+        """
         if self.open_tries > 1:
             self.fail_try(problem)
             return

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
 
 from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.servers.address import ServerAddress
 
 
 class _Mark(Enum):
@@ -21,20 +22,45 @@ Values: TypeAlias = "Sequence[bytes | Literal[_Mark.UNAVAILABLE] | None]"
 """One entry a key: its value, None when no record has the key, or UNAVAILABLE."""
 
 
+Reason: TypeAlias = Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "BadAnswer", "Damaged", "Overloaded"]
+"""Stable, because clients read it. ``docs/http-api.md`` says what they can do; here is who says it, and when:
+
+| reason | who | when |
+| --- | --- | --- |
+| NoTable | ``LookupCore.find``, ``find_many``; ``DatasetExchange`` | no routing table is in effect |
+| Unreachable | ``Lane._fail`` | the connection is lost or closed during a try |
+| Unreachable | ``ShardReplicas._park`` | no endpoint is ready or was a moment ago, or too many keys wait for one |
+| QueueFull | ``ShardReplicas._submit_to_least_busy`` | the queues of the chosen and the least busy endpoint are full |
+| Deadline | ``Deadlines._sweep`` | the deadline has passed, wherever the lookup waits |
+| BadAnswer | ``Lane._refuse`` | a try is answered with an error |
+| Damaged | ``Lane._refuse``, ``Lane._on_reply`` | a try finds the key's value damaged |
+| Overloaded | ``LookupCore.find``, ``find_many`` | the budget is used up, or half of it for a batch |
+| Overloaded | ``PendingLookup.may_receive`` | a large value comes while three quarters of the budget are used |
+| Overloaded | ``HttpConnection._refuse_overloaded`` | the budget is used up: the request is refused, not its keys |
+
+What a try says is told only if no other try is open and no second one can begin (``PendingLookup.fail_try``).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Why nothing can be said about a key. Always temporary: the client may ask again."""
 
-    reason: Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "BadAnswer", "Damaged", "Overloaded"]
-    """Stable, for metrics and problem details."""
+    reason: Reason
     detail: str
     """A sentence for people: what was tried, where, and what was found."""
     shard: int | None = None
 
 
+NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")
 OVERLOADED: Final = Problem(
     "Overloaded", "the router holds as many requests and answers as its memory allows; come back later"
 )
+
+
+def make_endpoint_problem(reason: Reason, shard: int, address: ServerAddress, finding: str) -> Problem:
+    """Return the problem with the endpoint of ``shard`` at ``address``, which its sentence names."""
+    return Problem(reason, f"shard {shard}: {address}: {finding}", shard)
 
 
 class Waiter(Protocol):
@@ -50,7 +76,7 @@ class Waiter(Protocol):
         """Nothing can be said about the key now."""
 
     def unknown_generation(self, name: str) -> None:
-        """The generation asked for is neither active nor a candidate."""
+        """The routing table in effect has no generation of this name."""
 
 
 class BatchWaiter(Protocol):
@@ -67,4 +93,4 @@ class BatchWaiter(Protocol):
         """Nothing can be said about any of the keys now."""
 
     def unknown_generation(self, name: str) -> None:
-        """The generation asked for is neither active nor a candidate."""
+        """The routing table in effect has no generation of this name."""

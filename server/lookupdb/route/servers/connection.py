@@ -100,7 +100,7 @@ class ServerConnection(asyncio.Protocol):
         """Resolve the name anew and connect to the first of its addresses that answers. Raises OSError."""
         loop = asyncio.get_running_loop()
         refused: OSError | None = None
-        for host in await _resolved(address):
+        for host in await _resolve(address):
             try:
                 _, connection = await loop.create_connection(lambda: cls(on_reply, on_lost, budget), host, address.port)
             except OSError as error:
@@ -133,7 +133,7 @@ class ServerConnection(asyncio.Protocol):
         """Hand over whole replies; close at the first byte that is not RESP."""
         self.received += len(data)
         try:
-            if self.reading is not _REPLIES and self._read_otherwise(data):
+            if self.reading is not _REPLIES and self._read_by_state(data):
                 return
             reader = self._reader
             if data[0] == _ARRAY and not self._chunks:
@@ -153,8 +153,8 @@ class ServerConnection(asyncio.Protocol):
         except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
             self.close(f"answered what is not RESP: {error}")
 
-    def _read_otherwise(self, data: bytes) -> bool:
-        """Read ``data`` as what is expected instead of replies; False where it is to be read as those are."""
+    def _read_by_state(self, data: bytes) -> bool:
+        """Read ``data`` in a state other than REPLIES. Returns False if it is to be read as in REPLIES."""
         match self.reading:
             case Reading.PONG:
                 self._read_pong(data)
@@ -247,7 +247,7 @@ class ServerConnection(asyncio.Protocol):
                 self.data_received(rest)
 
     def _forget_chunks(self) -> None:
-        self._budget.give(self._counted)
+        self._budget.release(self._counted)
         self._chunks, self._counted = [], 0
 
     def eof_received(self) -> None:
@@ -273,9 +273,11 @@ class ServerConnection(asyncio.Protocol):
         self._on_lost(why)
 
 
-async def _resolved(address: ServerAddress) -> list[str]:
-    """The addresses of a name. Resolved apart from connecting: uvloop, given up while it does both, lets the resolver's
-    late error be nobody's."""
+async def _resolve(address: ServerAddress) -> list[str]:
+    """Return the IP addresses of the host. Raises OSError.
+
+    Connecting must not resolve it: uvloop, cancelled while it does both, leaves the resolver's late error to nobody.
+    """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except UnicodeError as error:

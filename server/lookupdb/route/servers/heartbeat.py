@@ -20,7 +20,7 @@ SILENCE_SECONDS: Final = 2.0
 """A PING that was not answered for so long never will be: as long as a new connection may take to prove itself."""
 _TICKS: Final = 8
 """Of the timer, in SILENCE_SECONDS. Ticks count, not the clock: while this process stood still nobody was silent."""
-_MOST_LOOKS: Final = 100
+_MAX_LOOKS: Final = 100
 """At a tick: beyond 1,200 connections each is looked at less often."""
 
 
@@ -83,7 +83,7 @@ class Heartbeat:
                 on_silence()
 
     def _look(self) -> None:
-        self._due = min(self._due + self._share * len(self._watched), _MOST_LOOKS, len(self._watched))
+        self._due = min(self._due + self._share * len(self._watched), _MAX_LOOKS, len(self._watched))
         while self._due >= 1:
             self._due -= 1
             connection, on_silence = self._watched.popleft()

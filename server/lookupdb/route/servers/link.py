@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS: Final = 2.0
 """To resolve, connect and prove."""
 FIRST_BACKOFF_SECONDS: Final = 0.05
-LONGEST_BACKOFF_SECONDS: Final = 2.0
+MAX_BACKOFF_SECONDS: Final = 2.0
 """A replica that is back is used again within so long. Both are halved at random, so that routers spread out."""
 STEADY_SECONDS: Final = 1.0
 """An endpoint that was ready for so long is connected again quickly."""
@@ -66,8 +66,8 @@ class Link:
         self, address: ServerAddress, identity: ShardIdentity, settings: LinkSettings, user: LinkUser, lane: str
     ) -> None:
         self.state = LinkState.NEW
-        self.why: str | None = None
-        """Why it is not ready: the last failure."""
+        self.last_failure: str | None = None
+        """Why it is not ready; None if nothing has failed since it was, or since it began."""
         self.broken_at = float("-inf")
         """The loop's time when it was ready for the last time, if it may be back in a moment."""
         self.was_ready = False
@@ -115,8 +115,8 @@ class Link:
                 if self._loop.time() - ready_at > STEADY_SECONDS:
                     backoff = FIRST_BACKOFF_SECONDS
             await asyncio.sleep(backoff * (1 - self._settings.random.random() / 2))
-            backoff = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
-            self._enter(LinkEvent.RETRY, self.why)
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+            self._enter(LinkEvent.RETRY, self.last_failure)
 
     async def _connect(self) -> ServerConnection | None:
         """A connection to the endpoint, which has proven itself; None if there is none: then the user was told."""
@@ -167,8 +167,8 @@ class Link:
         """Go where ``event`` leads, for the reason ``why``, and tell the user if that is news."""
         before = self.state
         state = TRANSITIONS[before, event]
-        is_new_failure = state is LinkState.BROKEN and why != self.why
-        self.state, self.why = state, why
+        is_new_failure = state is LinkState.BROKEN and why != self.last_failure
+        self.state, self.last_failure = state, why
         if is_new_failure:
             log.warning("endpoint not usable: %s", why, extra=self._log_fields)
         if before is LinkState.READY:

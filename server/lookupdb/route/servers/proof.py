@@ -13,7 +13,7 @@ from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.connection import ServerConnection
 from lookupdb.route.servers.identity import QUESTION, ShardIdentity
 
-_MOST_REPLIES: Final = 2
+_MAX_REPLIES: Final = 2
 
 
 class NotProven(Exception):
@@ -37,12 +37,12 @@ async def connect(
         replies.put_nowait(ConnectionError(why))
         on_lost(why)
 
-    def replied(reply: Any) -> None:
+    def on_reply(reply: Any) -> None:
         replies.put_nowait(reply)
-        if replies.qsize() > _MOST_REPLIES:
+        if replies.qsize() > _MAX_REPLIES:
             connection.close("tells more than it was asked")
 
-    connection = await ServerConnection.open(address, replied, fail, budget)
+    connection = await ServerConnection.open(address, on_reply, fail, budget)
     try:
         if password:
             connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ class ShardBatch:
     def release(self, budget: RouterBudget) -> None:
         """Give back what was taken of the budget: the reply is delivered, or will not come."""
         if self.held_bytes:
-            budget.give(self.held_bytes)
+            budget.release(self.held_bytes)
             self.held_bytes = 0
 
     def deliver(self, values: list[bytes | None]) -> tuple[int, int]:

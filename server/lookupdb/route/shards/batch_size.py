@@ -11,7 +11,7 @@ FIRST_KEYS: Final = 128
 SLICE_KEYS: Final = 64
 """A request's keys of one shard are cut into slices of so many: a batch has fewer than BATCH_KEYS + SLICE_KEYS."""
 BATCH_BYTES: Final = 512 * 1024
-"""What an answer should not exceed, unless it is a single value: what small work may have to wait for."""
+"""An answer should have no more bytes, unless it is one value: small work may have to wait for it."""
 LARGE_SLICE_BYTES: Final = 64 * 1024
 """A slice whose values are expected to be larger is large work."""
 _TIMED_BYTES: Final = 64 * 1024

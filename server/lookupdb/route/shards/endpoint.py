@@ -6,11 +6,10 @@ Slices that are expected to bring many bytes take the large lane: a lookup of a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.scatter_gather import LARGE_SLICE_KEYS, ShardSlice
-from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.identity import ShardIdentity
 from lookupdb.route.servers.link_state import LinkState
@@ -73,9 +72,9 @@ class Endpoint:
         return self._small.link.state
 
     @property
-    def why(self) -> str | None:
-        """Why it is not ready: the last failure."""
-        return self._small.link.why
+    def last_failure(self) -> str | None:
+        """Why it is not ready; None if nothing has failed since it was, or since it began."""
+        return self._small.link.last_failure
 
     @property
     def broken_at(self) -> float:
@@ -96,12 +95,8 @@ class Endpoint:
         self._small.close()
         self._large.close()
 
-    def name_problem(self, reason: Any, why: str) -> Problem:
-        """A problem with this endpoint's name."""
-        return Problem(reason, f"shard {self.identity.shard}: {self.address}: {why}", self.identity.shard)
-
     def _on_state_change(self) -> None:
         for observer in tuple(self.observers):
             observer()
         if self.state is not LinkState.READY:
-            self._large.stop_waiting(self.why or "not ready")
+            self._large.stop_waiting(self.last_failure or "not ready")

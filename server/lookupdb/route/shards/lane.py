@@ -17,7 +17,7 @@ import hiredis
 
 from lookupdb.route.counters import INDEX
 from lookupdb.route.lookups.pending import PendingLookup
-from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.lookups.waiters import Problem, Reason, make_endpoint_problem
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.connection import ServerConnection
 from lookupdb.route.servers.identity import ShardIdentity
@@ -201,9 +201,8 @@ class Lane:
     def _damaged(self, error: str) -> Problem:
         return self._problem("Damaged", f"the key's value is damaged and cannot be read: {error}")
 
-    def _problem(self, reason: Any, why: str) -> Problem:
-        shard = self._identity.shard
-        return Problem(reason, f"shard {shard}: {self._address}: {why}", shard)
+    def _problem(self, reason: Reason, finding: str) -> Problem:
+        return make_endpoint_problem(reason, self._identity.shard, self._address, finding)
 
     # A ReplySink: what the connection asks about a large reply.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lookupdb.route.counters import INDEX
 from lookupdb.route.lookups.pending import LookupTarget, PendingLookup
-from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.lookups.waiters import Problem, make_endpoint_problem
 from lookupdb.route.servers.link_state import LinkState
 from lookupdb.route.shards.batch_size import SLICE_KEYS
 from lookupdb.route.shards.endpoint import Endpoint
@@ -18,7 +18,7 @@ from lookupdb.route.shards.settings import EndpointSettings
 _RETRIES: Final = INDEX["retries"]
 _HEDGES: Final = INDEX["hedges"]
 _QUEUE_FULL: Final = INDEX["queue_full"]
-_NAMED: Final = 3
+_MAX_NAMED_ENDPOINTS: Final = 3
 """A problem names so many endpoints; /status names all."""
 
 
@@ -67,7 +67,7 @@ class ShardReplicas:
         elif endpoint.submit(lookup):
             lookup.first_target = endpoint
         else:
-            self._submit_anywhere(lookup, ready, endpoint)
+            self._submit_to_least_busy(lookup, ready, endpoint)
 
     def retry(self, lookup: PendingLookup, problem: Problem) -> None:
         """Begin the second try of ``lookup``, whose first failed with ``problem``."""
@@ -87,8 +87,8 @@ class ShardReplicas:
     def try_another(self, lookup: PendingLookup, *, is_hedge: bool) -> None:
         """Begin the second try of ``lookup``, whose first goes on, if another replica is ready.
 
-        Unless it ``is_hedge``, also only if it is likely to be faster: when all replicas have more to do than they can,
-        asking each for everything would be the end of them.
+        A second try that is no hedge begins only if it is likely to be faster: to ask each replica for every key while
+        all are busy would overload them.
         """
         first = lookup.first_target
         if lookup.is_done or lookup.is_retried or not lookup.open_tries or first is None:
@@ -108,7 +108,7 @@ class ShardReplicas:
 
     def describe(self) -> list[dict[str, Any]]:
         """Of each endpoint its address, state and why it is not ready."""
-        return [{"endpoint": str(e.address), "state": e.state, "why": e.why} for e in self.endpoints]
+        return [{"endpoint": str(e.address), "state": e.state, "why": e.last_failure} for e in self.endpoints]
 
     def _choose(self, endpoints: Sequence[Endpoint]) -> Endpoint | None:
         """The less busy of two at random: near to the least busy of all, and no herd runs to one."""
@@ -129,15 +129,16 @@ class ShardReplicas:
             others = elsewhere or others
         return self._choose(others)
 
-    def _submit_anywhere(self, lookup: PendingLookup, ready: Sequence[Endpoint], full: Endpoint) -> None:
-        """Submit ``lookup`` to the least busy endpoint of all, or give it up: the queue of ``full`` has no room."""
-        least = min(ready, key=lambda endpoint: endpoint.outstanding)
-        if least.submit(lookup):
-            lookup.first_target = least
+    def _submit_to_least_busy(self, lookup: PendingLookup, ready: Sequence[Endpoint], first_choice: Endpoint) -> None:
+        """Submit ``lookup`` to the least busy endpoint, as the queue of ``first_choice`` is full, or give it up."""
+        least_busy = min(ready, key=lambda endpoint: endpoint.outstanding)
+        if least_busy.submit(lookup):
+            lookup.first_target = least_busy
             return
         self.counters[_QUEUE_FULL] += lookup.key_count
         limit = self._settings.max_queued_keys
-        lookup.give_up(full.name_problem("QueueFull", f"the queue is full ({limit} keys); come back later"))
+        finding = f"the queue is full ({limit} keys); come back later"
+        lookup.give_up(make_endpoint_problem("QueueFull", self.number, first_choice.address, finding))
 
     def _park(self, lookup: PendingLookup, problem: Problem | None) -> None:
         """Have ``lookup`` wait for an endpoint if one was ready until a moment ago and there is room, or give it up."""
@@ -150,7 +151,7 @@ class ShardReplicas:
             lookup.give_up(problem or self._unreachable())
 
     def _unreachable(self) -> Problem:
-        whys = [f"{e.address}: {e.why or e.state}" for e in self.endpoints[:_NAMED]]
+        whys = [f"{e.address}: {e.last_failure or e.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
         more = len(self.endpoints) - len(whys)
         detail = f"shard {self.number} cannot be reached: {'; '.join(whys)}{f'; and {more} more' if more else ''}"
         return Problem("Unreachable", detail, self.number)

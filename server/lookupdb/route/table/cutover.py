@@ -20,7 +20,7 @@ READY_SECONDS: Final = 10.0
 """After a table has been in effect for so long, one shard that was reached is enough to be ready: others' keys are
 better answered than none, and a shard that is down must not keep every new router out of service."""
 WAITING: Final = "no routing table yet"
-_MOST_REPORTED: Final = 20
+_MAX_REPORTED: Final = 20
 """Reports to the supervisor name at most so many endpoints."""
 _RELOADS: Final = INDEX["reloads"]
 _REFUSED: Final = INDEX["reloads_refused"]
@@ -61,7 +61,7 @@ class Cutover:
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._ready_timer: asyncio.TimerHandle | None = None
-        self._is_ready_anyway = False
+        self._may_lack_shards = False
 
     def offer(self, table: RoutingTable) -> None:
         """Put ``table`` into effect as soon as it can be; the newest table offered wins."""
@@ -95,20 +95,22 @@ class Cutover:
             "tableVersion": live.table.version if live else None,
             "tableSeen": self._seen_version,
             "generation": live.active.name if live else None,
-            "unreachedShards": live.unreached[:_MOST_REPORTED] if live else None,
+            "unreachedShards": live.unreached[:_MAX_REPORTED] if live else None,
             "error": self._error or self._waiting(),
-            "endpoints": reported.problems(_MOST_REPORTED) if reported else [],
+            "endpoints": reported.problems(_MAX_REPORTED) if reported else [],
         }
 
     @property
     def is_complete(self) -> bool:
-        """Whether a table is in effect of which every shard has been reached at least once, or of which one has been
-        while the table was in effect for READY_SECONDS."""
+        """Whether a table is in effect and each shard of its active generation has been reached at least once.
+
+        READY_SECONDS after the first table took effect, one shard is enough.
+        """
         live = self._lookups.live
         if live is None:
             return False
         unreached = live.unreached
-        return not unreached or (self._is_ready_anyway and len(unreached) < len(live.active.shards))
+        return not unreached or (self._may_lack_shards and len(unreached) < len(live.active.shards))
 
     def close(self) -> None:
         """Close all connections."""
@@ -123,7 +125,7 @@ class Cutover:
             return None if self._lookups.live else WAITING
         missing = [str(shard) for shard, proven in enumerate(self._next.proven) if not proven]
         version = self._next.table.version
-        return f"version {version} waits for an endpoint to prove itself of shard {', '.join(missing[:_MOST_REPORTED])}"
+        return f"version {version} waits for an endpoint to prove itself of shard {', '.join(missing[:_MAX_REPORTED])}"
 
     def _connect(self, table: RoutingTable) -> LiveTable:
         live = self._pool.connect(table)
@@ -137,7 +139,7 @@ class Cutover:
         live.close()
 
     def _on_endpoint_change(self) -> None:
-        """Consider soon, once for all changes of this turn of the loop."""
+        """Consider soon, once for all changes of this iteration of the event loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._consider)
@@ -162,14 +164,14 @@ class Cutover:
         counters[_VERSION] = new.table.version
         log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
         if not self._ready_timer:
-            self._ready_timer = self._loop.call_later(READY_SECONDS, self._be_ready_anyway)
+            self._ready_timer = self._loop.call_later(READY_SECONDS, self._accept_unreached_shards)
         if old:
             # Whatever was asked of the old table has been answered, or given up, by then.
             self._retiring.append(old)
             self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
 
-    def _be_ready_anyway(self) -> None:
-        self._is_ready_anyway = True
+    def _accept_unreached_shards(self) -> None:
+        self._may_lack_shards = True
         self._on_change()
 
     def _retire(self, old: LiveTable) -> None:

@@ -48,7 +48,7 @@ class RoutedDataset:
 
 @dataclass(frozen=True, slots=True)
 class GenerationEntry:
-    """One generation of a table: the active one or a candidate."""
+    """One generation of a table: the active one, or another that can be asked for by name."""
 
     generation: str
     rollout: str

@@ -18,15 +18,16 @@ _SETTLED_SECONDS: Final = 1.0
 
 
 class TableWatcher:
-    """Calls ``changed`` with each valid content of the file at ``path``, ``invalid`` with why another is not.
+    """Calls ``on_table`` with each new routing table in the file at ``path``, ``on_invalid`` with the reason when the
+    file cannot be read or holds no valid one.
 
-    A file that has never been there is neither: it is waited for.
+    It calls neither while the file has never been there.
     """
 
-    def __init__(self, path: Path, changed: Callable[[RoutingTable], None], invalid: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, on_table: Callable[[RoutingTable], None], on_invalid: Callable[[str], None]) -> None:
         self._path = path
-        self._changed = changed
-        self._invalid = invalid
+        self._on_table = on_table
+        self._on_invalid = on_invalid
         self._signature: tuple[int, int, int, int] | None = None
         self._content: bytes | None = None
         self._found = False
@@ -55,7 +56,7 @@ class TableWatcher:
             self._signature = self._content = None
             if isinstance(error, FileNotFoundError) and not self._found:
                 return
-            self._invalid(f"{self._path} cannot be read: {error.strerror or error}")
+            self._on_invalid(f"{self._path} cannot be read: {error.strerror or error}")
             return
         self._found = True
         settled = abs(time.time() - about.st_mtime) > _SETTLED_SECONDS
@@ -68,9 +69,9 @@ class TableWatcher:
         try:
             table = parse_table(content)
         except InvalidTable as error:
-            self._invalid(f"{self._path}: {error.message}")
+            self._on_invalid(f"{self._path}: {error.message}")
         else:
-            self._changed(table)
+            self._on_table(table)
 
     def _read(self) -> bytes:
         """The content, bounded: one byte more than may be is enough to refuse it."""
