@@ -88,9 +88,11 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
 
 
 @pytest.fixture
-def server(record: Record) -> Iterator[Server]:
+def server(record: Record, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server, whose write timeout is the test's parameter, or longer than any step of a scenario."""
     lookups = ScriptedLookups(values={"a": b"1", "held": b"2", "huge": b" " * 20_000_000}, held={"held"})
-    limits = {"header_timeout_seconds": 0.3, "idle_timeout_seconds": 0.6, "write_timeout_seconds": 0.5}
+    write_timeout = getattr(request, "param", 60)
+    limits = {"header_timeout_seconds": 0.3, "idle_timeout_seconds": 0.6, "write_timeout_seconds": write_timeout}
     with serving(lookups, **limits) as server:
         yield server
 
@@ -250,6 +252,7 @@ def test_nothing_else_sets_a_phase() -> None:
 class TestOverdue:
     """What the table of deadlines says."""
 
+    @pytest.mark.parametrize("server", [0.5], indirect=True, ids=["after 0.5 s"])
     def test_a_blocked_client_is_cut_off_in_whatever_phase(self, server: Server, record: Record) -> None:
         for data in (HUGE, HUGE + CLOSE, HUGE + PART):
             with server.connect(receive_buffer=4096) as client:
