@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 TIMEOUT_SECONDS = 10
+ROUTER_MEDIA_TYPES = ("application/json", "application/problem+json")
+"""Of what the router says of its dataset, and of what it cannot say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Answer:
     generation: str
     """Of the Lookupdb-Generation header; empty without one."""
     body: bytes
+    media_type: str = ""
+    """Of the Content-Type header; empty without one."""
 
 
 class Connection:
@@ -33,13 +37,20 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def open(self, seconds: float) -> None:
-        """Connects, at first refused or not: nodes learn of a Service's first endpoint a moment after it is ready."""
+        """Connect, and see that the router answers. A node learns of a Service, and of its first endpoint, a moment
+        after they are there; until then it refuses connections, or leaves them to whoever answers outside the cluster.
+        """
         async with asyncio.timeout(seconds):
-            while not self._streams:
-                try:
-                    self._streams = await asyncio.open_connection(self._host, self._port)
-                except ConnectionRefusedError:
-                    await asyncio.sleep(0.1)
+            while not await self._reaches_router():
+                self.close()
+                await asyncio.sleep(0.1)
+
+    async def _reaches_router(self) -> bool:
+        try:
+            answer = await self._ask(f"GET /v1/dataset HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode())
+        except (OSError, EOFError):
+            return False
+        return answer.media_type in ROUTER_MEDIA_TYPES
 
     async def get(self, key: str) -> Answer:
         """``GET /v1/lookup?key=…``."""
@@ -78,7 +89,9 @@ class Connection:
         body = await reader.readexactly(int(fields.get("content-length", "0")))
         if fields.get("connection", "").lower() == "close":
             self.close()
-        return Answer(int(status.split()[1]), fields.get("lookupdb-generation", ""), body)
+        return Answer(
+            int(status.split()[1]), fields.get("lookupdb-generation", ""), body, fields.get("content-type", "")
+        )
 
 
 def parse_body(answer: Answer) -> Any:
