@@ -15,7 +15,7 @@ demo: $(VENV)/.run ## build 28,000 airports into 4 shards, serve them on http://
 	$(BIN)/lookupdb up -f examples/airports.yaml
 
 test: $(VENV)/.test ## every test that needs no cluster
-	$(BIN)/pytest -n 4 --dist worksteal # two processors are enough: many tests wait for something
+	$(BIN)/pytest -n 6 --dist worksteal # two processors are enough: many tests wait for something
 
 check: $(VENV)/.test ## lint, types, layers, words, the chart
 	$(BIN)/ruff format --check --diff .
