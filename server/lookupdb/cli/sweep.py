@@ -72,7 +72,7 @@ def command(
     """Remove from a store what belongs to no living dataset of a cluster.
 
     \b
-        lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living live_datasets.json --dry-run
+        lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living living.json --dry-run
 
     Of a living dataset the newest generations stay, as many as it keeps, those that the list protects, and all that
     are newer than these: they may have come to serve since the list was read. Where it protects none, all stay.

@@ -44,7 +44,7 @@ class Fleet:
     """The workers of one service: their module, their configuration, what they inherit."""
 
     module: str
-    """Run by ``python -m``; its ``__main__`` calls ``worker.run``."""
+    """Run by ``python -m``; its ``__main__`` calls ``run_worker``."""
     configs: Sequence[Mapping[str, Any]]
     """One for each worker: any JSON."""
     sockets: Sequence[Sequence[socket.socket]]

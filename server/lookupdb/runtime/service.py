@@ -113,7 +113,7 @@ def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) 
         case WorkerState.DRAINING:
             return "draining"
         case _ if not preparation.done():
-            return "preparation"
+            return "preparing"
         case _:
             unready_workers = [worker for worker in supervisor.workers if worker.state is not WorkerState.READY]
             reason = next((f": {error}" for worker in unready_workers if (error := worker.report.get("error"))), "")
