@@ -12,7 +12,7 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.status import CONDITIONS, DatasetStatus
+from lookupdb_operator.status import CONDITIONS, BuildFailure, DatasetStatus
 
 
 def _building() -> World:
@@ -234,6 +234,14 @@ def test_nothing_is_done_when(members: dict[str, Any]) -> None:
     planned = world.planner(replace(observed, dataset=replace(observed.dataset, **members)), world.config, world.now)
     assert (planned.apply, planned.delete, planned.status) == ((), (), DatasetStatus())
     assert planned.idle_reason
+
+
+def test_of_a_dataset_that_is_not_ours_no_moment_is_read() -> None:
+    failure = BuildFailure("BadSource", "no such file", "g1", content="", refresh="", count=1, retry_at="yesterday")
+    status = DatasetStatus(operator="other/operator", failure=failure)
+    planned = World(assigned="other/operator", status=status).look()
+    assert planned.idle_reason
+    assert planned.status == status
 
 
 class TestHints:

@@ -1,8 +1,9 @@
 """plan(): from what is observed of one dataset to what should be done about it. Every decision, in the order in which
 each sees what those before it have decided.
 
+    standstill     is it ours to act on?
     recovery       moments that a clock set back has left in the future
-    standstill     is it ours to act on? is the spec usable? is all of an earlier dataset of this name gone?
+    standstill     is the spec usable? is all of an earlier dataset of this name gone?
     lifecycle      every transition of a generation and of a rollout: recover, build, claim, cut over, retire, trim
     builds         what keeps the build that has its turn from getting on
     rollouts       the same of the rollout that has its turn
@@ -54,10 +55,13 @@ from lookupdb_operator.plan.situation import Situation
 def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     """What to do about ``observed`` at ``now``, which is aware. Pure; done again at once, it asks for nothing more."""
     dataset = observed.dataset
-    status = recovery.clamp_moments(dataset.status, now)
-    idle = standstill.plan_standstill(status, observed, config, now)
-    if idle is not None:
+    idle = standstill.plan_idle(observed, config)
+    if idle is not None:  # of a status that is not ours, nothing is read
         return idle
+    status = recovery.clamp_moments(dataset.status, now)
+    waiting = standstill.plan_standstill(status, observed, config, now)
+    if waiting is not None:
+        return waiting
     situation = Situation.from_observed(observed, config, now)
     status = replace(status, operator=config.identity, endpoint=names.endpoint(dataset.name, dataset.namespace))
     status = lifecycle.advance(status, situation)

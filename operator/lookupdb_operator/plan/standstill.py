@@ -21,13 +21,16 @@ from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Dataset
 _MAX_PROBLEM_CHARACTERS: Final = 300
 
 
+def plan_idle(observed: Observed, config: Config) -> Plan | None:
+    """The plan that does nothing at all and changes nothing in status; None for a dataset that is ours to act on."""
+    idle = why_idle(observed.dataset, config)
+    return Plan(status=observed.dataset.status, idle_reason=idle) if idle else None
+
+
 def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, now: datetime) -> Plan | None:
     """The plan that does nothing but say why; None when something may be done. ``status`` is the one observed, its
     moments clamped."""
     dataset = observed.dataset
-    idle = why_idle(dataset, config)
-    if idle:
-        return Plan(status=dataset.status, idle_reason=idle)
     status = replace(status, operator=config.identity, endpoint=names.endpoint(dataset.name, dataset.namespace))
     if dataset.parsed is None:
         return plan_invalid(status, observed, now)
