@@ -230,7 +230,7 @@ def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | No
 
 def retry_delay(count: int) -> float:
     """Seconds between the ``count``-th failure in a row and the next attempt."""
-    return float(min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(count - 1, 16)))
+    return clock.doubling_delay(count, FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY)
 
 
 def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:

@@ -39,3 +39,8 @@ def seconds_until(since: str, seconds: float, now: datetime) -> float:
     whole seconds."""
     due = parse_moment(since) + timedelta(seconds=seconds + 1)
     return max(0.0, (due - now).total_seconds())
+
+
+def doubling_delay(count: int, first: float, longest: float) -> float:
+    """Seconds to wait after the ``count``-th time in a row: ``first``, doubling up to ``longest``."""
+    return float(min(longest, first * 2 ** min(count - 1, 16)))

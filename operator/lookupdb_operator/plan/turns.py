@@ -65,7 +65,7 @@ def give_turn_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: date
 
 def backoff_seconds(given_up: int) -> float:
     """Seconds between the turn that was given up as the ``given_up``-th in a row and the next one."""
-    return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(given_up - 1, 16)))
+    return clock.doubling_delay(given_up, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
 def note_stall(stall: Stall | None, trouble: Trouble | None, now: datetime) -> Stall | None:
