@@ -11,11 +11,14 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.run ## build 28,000 airports into 4 shards, serve them on http://127.0.0.1:8080; Ctrl-C stops it
+demo: $(VENV)/.run native ## build 28,000 airports into 4 shards, serve them on http://127.0.0.1:8080; Ctrl-C stops it
 	$(BIN)/lookupdb up -f examples/airports.yaml
 
-test: $(VENV)/.test ## every test that needs no cluster
+test: $(VENV)/.test native ## every test that needs no cluster
 	$(BIN)/pytest -n 6 --dist worksteal # two processors are enough: many tests wait for something
+
+native: ## build the native kernels, where cargo is; LOOKUPDB_NATIVE=0 does without
+	@$(PYTHON) server/native/native_build.py
 
 check: $(VENV)/.test ## lint, types, layers, words, the chart
 	$(BIN)/ruff format --check --diff .
@@ -40,7 +43,7 @@ format: $(VENV)/.test ## rewrite the code as `make check` wants it
 bench-operator: $(VENV)/.test ## measure what the operator costs, by number of datasets, and write it to docs/benchmarks.md (an hour; OPTIONS='--datasets 50' for less)
 	$(BIN)/python -m benchmarks.operator_load --write $(OPTIONS)
 
-bench: $(VENV)/.bench ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
+bench: $(VENV)/.bench native ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 image: ## build the container image IMAGE; PYTHON_IMAGE is its base
@@ -75,4 +78,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test check chart crd format bench bench-operator image e2e lock clean
+.PHONY: help demo test native check chart crd format bench bench-operator image e2e lock clean

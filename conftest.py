@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack
 import pytest
 import uvloop
 
+from lookupdb import native
+
 pytest_plugins = ["e2e.support.plugin"]
 
 # Tests start hundreds of interpreters. Where the environment forbids to keep bytecode, each of them would compile
@@ -43,6 +45,25 @@ def _logging_as_before() -> Iterator[None]:
     for handler in set(root.handlers) - handlers:
         if type(handler) is logging.StreamHandler:  # not what pytest put there
             root.removeHandler(handler)
+
+
+NATIVE_TESTS: tuple[str, ...] = ()
+"""How the modules begin whose tests run twice: with the native kernels, if they are installed, and with their twins."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have the tests of what native kernels do run with both kinds."""
+    if metafunc.module.__name__.rpartition(".")[2].startswith(NATIVE_TESTS):
+        metafunc.fixturenames.append("kernels")
+        kinds = ("native", "python") if native.kernels() is not None else ("python",)
+        metafunc.parametrize("kernels", kinds, indirect=True)
+
+
+@pytest.fixture
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kernels of this test and of the processes that it starts: ``native`` or ``python``."""
+    monkeypatch.setenv(native.VARIABLE, "1" if request.param == "native" else "0")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""Hatch's hook: a wheel that was built where cargo is holds the native kernels, any other is pure Python."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class NativeKernels(BuildHookInterface[Any]):
+    """Builds the kernels for a wheel. An editable installation has them from `make`."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the kernels to what goes into the wheel."""
+        sys.path.insert(0, str(Path(self.root, "server", "native")))
+        import native_build as native
+
+        if version == "editable" or self.target_name != "wheel":
+            return
+        if native.main():
+            raise SystemExit(1)
+        if native.MODULE.exists():
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["force_include"][str(native.MODULE)] = "lookupdb/_native.abi3.so"
+            build_data["pure_python"] = False
+            build_data["tag"] = f"cp311-abi3-{platform}"

@@ -1,0 +1,12 @@
+//! The native kernels of lookupdb. Python keeps the event loops, HTTP, retries, cutover and supervision.
+//!
+//! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
+use pyo3::prelude::*;
+
+/// What Python and the kernels expect of each other: `lookupdb.native.INTERFACE`.
+const INTERFACE: u32 = 1;
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", INTERFACE)
+}
