@@ -14,25 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from lookupdb.runtime import admin, listeners
 from lookupdb.runtime.admin import AdminPort
+from lookupdb.runtime.exposition import Collector, MetricFamily, gauge
 from lookupdb.runtime.probe_http import MAX_CONNECTIONS
 
 
-class SlowCollector(Collector):
+class SlowCollector:
     """Figures that come when they are let."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
         self.collections = 0
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[MetricFamily]:
         self.collections += 1
         self.may_answer.wait(30)
-        yield GaugeMetricFamily("slow", "A figure.", value=1)
+        yield gauge("slow", "A figure.", 1)
 
 
 @contextlib.asynccontextmanager

@@ -5,32 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from lookupdb.route.counters import COUNTERS, GAUGES, REQUESTS, REQUESTS_HELP, TABLE_VERSION
 from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.exposition import Collector, MetricFamily, gauge, labelled_counter
 from lookupdb.runtime.metrics import CounterCollector, ServiceCollector
 from lookupdb.runtime.supervisor import Supervisor
 
 PREFIX: Final = "lookupdb_router"
 
 
-class RouterCollector(Collector):
+class RouterCollector:
     """What needs more than a name: requests by class of status, the lowest table version of all workers."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[MetricFamily]:
         """Two families."""
-        requests = CounterMetricFamily(f"{PREFIX}_requests", REQUESTS_HELP, labels=["status"])
-        for name, status in REQUESTS.items():
-            requests.add_metric([status], self._counters.total(name))
-        yield requests
+        requests = [({"status": status}, self._counters.total(name)) for name, status in REQUESTS.items()]
+        yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
         versions = (self._counters.value(TABLE_VERSION, slot) for slot in range(self._counters.slots))
         help_text = "The routing table's version in effect, the lowest of all workers; 0 while there is none."
-        yield GaugeMetricFamily(f"{PREFIX}_{TABLE_VERSION}", help_text, value=min(versions))
+        yield gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, min(versions))
 
 
 def collectors(counters: Counters, supervisor: Supervisor) -> Sequence[Collector]:

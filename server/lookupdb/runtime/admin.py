@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.registry import Collector
 
+from lookupdb.runtime.exposition import CONTENT_TYPE, Collector, render_metrics
 from lookupdb.runtime.probe_http import ProbeAnswer, ProbeServer
 
 METRICS_SECONDS: Final = 10.0
@@ -64,18 +63,16 @@ class _Figures:
     """Answers /metrics."""
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        for collector in collectors:
-            self._registry.register(collector)
+        self._collectors = tuple(collectors)
         self._collecting: asyncio.Future[bytes] | None = None
 
     async def answer(self) -> ProbeAnswer:
         # In a thread: collectors read files in /proc, which takes long for a process with a large map. Scrapes that
         # wait share one: threads are few.
         if self._collecting is None or self._collecting.done():
-            self._collecting = asyncio.ensure_future(asyncio.to_thread(generate_latest, self._registry))
+            self._collecting = asyncio.ensure_future(asyncio.to_thread(render_metrics, self._collectors))
         try:
             text = await asyncio.wait_for(asyncio.shield(self._collecting), METRICS_SECONDS)
         except TimeoutError:
             return ProbeAnswer(f"no figures within {METRICS_SECONDS:g} s\n".encode(), 503)
-        return ProbeAnswer(text, content_type=CONTENT_TYPE_LATEST)
+        return ProbeAnswer(text, content_type=CONTENT_TYPE)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from lookupdb.runtime import memory
 from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.exposition import MetricFamily, counter, gauge, labelled_gauge
 from lookupdb.runtime.supervisor import Supervisor
 
 
-class CounterCollector(Collector):
+class CounterCollector:
     """Shared-memory counters as metrics: ``lookups`` becomes ``<prefix>_lookups_total``.
 
     ``counters`` and ``gauges`` map names of the shared memory to the sentence that explains them. A gauge is a
@@ -26,33 +24,30 @@ class CounterCollector(Collector):
         self.counters = counters
         self.gauges = gauges
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[MetricFamily]:
         """Yield one family for each name."""
         for name, help_text in self.counters.items():
-            yield CounterMetricFamily(f"{self.prefix}_{name}", help_text, value=self.source.total(name))
+            yield counter(f"{self.prefix}_{name}", help_text, self.source.total(name))
         for name, help_text in self.gauges.items():
-            yield GaugeMetricFamily(f"{self.prefix}_{name}", help_text, value=self.source.total(name))
+            yield gauge(f"{self.prefix}_{name}", help_text, self.source.total(name))
 
 
-class ServiceCollector(Collector):
+class ServiceCollector:
     """Readiness and restarts of a supervised service, private bytes and major faults of each of its processes."""
 
     def __init__(self, prefix: str, supervisor: Supervisor) -> None:
         self.prefix = prefix
         self.supervisor = supervisor
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[MetricFamily]:
         """Yield the families. Processes are labelled ``supervisor``, ``worker-0``, …"""
         ready = self.supervisor.state == "ready"
         yield self._gauge("ready", "1 while lookups are answered and no drain has begun.", int(ready))
         restarts = sum(worker.restarts.count for worker in self.supervisor.workers)
-        yield CounterMetricFamily(
-            f"{self.prefix}_worker_restarts", "Workers started again after they ended.", value=restarts
-        )
+        yield counter(f"{self.prefix}_worker_restarts", "Workers started again after they ended.", restarts)
         kills = sum(worker.kills for worker in self.supervisor.workers)
-        yield CounterMetricFamily(
-            f"{self.prefix}_workers_killed", "Workers killed because their event loop no longer ran.", value=kills
-        )
+        help_text = "Workers killed because their event loop no longer ran."
+        yield counter(f"{self.prefix}_workers_killed", help_text, kills)
         yield self._by_process(
             "private_bytes",
             "Memory that this process alone owns (no file backs it), swap included.",
@@ -65,18 +60,18 @@ class ServiceCollector(Collector):
         )
         yield from self._container()
 
-    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
-        return GaugeMetricFamily(f"{self.prefix}_{name}", help_text, value=value)
+    def _gauge(self, name: str, help_text: str, value: float) -> MetricFamily:
+        return gauge(f"{self.prefix}_{name}", help_text, value)
 
-    def _by_process(self, name: str, help_text: str, read: Callable[[int], int | None]) -> Metric:
-        family = GaugeMetricFamily(f"{self.prefix}_{name}", help_text, labels=["process"])
-        for process, pid in {"supervisor": os.getpid(), **self.supervisor.pids}.items():
-            value = read(pid)
-            if value is not None:
-                family.add_metric([process], value)
-        return family
+    def _by_process(self, name: str, help_text: str, read: Callable[[int], int | None]) -> MetricFamily:
+        figures = [(process, read(pid)) for process, pid in self._pids()]
+        samples = [({"process": process}, value) for process, value in figures if value is not None]
+        return labelled_gauge(f"{self.prefix}_{name}", help_text, samples)
 
-    def _container(self) -> Iterator[Metric]:
+    def _pids(self) -> list[tuple[str, int]]:
+        return [("supervisor", os.getpid()), *self.supervisor.pids.items()]
+
+    def _container(self) -> Iterator[MetricFamily]:
         figures = memory.container_memory()
         for name, help_text, value in (
             ("container_limit_bytes", "The container's memory limit.", figures.limit),

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.registry import Collector
-
 from lookupdb import __version__
 from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import AdminPort
+from lookupdb.runtime.exposition import Collector
 from lookupdb.runtime.process import Fleet, WorkerState
 from lookupdb.runtime.supervisor import Supervisor
 

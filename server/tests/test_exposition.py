@@ -1,0 +1,68 @@
+"""The text that /metrics answers is what Prometheus' own library writes, and what its parser reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from lookupdb.runtime.exposition import (
+    MetricFamily,
+    counter,
+    gauge,
+    info,
+    labelled_counter,
+    labelled_gauge,
+    render_metrics,
+)
+
+HELP = 'Keys "looked up",\nwith a \\ in it.'
+NAMES = {"file": 'shard-"1"\n\\.lmdb', "generation": "g1 – ü"}
+
+
+class Ours:
+    def collect(self) -> Iterator[MetricFamily]:
+        yield counter("keys", HELP, 12)
+        yield gauge("share", "A share.", 0.25)
+        yield labelled_counter("requests", "By status.", [({"status": "2xx"}, 3), ({"status": "5xx"}, 0)])
+        yield labelled_gauge("private_bytes", "By process.", [])
+        yield info("served", "What is served.", NAMES)
+
+
+class Theirs(Collector):
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("keys", HELP, value=12)
+        yield GaugeMetricFamily("share", "A share.", value=0.25)
+        requests = CounterMetricFamily("requests", "By status.", labels=["status"])
+        requests.add_metric(["2xx"], 3)
+        requests.add_metric(["5xx"], 0)
+        yield requests
+        yield GaugeMetricFamily("private_bytes", "By process.", labels=["process"])
+        yield InfoMetricFamily("served", "What is served.", value=NAMES)
+
+
+def test_counters_gauges_and_labels_are_written_as_prometheus_own_library_does() -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Theirs())
+    assert render_metrics([Ours()]) == generate_latest(registry)
+
+
+def test_the_families_of_all_collectors_are_written_in_their_order() -> None:
+    text = render_metrics([Ours(), Ours()])
+    assert text == 2 * render_metrics([Ours()])
+    assert render_metrics([]) == b""
+
+
+@pytest.mark.parametrize("value", [0, 7, 1 << 40, (1 << 64) - 1, 0.1, 1e300, -3, math.inf, -math.inf])
+def test_a_value_is_read_as_it_was(value: float) -> None:
+    class Figure:
+        def collect(self) -> Iterator[MetricFamily]:
+            yield gauge("figure", "A figure.", value)
+
+    (family,) = text_string_to_metric_families(render_metrics([Figure()]).decode())
+    assert [sample.value for sample in family.samples] == [float(value)]
