@@ -15,7 +15,6 @@ A checksum proves the whole file before it is served. Later damage by disk or me
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,8 +25,8 @@ import orjson
 import zstandard
 
 from lookupdb.errors import CorruptFile
+from lookupdb.shard_name import FORMAT_VERSION
 
-FORMAT_VERSION: Final = 1
 RECORDS: Final = b"records"
 META: Final = b"meta"
 META_FORMAT: Final = b"format"
@@ -40,7 +39,6 @@ NIL: Final = b"$-1\r\n"
 """RESP's answer for a missing key."""
 
 _NOT_A_SHARD: Final = "shard files are called shard-NNNNN-of-NNNNN.lmdb; if this was one, fetch or build it again"
-_FILE_NAME: Final = re.compile(r"shard-[0-9]{5}-of-[0-9]{5}(?:-([0-9a-f]{12}))?\.lmdb")
 
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
 """The largest window, in bytes, that a frame may ask for: it bounds what a crafted file can make a server allocate."""
@@ -53,23 +51,6 @@ CLAIMS_SIZE: Final = 0x80
 
 _SHORT_BYTES: Final = 4096
 """``BULK_HEADS`` has the first lines of shorter bulk strings: of all that LMDB keeps within a page."""
-
-
-def file_name(shard: int, shards: int, attempt: str = "") -> str:
-    """The name of a shard's file within its generation; in a bucket it is unique to the ``attempt`` that built it."""
-    return f"shard-{shard:05d}-of-{shards:05d}{attempt and f'-{attempt}'}.lmdb"
-
-
-def parse_attempt(name: str, shard: int, shards: int) -> str | None:
-    """The attempt in the file ``name`` of this shard, "" if it has none; None if this is not the shard's file."""
-    match = _FILE_NAME.fullmatch(name)
-    attempt = (match[1] or "") if match else ""
-    return attempt if name == file_name(shard, shards, attempt) else None
-
-
-def is_file_name(name: str) -> bool:
-    """Whether ``name`` is the name of a shard's file."""
-    return _FILE_NAME.fullmatch(name) is not None
 
 
 def frame(value: bytes) -> bytes:

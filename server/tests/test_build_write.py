@@ -21,7 +21,8 @@ from lookupdb.build.write.compression import Compressor, choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.errors import BadSource
 from lookupdb.keys import shard_number
-from lookupdb.shardfile import FRAMED, ShardReader, file_name, frame, make_inflater, unframe
+from lookupdb.shard_name import file_name
+from lookupdb.shardfile import FRAMED, ShardReader, frame, make_inflater, unframe
 
 FILES = ["a.csv", "b.csv"]
 

@@ -12,7 +12,6 @@ from support.routing import LIMITS, Core, entry, identity, table
 from support.scripted_shard import ScriptedShard, hang_up, hold, late
 from support.waiting import soon
 
-from lookupdb import shardfile
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers import identity as identities
 from lookupdb.route.shards.coalescer import MAX_ITERATIONS
@@ -25,10 +24,6 @@ async def core() -> AsyncIterator[Core]:
     core = Core()
     yield core
     core.close()
-
-
-def test_the_format_version_proven_is_the_shard_files() -> None:
-    assert identities.FORMAT_VERSION == shardfile.FORMAT_VERSION
 
 
 async def test_a_lone_lookup_is_one_get_that_leaves_at_once(core: Core) -> None:

@@ -7,7 +7,7 @@ import lmdb
 import pytest
 import zstandard
 
-from lookupdb import shardfile
+from lookupdb import shard_name, shardfile
 from lookupdb.errors import CorruptFile
 from lookupdb.shardfile import ShardMeta, ShardReader
 
@@ -84,6 +84,6 @@ def test_members_of_a_later_revision_survive() -> None:
 
 
 def test_names_sort_by_shard() -> None:
-    names = [shardfile.file_name(shard, 11) for shard in range(11)]
+    names = [shard_name.file_name(shard, 11) for shard in range(11)]
     assert names == sorted(names)
     assert names[3] == "shard-00003-of-00011.lmdb"

@@ -16,7 +16,8 @@ from support.shards import write_generation
 
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.runtime import pagecache
-from lookupdb.serve.verify import Verification, WarmPolicy, locate_shard
+from lookupdb.serve.limits import WarmPolicy
+from lookupdb.serve.verify import Verification, locate_shard
 
 RECORDS = {f"key {number}": os.urandom(500) for number in range(5000)}
 

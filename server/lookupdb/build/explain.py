@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from lookupdb import shardfile
+from lookupdb import shard_name
 from lookupdb.build import existing_generations, pipeline
 from lookupdb.build.budget import min_memory_limit
 from lookupdb.build.parse.csv_parser import CsvParser
@@ -127,8 +127,8 @@ def _duplicates_line(spec: DatasetSpec) -> str:
 
 
 def _shard_names(shards: int) -> str:
-    first = shardfile.file_name(0, shards)
-    return first if shards == 1 else f"{first} … {shardfile.file_name(shards - 1, shards)}"
+    first = shard_name.file_name(0, shards)
+    return first if shards == 1 else f"{first} … {shard_name.file_name(shards - 1, shards)}"
 
 
 def _gate_lines(gates: Gates, active: Manifest | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lookupdb import __version__, keys, shardfile
+from lookupdb import __version__, keys, shard_name, shardfile
 from lookupdb.build import existing_generations, gates
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.build_report import BuildReport
@@ -196,7 +196,7 @@ class _GenerationBuild:
         except keys.InvalidKey:
             return False
         shards = self.spec.shards
-        path = self.claim.folder / shardfile.file_name(keys.shard_number(key, shards), shards)
+        path = self.claim.folder / shard_name.file_name(keys.shard_number(key, shards), shards)
         with shardfile.ShardReader(path) as shard:
             return shard.find(key) is not None
 

@@ -14,6 +14,7 @@ import click
 
 from lookupdb import __version__
 from lookupdb.errors import LookupdbError
+from lookupdb.runtime.launch import end_interrupted, end_with_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -84,15 +85,13 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; the one place where an error becomes a sentence and an exit code."""
+    """Run the command line."""
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        click.echo("interrupted", err=True)
-        sys.exit(130)
+        end_interrupted()
     except LookupdbError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+        end_with_error(error)

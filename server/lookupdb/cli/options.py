@@ -75,8 +75,18 @@ def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
     return text
 
 
-def _log_format(_ctx: click.Context, _param: click.Parameter, value: str) -> None:
+_LOG_FORMAT: Final = "lookupdb.log_format"
+
+
+def _log_format(ctx: click.Context, _param: click.Parameter, value: str) -> None:
     logs.configure_logging(value)
+    ctx.meta[_LOG_FORMAT] = value
+
+
+def chosen_log_format() -> str:
+    """Return the value of ``--log-format`` of the command that runs."""
+    style: str = click.get_current_context().meta[_LOG_FORMAT]
+    return style
 
 
 log_format = option(

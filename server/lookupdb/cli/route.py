@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from lookupdb import logs, schema
-from lookupdb.cli.options import Size, log_format, option, password_file
-from lookupdb.route import metrics, worker
-from lookupdb.route.budget import affordable_connections, worker_budget
-from lookupdb.route.counters import NAMES
+from lookupdb import schema
+from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
 from lookupdb.route.limits import RouterLimits
-from lookupdb.runtime import capacity, descriptors, listeners, memory, service
-from lookupdb.runtime.counters import Counters
-from lookupdb.runtime.process import Fleet
-from lookupdb.runtime.service import Service
-
-log = logging.getLogger(__name__)
+from lookupdb.runtime.launch import become_supervisor
 
 _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
     "properties"
 ]
 """The CRD's ``spec.router``: defaults, bounds and descriptions of the options stand there."""
+
+
+_OPTIONS: Final = {
+    "deadline_milliseconds": "deadline_ms",
+    "hedge_milliseconds": "hedge_ms",
+    "header_timeout_seconds": "header_timeout",
+    "idle_timeout_seconds": "idle_timeout",
+    "write_timeout_seconds": "write_timeout",
+}
+"""Fields of RouterLimits whose option is called otherwise, because an option's name need not say its unit."""
 
 
 def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -78,20 +77,7 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
     help='Written when ready: {"pid": …, "port": …, "admin": …}.',
 )
 @log_format
-def command(
-    *,
-    table: Path,
-    dataset_uid: str | None,
-    host: str,
-    port: int,
-    admin_port: int,
-    workers: int,
-    drain_seconds: int,
-    memory_limit: int | None,
-    password: str | None,
-    ready_file: Path | None,
-    **limits: int,
-) -> None:
+def command(*, table: Path, ready_file: Path | None, **options: Any) -> None:
     """Answer lookups over HTTP from the shards that a routing table names.
 
     \b
@@ -106,56 +92,12 @@ def command(
     The admin port answers /healthz, /readyz, /status (which says why a table is not in effect) and /metrics.
     SIGTERM: not ready, answer for --drain-seconds more while clients leave, finish what is in flight, end.
     """
-    limits["max_connections"] = capacity.limit_connections(limits["max_connections"], descriptors.raise_limit())
-    sockets = listeners.bind_shared(host, port, workers)
-    counters = Counters(NAMES, workers)
-    affordable, budget_bytes = _share_memory(
-        _router_limits(limits), memory_limit or memory.container_memory().limit, workers
-    )
-    config = worker.config(table.absolute(), dataset_uid, affordable, budget_bytes, password)
-    fleet = Fleet(
-        module="lookupdb.route.worker",
-        configs=[config] * workers,
-        sockets=[[socket] for socket in sockets],
-        counters=counters,
-        drain_seconds=drain_seconds,
-        log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
-    )
-    asyncio.run(
-        service.run_service(
-            Service(
-                fleet=fleet,
-                admin_listener=listeners.bind_admin(host, admin_port),
-                ready_members={"port": listeners.bound_port(sockets[0])},
-                ready_file=ready_file,
-                collectors=lambda supervisor: metrics.collectors(counters, supervisor),
-            )
-        )
-    )
-
-
-def _share_memory(limits: RouterLimits, memory_limit: int | None, workers: int) -> tuple[RouterLimits, int]:
-    """The limits with as many connections as the memory allows, and each worker's budget."""
-    affordable = affordable_connections(memory_limit, workers, limits.max_connections, limits.max_body_bytes)
-    if affordable < limits.max_connections:
-        log.warning(
-            "%d connections a worker are accepted and not %d: the memory of %d workers allows no more; raise the "
-            "container's memory limit (or --memory-limit), or lower --max-connections",
-            *(affordable, limits.max_connections, workers),
-        )
-    budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes)
-    return replace(limits, max_connections=affordable), budget
-
-
-_OPTIONS: Final = {
-    "deadline_milliseconds": "deadline_ms",
-    "hedge_milliseconds": "hedge_ms",
-    "header_timeout_seconds": "header_timeout",
-    "idle_timeout_seconds": "idle_timeout",
-    "write_timeout_seconds": "write_timeout",
-}
-"""Fields of RouterLimits whose option is called otherwise, because an option's name need not say its unit."""
-
-
-def _router_limits(options: dict[str, int]) -> RouterLimits:
-    return RouterLimits(**{field.name: options[_OPTIONS.get(field.name, field.name)] for field in fields(RouterLimits)})
+    limits = {field.name: options.pop(_OPTIONS.get(field.name, field.name)) for field in fields(RouterLimits)}
+    settings = {
+        **options,
+        "table": str(table.absolute()),
+        "ready_file": None if ready_file is None else str(ready_file),
+        "limits": limits,
+        "log_format": chosen_log_format(),
+    }
+    become_supervisor("lookupdb.route.router", settings)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from lookupdb import logs
-from lookupdb.cli.options import Size, log_format, option, password_file
-from lookupdb.runtime import service
-from lookupdb.serve import server
-from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.verify import WarmPolicy, locate_shard
+from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
+from lookupdb.runtime.launch import become_supervisor
+from lookupdb.serve.limits import ServerLimits, WarmPolicy
 
 _LIMITS = ServerLimits()
 
@@ -64,7 +59,7 @@ _LIMITS = ServerLimits()
     help='Written when ready: {"pid": …, "ports": […], "admin": …}.',
 )
 @log_format
-def command(*, path: Path, shard: int | None, password: str | None, **options: Any) -> None:
+def command(*, path: Path, ready_file: Path | None, **options: Any) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
     Every Redis client can ask: GET MGET EXISTS DBSIZE PING ECHO INFO HELLO AUTH CLIENT COMMAND CONFIG SELECT RESET
@@ -76,11 +71,12 @@ def command(*, path: Path, shard: int | None, password: str | None, **options: A
     The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, answer for --drain-seconds
     more while clients leave, finish what has arrived, end. A second signal ends at once.
     """
-    limits = ServerLimits(**{name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")})
-    settings = server.ServerSettings(
+    limits = {name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")}
+    settings = {
         **options,
-        limits=limits,
-        password=password,
-        log_format=os.environ.get(logs.FORMAT_VARIABLE, "text"),
-    )
-    asyncio.run(service.run_service(server.shard_service(locate_shard(path, shard), settings)))
+        "path": str(path),
+        "ready_file": None if ready_file is None else str(ready_file),
+        "limits": limits,
+        "log_format": chosen_log_format(),
+    }
+    become_supervisor("lookupdb.serve.server", settings)

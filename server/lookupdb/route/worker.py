@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,19 +30,6 @@ FINISH_SECONDS: Final = 4.0
 
 REPORT_SECONDS: Final = 0.05
 """How long a change may wait before it is reported to the supervisor."""
-
-
-def config(
-    table: Path, dataset_uid: str | None, limits: RouterLimits, budget_bytes: int, password: str | None
-) -> dict[str, Any]:
-    """The configuration of each worker, in ``WorkerBoot.config``."""
-    return {
-        "table": str(table),
-        "dataset_uid": dataset_uid,
-        "limits": asdict(limits),
-        "budget_bytes": budget_bytes,
-        "password": password,
-    }
 
 
 def endpoint_settings(

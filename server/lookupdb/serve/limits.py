@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 BEFORE_AUTH_ARGUMENTS: Final = 16
 """HELLO with AUTH and SETNAME has seven words."""
 BEFORE_AUTH_BYTES: Final = 4 << 10
 """A password has 1,024 at most."""
+
+WarmPolicy = Literal["auto", "always", "never"]
+"""Whether the file, read to verify it, stays in the page cache; auto: when it fits into memory."""
 
 
 @dataclass(frozen=True, slots=True)

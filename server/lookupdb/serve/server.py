@@ -6,21 +6,21 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from lookupdb import shardfile
+from lookupdb import shard_name
 from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import Manifest
 from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.process import Fleet
-from lookupdb.runtime.service import Service
+from lookupdb.runtime.service import Service, run_service
 from lookupdb.serve import metrics, shard_counters
-from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.session import ServerIdentity
-from lookupdb.serve.verify import ServedShard, Verification, WarmPolicy
+from lookupdb.serve.identity import ServerIdentity
+from lookupdb.serve.limits import ServerLimits, WarmPolicy
+from lookupdb.serve.verify import ServedShard, Verification, locate_shard
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +30,41 @@ _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.T
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How a shard is served. ``port`` is the first worker's; 0 lets each worker take a free one."""
+    """What is served, and how. ``port`` is the first worker's; 0 lets each worker take a free one."""
 
-    workers: int = 1
-    host: str = "127.0.0.1"
-    port: int = 7000
-    admin_port: int = 9090
-    drain_seconds: float = 5.0
-    warm: WarmPolicy = "auto"
-    read_rate: int = 1 << 30
+    path: Path
+    """A generation's directory, or a shard file in it."""
+    shard: int | None
+    workers: int
+    host: str
+    port: int
+    admin_port: int
+    drain_seconds: float
+    warm: WarmPolicy
+    read_rate: int
     """Bytes a second at which the file is verified and warmed."""
-    password: str | None = None
-    ready_file: Path | None = None
-    log_format: str = "text"
-    limits: ServerLimits = field(default_factory=ServerLimits)
+    password: str | None
+    ready_file: Path | None
+    log_format: str
+    limits: ServerLimits
 
 
-def shard_service(served: ServedShard, settings: ServerSettings) -> Service:
-    """Return the service to run. Raises UsageError when a port cannot be listened on."""
+def run(settings: Mapping[str, Any]) -> None:
+    """Serve until SIGTERM: the shard server's supervisor, see ``runtime.launch``. ``settings`` are ServerSettings."""
+    ready_file = settings["ready_file"]
+    members = {
+        **settings,
+        "path": Path(settings["path"]),
+        "ready_file": None if ready_file is None else Path(ready_file),
+        "limits": ServerLimits(**settings["limits"]),
+    }
+    asyncio.run(run_service(shard_service(ServerSettings(**members))))
+
+
+def shard_service(settings: ServerSettings) -> Service:
+    """Return the service to run. Raises UsageError when a port cannot be listened on, CorruptFile when there is no
+    whole generation."""
+    served = locate_shard(settings.path, settings.shard)
     _compare_tables(served.manifest)
     settings = replace(settings, limits=_limit_connections(settings.limits))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
@@ -98,7 +115,7 @@ def server_identity(served: ServedShard) -> ServerIdentity:
     """Return what the workers say that they serve."""
     manifest = served.manifest
     return ServerIdentity(
-        format_version=shardfile.FORMAT_VERSION,
+        format_version=shard_name.FORMAT_VERSION,
         dataset=f"{manifest.namespace}/{manifest.name}",
         dataset_uid=manifest.uid,
         generation=manifest.generation,

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lookupdb.serve.budget import ServerBudget
+from lookupdb.serve.identity import ServerIdentity
 from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.resp import NIL
 from lookupdb.serve.stored_replies import StoredReplies
 from lookupdb.shardfile import ShardReader
-
-
-@dataclass(frozen=True, slots=True)
-class ServerIdentity:
-    """What a worker says that it serves. The router compares it before it uses a connection."""
-
-    format_version: int
-    dataset: str
-    """``namespace/name``."""
-    dataset_uid: str
-    generation: str
-    shard: int
-    shards: int
-    records: int
-    normalize: Sequence[str]
-    value_format: str
 
 
 @dataclass(slots=True)

@@ -12,16 +12,15 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from lookupdb import shardfile
+from lookupdb import shard_name
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.runtime import memory, pagecache
+from lookupdb.serve.limits import WarmPolicy
 
 CHUNK_BYTES: Final = 4 << 20
-
-WarmPolicy = Literal["auto", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def _locate_in_directory(directory: Path, manifest: Manifest, shards: int, shard
     if number >= shards:
         raise UsageError(f"there is no shard {number} in {directory}: it holds 0 to {shards - 1}")
     entry = manifest.shards[number]
-    if shardfile.parse_attempt(entry.file, number, shards) is None:
+    if shard_name.parse_attempt(entry.file, number, shards) is None:
         raise CorruptFile(f"{directory / FILE_NAME}: shard {number} is called {entry.file!r}")
     return ServedShard(directory / entry.file, manifest, number)
 

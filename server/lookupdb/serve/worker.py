@@ -17,9 +17,10 @@ from typing import Final
 from lookupdb.errors import CorruptFile
 from lookupdb.runtime import listeners
 from lookupdb.runtime.worker import BEAT_SECONDS, WorkerBoot, run_worker
+from lookupdb.serve.identity import ServerIdentity
 from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.loop import WorkerLoop
-from lookupdb.serve.session import ServerIdentity, WorkerContext
+from lookupdb.serve.session import WorkerContext
 from lookupdb.shardfile import ShardReader
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lookupdb import manifest, shardfile
+from lookupdb import manifest, shard_name
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.manifest import Manifest
 
@@ -85,7 +85,7 @@ def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Ma
     if generation is not None and parsed.generation != generation:
         raise CorruptFile(f"{where} says it describes {parsed.generation}, expected {generation}")
     for number, shard in enumerate(parsed.shards):
-        if shardfile.parse_attempt(shard.file, number, len(parsed.shards)) is None:
-            expected = shardfile.file_name(number, len(parsed.shards))
+        if shard_name.parse_attempt(shard.file, number, len(parsed.shards)) is None:
+            expected = shard_name.file_name(number, len(parsed.shards))
             raise CorruptFile(f"{where} names the file {shard.file!r}, expected {expected}")
     return parsed

@@ -30,7 +30,7 @@ from typing import Final
 import obstore
 from obstore.exceptions import BaseError
 
-from lookupdb import shardfile
+from lookupdb import shard_name
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.store.bucket import PART_BYTES, Bucket
@@ -60,7 +60,7 @@ class BucketClaim(BuildClaim):
     def publish(self, manifest: Manifest) -> Manifest:
         """Publish in the four steps above."""
         shards = manifest.shards
-        names = [shardfile.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
+        names = [shard_name.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
         stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
         for shard, entry in zip(shards, stored_shards, strict=True):
             self._lease.check()

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from lookupdb import disk
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.shardfile import is_file_name
+from lookupdb.shard_name import is_file_name
 from lookupdb.store.dataset import StoredDataset
 from lookupdb.store.directory import store_errors
 from lookupdb.store.retry import call_with_retries

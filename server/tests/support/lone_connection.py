@@ -14,9 +14,10 @@ import time
 
 from lookupdb.serve import shard_counters
 from lookupdb.serve.connection import READ_BYTES, RespConnection, RespState
+from lookupdb.serve.identity import ServerIdentity
 from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.poller import ACTIVE, WRITE, Poller
-from lookupdb.serve.session import ServerIdentity, WorkerContext
+from lookupdb.serve.session import WorkerContext
 from lookupdb.shardfile import ShardReader
 
 

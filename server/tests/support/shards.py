@@ -22,7 +22,7 @@ import lmdb
 import orjson
 import zstandard
 
-from lookupdb import keys, manifest, shardfile
+from lookupdb import keys, manifest, shard_name, shardfile
 from support.waiting import until
 
 
@@ -67,7 +67,7 @@ def write_generation(
             compression=compression,
             content="sample",
         )
-        files.append(_write_shard(home / shardfile.file_name(number, shards), part, meta, dictionary))
+        files.append(_write_shard(home / shard_name.file_name(number, shards), part, meta, dictionary))
     described = manifest.Manifest(
         namespace=namespace,
         name=name,
@@ -115,7 +115,7 @@ def _write_shard(
     room += sum(2 * len(key) + 2 * len(value) + 8192 * (len(value) > 2000) for key, value in records.items())
     with lmdb.open(str(path), subdir=False, lock=False, map_size=room, max_dbs=2) as env:
         with env.begin(write=True, db=env.open_db(shardfile.META)) as txn:
-            txn.put(shardfile.META_FORMAT, b"%d" % shardfile.FORMAT_VERSION)
+            txn.put(shardfile.META_FORMAT, b"%d" % shard_name.FORMAT_VERSION)
             txn.put(shardfile.META_MANIFEST, meta.to_json())
             if dictionary:
                 txn.put(shardfile.META_DICTIONARY, dictionary)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lookupdb import shardfile
+from lookupdb import shard_name
 from lookupdb.build.budget import transaction_bytes
 from lookupdb.build.sort.runs import Record
 from lookupdb.build.write.compression import Compressor
@@ -44,7 +44,7 @@ class GenerationWriter:
         share = transaction_bytes(meta.shards)
         self._stack = ExitStack()
         with self._stack as stack:
-            names = [shardfile.file_name(number, meta.shards) for number in range(meta.shards)]
+            names = [shard_name.file_name(number, meta.shards) for number in range(meta.shards)]
             self._shards = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
             self._stack = stack.pop_all()
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import lmdb
 
-from lookupdb import disk, shardfile
+from lookupdb import disk, shard_name
 from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.manifest import ShardFile
@@ -178,7 +178,7 @@ class ShardWriter:
             self._commit()
             self._make_room(len(dictionary) + _PAGE_BYTES)
             with self._env.begin(write=True, db=self._meta) as txn:
-                txn.put(META_FORMAT, b"%d" % shardfile.FORMAT_VERSION)
+                txn.put(META_FORMAT, b"%d" % shard_name.FORMAT_VERSION)
                 txn.put(META_MANIFEST, meta.to_json())
                 if dictionary:
                     txn.put(META_DICTIONARY, dictionary)

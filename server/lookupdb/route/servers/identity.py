@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-FORMAT_VERSION: Final = 1
-"""``shardfile.FORMAT_VERSION`` (a test compares them): that module would bring lmdb into every router worker."""
+from lookupdb.shard_name import FORMAT_VERSION
+
 QUESTION: Final = b"*2\r\n$4\r\nINFO\r\n$8\r\nlookupdb\r\n"
 """``INFO lookupdb``, whose answer is lines of ``name:value``."""
 

@@ -1,0 +1,100 @@
+"""Assembles the router: its workers, their limits and shares of the memory, its ports, the admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lookupdb.route import metrics
+from lookupdb.route.budget import affordable_connections, worker_budget
+from lookupdb.route.counters import NAMES
+from lookupdb.route.limits import RouterLimits
+from lookupdb.runtime import capacity, descriptors, listeners, memory
+from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.process import Fleet
+from lookupdb.runtime.service import Service, run_service
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """Which routing table is answered from, and how. A port 0 is a free one."""
+
+    table: str
+    dataset_uid: str | None
+    """None: any."""
+    host: str
+    port: int
+    admin_port: int
+    workers: int
+    drain_seconds: float
+    memory_limit: int | None
+    """None: the container's."""
+    password: str | None
+    """Of the shard servers."""
+    ready_file: Path | None
+    log_format: str
+    limits: RouterLimits
+
+
+def run(settings: Mapping[str, Any]) -> None:
+    """Route until SIGTERM: the router's supervisor, see ``runtime.launch``. ``settings`` are RouterSettings."""
+    ready_file = settings["ready_file"]
+    members = {
+        **settings,
+        "ready_file": None if ready_file is None else Path(ready_file),
+        "limits": RouterLimits(**settings["limits"]),
+    }
+    asyncio.run(run_service(router_service(RouterSettings(**members))))
+
+
+def router_service(settings: RouterSettings) -> Service:
+    """Return the service to run. Raises UsageError when a port cannot be listened on."""
+    possible = capacity.limit_connections(settings.limits.max_connections, descriptors.raise_limit())
+    sockets = listeners.bind_shared(settings.host, settings.port, settings.workers)
+    counters = Counters(NAMES, settings.workers)
+    limits, budget_bytes = _share_memory(
+        replace(settings.limits, max_connections=possible),
+        settings.memory_limit or memory.container_memory().limit,
+        settings.workers,
+    )
+    config = {
+        "table": settings.table,
+        "dataset_uid": settings.dataset_uid,
+        "limits": asdict(limits),
+        "budget_bytes": budget_bytes,
+        "password": settings.password,
+    }
+    fleet = Fleet(
+        module="lookupdb.route.worker",
+        configs=[config] * settings.workers,
+        sockets=[[socket] for socket in sockets],
+        counters=counters,
+        drain_seconds=settings.drain_seconds,
+        log_format=settings.log_format,
+    )
+    return Service(
+        fleet=fleet,
+        admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
+        ready_members={"port": listeners.bound_port(sockets[0])},
+        ready_file=settings.ready_file,
+        collectors=lambda supervisor: metrics.collectors(counters, supervisor),
+    )
+
+
+def _share_memory(limits: RouterLimits, memory_limit: int | None, workers: int) -> tuple[RouterLimits, int]:
+    """The limits with as many connections as the memory allows, and each worker's budget."""
+    affordable = affordable_connections(memory_limit, workers, limits.max_connections, limits.max_body_bytes)
+    if affordable < limits.max_connections:
+        log.warning(
+            "%d connections a worker are accepted and not %d: the memory of %d workers allows no more; raise the "
+            "container's memory limit (or --memory-limit), or lower --max-connections",
+            *(affordable, limits.max_connections, workers),
+        )
+    budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes)
+    return replace(limits, max_connections=affordable), budget

@@ -1,0 +1,101 @@
+"""The command line becomes the supervisor: what stays of the process, and what goes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from support.fleets import fleet, fleet_entry
+from support.routers import routing
+from support.routing import table_file
+from support.shards import serving, write_generation
+
+ROLES = ("lookupdb.serve.server", "lookupdb.route.router")
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> Path:
+    return write_generation(tmp_path, {"key 1": b"value 1"})
+
+
+@contextlib.contextmanager
+def supervisors(generation: Path, *options: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A shard server and a router of the generation."""
+    with fleet(generation, *options) as shards:
+        table = generation / "table.json"
+        table.write_bytes(table_file(fleet_entry(generation, shards)))
+        with routing(table, *options) as router:
+            yield [shards[0][0].process, router.process]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_supervisor_imports_nothing_it_does_not_need(role: str) -> None:
+    """Memory is paid for in every pod: what reads options, files of shards, requests and TLS does not belong there."""
+    program = (
+        "import sys; from lookupdb.runtime import launch; launch.leave_out_tls()\n"
+        f"import {role}; print(*{{name.split('.')[0] for name, module in sys.modules.items() if module}})"
+    )
+    command = [sys.executable, "-c", program]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert {"asyncio", "httptools"} <= set(loaded)
+    unwanted = {"aiohttp", "cel", "click", "hiredis", "jsonschema", "lmdb", "prometheus_client"}
+    unwanted |= {"rich", "ssl", "uvloop", "yaml", "zstandard"}
+    assert unwanted & set(loaded) == set()
+
+
+def test_a_process_listing_still_says_what_is_served_and_no_password(generation: Path) -> None:
+    secret = generation / "secret"
+    secret.write_text("s3cret")
+    with supervisors(generation, "--password-file", str(secret)) as processes:
+        for process, verb in zip(processes, ("serve", "route"), strict=True):
+            words = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+            assert words[words.index(verb) :].count(str(secret)) == 1
+            assert not any("s3cret" in word for word in words)
+            assert "s3cret" not in Path(f"/proc/{process.pid}/environ").read_text()
+
+
+def test_the_settings_are_read_and_closed(generation: Path) -> None:
+    """The memory file holds the password."""
+    with supervisors(generation) as processes:
+        for process in processes:
+            files = [str(path.readlink()) for path in Path(f"/proc/{process.pid}/fd").iterdir()]
+            assert any("lookupdb-counters" in file for file in files)
+            assert not any("lookupdb-supervisor" in file for file in files)
+
+
+def test_the_log_format_of_the_command_line_is_that_of_supervisors_and_workers(
+    generation: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with supervisors(generation, "--log-format", "json"):
+        pass
+    events = [orjson.loads(line) for line in capfd.readouterr().err.splitlines()]
+    loggers = {event["logger"] for event in events}
+    assert {"lookupdb.serve.server", "lookupdb.runtime.service"} <= loggers, "supervisors"
+    assert "lookupdb.route.table.cutover" in loggers, "the router's worker"
+
+
+def test_a_supervisor_that_cannot_begin_ends_as_the_command_line_does(generation: Path, tmp_path: Path) -> None:
+    missing = subprocess.run(
+        [sys.executable, "-m", "lookupdb", "serve", str(tmp_path / "g9")], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 2
+    assert missing.stderr == f"error: {tmp_path / 'g9'}: no such file or directory\n"
+    (generation / "manifest.json").write_text("{}")
+    damaged = subprocess.run(
+        [sys.executable, "-m", "lookupdb", "serve", str(generation)], capture_output=True, text=True, check=False
+    )
+    assert damaged.returncode == 5
+    assert re.match(r"error: .*manifest\.json is not a manifest: .*\n  build the generation again\n", damaged.stderr)
+
+
+def test_ctrl_c_ends_it_cleanly(generation: Path) -> None:
+    with serving(generation, "--drain-seconds", "0") as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
