@@ -18,17 +18,17 @@ VARIABLE: Final = "LOOKUPDB_NATIVE"
 
 _HINT: Final = "build them with `make test` or `pip install .` where cargo is, or leave LOOKUPDB_NATIVE away"
 
-_found: ModuleType | None
+_found: ModuleType | None = None
+_reason = ""
 try:
-    from lookupdb import _native as _found
+    from lookupdb import _native
 except ImportError as _error:
-    _found = None
     _reason = f"they are not installed: {_error}"
 else:
-    _reason = ""
-    if _found.INTERFACE != INTERFACE:
-        _reason = f"they were built from other code (interface {_found.INTERFACE}, this lookupdb has {INTERFACE})"
-        _found = None
+    if _native.INTERFACE == INTERFACE:
+        _found = _native
+    else:
+        _reason = f"they were built from other code (interface {_native.INTERFACE}, this lookupdb has {INTERFACE})"
 
 
 def kernels() -> ModuleType | None:
