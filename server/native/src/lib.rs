@@ -1,6 +1,10 @@
 //! The native kernels of lookupdb. Python keeps the event loops, HTTP, retries, cutover and supervision.
 //!
 //! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
+pub mod reader;
+mod shard_file;
+pub mod values;
+
 use pyo3::prelude::*;
 
 /// What Python and the kernels expect of each other: `lookupdb.native.INTERFACE`.
@@ -8,5 +12,6 @@ const INTERFACE: u32 = 1;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    shard_file::register(module)?;
     module.add("INTERFACE", INTERFACE)
 }

@@ -1,0 +1,177 @@
+//! What a page says: its header, its nodes, and what they hold. Every number in it is checked before it is used.
+//!
+//! LMDB's data version 1 on 64 bits, little endian:
+//!
+//! ```text
+//! page      0 number u64 · 8 pad u16 · 10 flags u16 · 12 lower u16 · 14 upper u16 · 16 offsets of nodes u16 …
+//! overflow  0 number u64 · 8 pad u16 · 10 flags u16 · 12 pages u32 · 16 the value, to its end on the pages behind
+//! leaf      0 size u32 · 4 flags u16 · 6 size of key u16 · 8 key · value, or the number of its first overflow page u64
+//! branch    0 number of page u48 · 6 size of key u16 · 8 key (the first node's is empty: less than all)
+//! ```
+use super::map::{Page, PAGE_BYTES};
+use super::Damage;
+
+const PAGE_HEADER: usize = 16;
+const NODE_HEADER: usize = 8;
+const OVERFLOWS: u16 = 1;
+const SUB_DATABASE: u16 = 2;
+/// What stands for the root of an empty tree.
+pub const NO_PAGE: u64 = u64::MAX;
+
+/// What a page is, as its flags say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    Branch = 1,
+    Leaf = 2,
+    Overflow = 4,
+    Meta = 8,
+}
+
+/// Where a value is.
+#[derive(Clone, Copy)]
+pub enum Place<'a> {
+    /// On the leaf itself.
+    Leaf(&'a [u8]),
+    /// On `pages` from that number on, the first of which has a header before it.
+    Overflow { number: u64, bytes: usize },
+    /// The leaf does not hold what it must.
+    Damaged(Damage),
+}
+
+/// The pages of a file that its newest transaction knows.
+#[derive(Clone, Copy)]
+pub struct Pages<'a>(pub &'a [Page]);
+
+impl<'a> Pages<'a> {
+    /// The page of that number, of which nothing has been read.
+    #[inline(always)]
+    pub fn page(self, number: u64) -> Result<&'a Page, Damage> {
+        let page = usize::try_from(number).ok().and_then(|number| self.0.get(number));
+        page.ok_or(Damage("a page's number is beyond the last page"))
+    }
+
+    /// The value of so many bytes on the overflow pages from `number` on.
+    pub fn overflow(self, number: u64, bytes: usize) -> Result<&'a [u8], Damage> {
+        let page = self.page(number)?;
+        check_header(page, number, Kind::Overflow)?;
+        let needed = (PAGE_HEADER + bytes).div_ceil(PAGE_BYTES);
+        if (u32_at(page, 12) as usize) < needed {
+            return Err(Damage("a value has more bytes than its overflow pages"));
+        }
+        let pages = usize::try_from(number).ok().and_then(|first| self.0.get(first..)?.get(..needed));
+        let value = pages.and_then(|pages| pages.as_flattened().get(PAGE_HEADER..PAGE_HEADER + bytes));
+        value.ok_or(Damage("overflow pages reach beyond the last page"))
+    }
+}
+
+/// The number of nodes of a branch or leaf, which is never 0.
+#[inline(always)]
+pub fn count_nodes(page: &Page, number: u64, kind: Kind) -> Result<usize, Damage> {
+    check_header(page, number, kind)?;
+    let lower = u16_at(page, 12) as usize;
+    if !(PAGE_HEADER + 2..=PAGE_BYTES).contains(&lower) {
+        return Err(Damage("a page has no nodes, or more than it can have"));
+    }
+    Ok((lower - PAGE_HEADER) / 2)
+}
+
+#[inline(always)]
+fn check_header(page: &Page, number: u64, kind: Kind) -> Result<(), Damage> {
+    if u64_at(page, 0) != number {
+        return Err(Damage("a page has another number than its place"));
+    }
+    if u16_at(page, 10) != kind as u16 {
+        return Err(Damage(match kind {
+            Kind::Branch => "a page is not the branch that its depth makes it",
+            Kind::Leaf => "a page is not the leaf that its depth makes it",
+            Kind::Overflow => "a page is not the overflow page that a leaf says it is",
+            Kind::Meta => "a page is not the meta page that its place makes it",
+        }));
+    }
+    Ok(())
+}
+
+/// Where node `index` begins, at least a node's header before the page's end. `index` is below `count_nodes`.
+#[inline(always)]
+pub fn node_offset(page: &Page, index: usize) -> Result<usize, Damage> {
+    let at = PAGE_HEADER + 2 * index;
+    let offset = match page.get(at..at + 2) {
+        Some(&[low, high]) => u16::from_le_bytes([low, high]) as usize,
+        _ => PAGE_BYTES,
+    };
+    if offset > PAGE_BYTES - NODE_HEADER {
+        return Err(Damage("a node begins beyond its page's end"));
+    }
+    Ok(offset)
+}
+
+/// The key of the node at `offset`, which is from `node_offset`.
+#[inline(always)]
+pub fn node_key(page: &Page, offset: usize) -> Result<&[u8], Damage> {
+    let start = offset + NODE_HEADER;
+    let header = page.get(offset..start);
+    let key = header.and_then(|header| page.get(start..start + u16::from_le_bytes([header[6], header[7]]) as usize));
+    key.ok_or(Damage("a key reaches beyond its page's end"))
+}
+
+/// The page that the branch node at `offset` leads to.
+#[inline(always)]
+pub fn node_child(page: &Page, offset: usize) -> Result<u64, Damage> {
+    match page.get(offset..offset + 6) {
+        Some(&[a, b, c, d, e, f]) => Ok(u64::from_le_bytes([a, b, c, d, e, f, 0, 0])),
+        _ => Err(Damage("a node begins beyond its page's end")),
+    }
+}
+
+/// Where the value of the leaf node at `offset` is.
+#[inline(always)]
+pub fn node_value(page: &Page, offset: usize) -> Place<'_> {
+    place_value(page, offset, 0).unwrap_or_else(Place::Damaged)
+}
+
+/// The description of a named database, which the leaf node at `offset` must hold.
+pub fn node_database(page: &Page, offset: usize) -> Result<&[u8], Damage> {
+    match place_value(page, offset, SUB_DATABASE)? {
+        Place::Leaf(description) => Ok(description),
+        _ => Err(Damage("a database's description is on overflow pages")),
+    }
+}
+
+#[inline(always)]
+fn place_value(page: &Page, offset: usize, expected: u16) -> Result<Place<'_>, Damage> {
+    let start = offset + NODE_HEADER + node_key(page, offset)?.len();
+    let Some(&[s0, s1, s2, s3, f0, f1, ..]) = page.get(offset..start) else {
+        return Err(Damage("a node begins beyond its page's end"));
+    };
+    let bytes = u32::from_le_bytes([s0, s1, s2, s3]) as usize;
+    match u16::from_le_bytes([f0, f1]) ^ expected {
+        0 => match page.get(start..start + bytes) {
+            Some(value) => Ok(Place::Leaf(value)),
+            None => Err(Damage("a value reaches beyond its page's end")),
+        },
+        OVERFLOWS => match page.get(start..).and_then(|rest| rest.first_chunk::<8>()) {
+            Some(&number) => Ok(Place::Overflow { number: u64::from_le_bytes(number), bytes }),
+            None => Err(Damage("the number of an overflow page reaches beyond its leaf's end")),
+        },
+        _ => Err(Damage("a node has flags that it cannot have here")),
+    }
+}
+
+/// The number at a fixed place of a page's or a description's first bytes; 0 behind the end.
+#[inline(always)]
+pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |&chunk| u16::from_le_bytes(chunk))
+}
+
+/// As `u16_at`.
+#[inline(always)]
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |&chunk| u32::from_le_bytes(chunk))
+}
+
+/// As `u16_at`.
+#[inline(always)]
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |&chunk| u64::from_le_bytes(chunk))
+}
