@@ -47,6 +47,11 @@ def _logging_as_before() -> Iterator[None]:
             root.removeHandler(handler)
 
 
+collect_ignore_glob = (
+    [] if native.kernels() is not None else ["server/tests/test_native_reader.py", "server/tests/test_native_values.py"]
+)
+"""Modules that compare native kernels with their twins: without kernels there is nothing to compare."""
+
 NATIVE_TESTS: tuple[str, ...] = ()
 """How the modules begin whose tests run twice: with the native kernels, if they are installed, and with their twins."""
 

@@ -2,7 +2,7 @@
 use crate::reader::{Cursor, Damage, OpenError, ShardFile};
 use crate::values::Expander;
 use pyo3::create_exception;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::path::PathBuf;
@@ -107,7 +107,7 @@ impl From<Damage> for PyErr {
 impl From<OpenError> for PyErr {
     fn from(error: OpenError) -> PyErr {
         match error {
-            OpenError::Io(error) => PyOSError::new_err(error),
+            OpenError::Io(error) => error.into(),
             OpenError::Refused(reason) => PyValueError::new_err(reason),
         }
     }
