@@ -9,13 +9,14 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from benchmarks import datasets
 from benchmarks.datasets import Generation, Pairs
 from benchmarks.load import generator
 from benchmarks.machine import LOAD_CORE, SERVER_CORE
 from benchmarks.peers import flask, lookupdb, nutcracker, redis, webdis
+from benchmarks.peers.lookupdb import Kernels
 from benchmarks.processes import Cost, Server, measured
 from benchmarks.settings import Settings
 
@@ -28,6 +29,20 @@ Running = tuple[Server, int]
 """A server and its port."""
 
 
+class Routed(NamedTuple):
+    """A router and its port; the shard servers behind it, and theirs."""
+
+    server: Server
+    port: int
+    shards: tuple[Server, ...]
+    shard_ports: tuple[int, ...]
+
+
+def cost_name(name: str, kernels: Kernels) -> str:
+    """Under which name ``Arena.costs`` has what building ``name`` cost."""
+    return name if kernels == "native" else f"{name}, {kernels}"
+
+
 class Arena:
     """Servers and files of one run. Servers are started idle beside each other; one is loaded at a time."""
 
@@ -36,11 +51,10 @@ class Arena:
         self.costs: dict[str, list[Cost]] = {}
         """What was built or loaded → what it cost, each time."""
         self._stack = ExitStack()
-        self._shards: dict[str, Running] = {}
+        self._shards: dict[tuple[str, Kernels], Running] = {}
+        self._routers: dict[Kernels, Routed] = {}
         self._generations: dict[str, Generation] = {}
         self.run = folder / "run"
-        self.shards: tuple[Server, ...] = ()
-        """Those behind ``router``."""
         self.redises: tuple[Server, ...] = ()
         """Those behind ``nutcracker``."""
 
@@ -51,7 +65,8 @@ class Arena:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self._stack.close()
-        shutil.rmtree(self.run / "store", ignore_errors=True)
+        for store in self.run.glob("store*"):
+            shutil.rmtree(store, ignore_errors=True)
         for path in self.run.iterdir():
             if path.suffix in _LARGE:
                 path.unlink()
@@ -80,25 +95,28 @@ class Arena:
             self._generations[manifest.stem] = datasets.generation(self.run / "store", manifest.stem)
         return self._generations[manifest.stem]
 
-    def build(self, manifest: Path) -> Cost:
-        """Build anew what ``manifest`` describes."""
-        self.say(f"building {manifest.stem}")
-        shutil.rmtree(self.run / "store" / "local" / "default" / f"{manifest.stem}-local", ignore_errors=True)
-        cost = lookupdb.build(manifest, self.run / "store")
-        self.costs.setdefault(manifest.stem, []).append(cost)
+    def build(self, manifest: Path, kernels: Kernels = "native") -> Cost:
+        """Build anew what ``manifest`` describes. Its cost is in ``costs`` under its ``cost_name``."""
+        self.say(f"building {manifest.stem}, {kernels} kernels")
+        store = self.run / ("store" if kernels == "native" else f"store-{kernels}")
+        shutil.rmtree(store / "local" / "default" / f"{manifest.stem}-local", ignore_errors=True)
+        cost = lookupdb.build(manifest, store, kernels)
+        self.costs.setdefault(cost_name(manifest.stem, kernels), []).append(cost)
         return cost
 
     def generation(self, *, shards: int = 1, compression: str = "zstd") -> Generation:
         """The recommendations, built."""
         return self.built(self.source, shards=shards, compression=compression)
 
-    def shard(self, compression: str) -> Running:
-        """A server of all recommendations in one shard, on the server's core."""
-        if compression not in self._shards:
+    def shard(self, compression: str, kernels: Kernels = "native") -> Running:
+        """A server of all recommendations in one shard, with one worker, on the server's core."""
+        name = compression, kernels
+        if name not in self._shards:
+            log = self.run / f"shard-{compression}-{kernels}.log"
             generation = self.generation(compression=compression)
-            log = self.run / f"shard-{compression}.log"
-            self._shards[compression] = self._keep(lookupdb.serve(generation, 0, log, SERVER_CORE))
-        return self._shards[compression]
+            server, (port,) = lookupdb.serve(generation, 0, log, SERVER_CORE, kernels)
+            self._shards[name] = self._keep((server, port))
+        return self._shards[name]
 
     @cached_property
     def redis(self) -> Running:
@@ -120,15 +138,20 @@ class Arena:
         self.costs.setdefault(kind, []).append(cost)
         return cost
 
-    @cached_property
-    def router(self) -> Running:
-        """Our router on the server's core, its four shards on the load generator's."""
-        generation = self.generation(shards=SHARDS)
-        logs = [self.run / f"shard-{shard}.log" for shard in range(SHARDS)]
-        shards = [self._keep(lookupdb.serve(generation, n, log, LOAD_CORE)) for n, log in enumerate(logs)]
-        self.shards = tuple(server for server, _ in shards)
-        ports = [port for _, port in shards]
-        return self._keep(lookupdb.route(generation, ports, self.run / "router.log", SERVER_CORE))
+    def router(self, kernels: Kernels = "native") -> Routed:
+        """Our router on the server's core, its four shards on the load generator's, all with these kernels."""
+        if kernels not in self._routers:
+            generation, shards, ports = self.generation(shards=SHARDS), [], []
+            for number in range(SHARDS):
+                log = self.run / f"shard-{number}-{kernels}.log"
+                server, (port,) = lookupdb.serve(generation, number, log, LOAD_CORE, kernels)
+                self._keep((server, port))
+                shards.append(server)
+                ports.append(port)
+            log = self.run / f"router-{kernels}.log"
+            server, port = self._keep(lookupdb.route(generation, ports, log, SERVER_CORE, kernels))
+            self._routers[kernels] = Routed(server, port, tuple(shards), tuple(ports))
+        return self._routers[kernels]
 
     def start_webdis(self, name: str) -> Running:
         """webdis on the server's core, a fresh one for each row ``name``: after clients left in the middle of a

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +58,12 @@ class Generation:
     def file_bytes(self) -> int:
         """Of all shard files."""
         return sum(file.stat().st_size for file in self.files)
+
+
+def copy(generation: Generation, folder: Path) -> Generation:
+    """Copy ``generation``, for a row that does things to its files, and return the copy."""
+    shutil.copytree(generation.folder, folder)
+    return replace(generation, folder=folder, files=tuple(folder / file.name for file in generation.files))
 
 
 def generation(store: Path, name: str) -> Generation:

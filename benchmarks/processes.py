@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Server:
     """A server that was started here. Its output goes to ``log``."""
 
     def __init__(
-        self, words: Sequence[str], log: Path, *, core: int | None, environment: dict[str, str] | None = None
+        self, words: Sequence[str], log: Path, *, core: int | None, environment: Mapping[str, str] | None = None
     ) -> None:
         self.words, self.log = words, log
         with log.open("wb") as file:
@@ -108,11 +108,13 @@ class Cost:
     output: str
 
 
-def measured(words: Sequence[str], timeout: float) -> Cost:
+def measured(words: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None) -> Cost:
     """Run a program on any core and say what it cost. Raises BenchError when it fails or takes longer."""
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(pinned(words, None), stdin=subprocess.DEVNULL, stdout=printed, stderr=errors)
+        process = subprocess.Popen(
+            pinned(words, None), stdin=subprocess.DEVNULL, stdout=printed, stderr=errors, env=environment
+        )
         peak = 0
         while process.poll() is None:
             peak = max(peak, sum(memory.resident(pid) for pid in memory.tree(process.pid)))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Final
 
-from benchmarks.results import Result, Side
+from benchmarks.results import OURS, PYTHON, PYTHON_UNCOMPRESSED, UNCOMPRESSED, Result, Side
 from benchmarks.settings import Settings
-from benchmarks.targets import LIMITS, MB, PROFILED, Verdict
+from benchmarks.targets import LIMITS, MB, PROFILED, Verdict, show
 
 _HOW: Final = """\
 Written by `make bench`; [benchmarks/README.md](../benchmarks/README.md) says what is measured and how. Every ratio is
 of one run: sides took turns, round by round ({rounds} rounds of {seconds:g} s), on one core each, with the load
-generator on the other; ratios are of medians, and in brackets stand the least and the greatest of one round. *Busy* is
-the part of a core that a process used. Where a server's is near 100 %, the server was the limit; where that of the load
-generator and of what stands behind the server (they share a core) together is, they were; where neither is, somebody
-else used the machine. The data are {rows:,} recommendations (ten product ids a customer, all UUIDs), of which
-{sample:,} random ones are asked for."""
+generator on the other; ratios are of medians, and in brackets stand the least and the greatest of one round. *lookupdb*
+has native kernels and compressed values where nothing else is said. *CPU µs a key* is the server's user and system
+time, which a shared machine changes less than rates. *Busy* is the part of a core that a process used. Where a server's
+is near 100 %, the server was the limit; where that of the load generator and of what stands behind the server (they
+share a core) together is, they were; where neither is, somebody else used the machine. The data are {rows:,}
+recommendations (ten product ids a customer, all UUIDs), of which {sample:,} random ones are asked for."""
 
-_BETTER: Final = {"requests/s": "more", "keys/s": "more", "s": "less", "bytes": "less"}
+_BETTER: Final = {"requests/s": "more", "keys/s": "more", "records/s": "more", "s": "less", "bytes": "less"}
+_OURS: Final = (OURS, UNCOMPRESSED, PYTHON, PYTHON_UNCOMPRESSED)
 
 
 def markdown(
@@ -42,7 +45,10 @@ def markdown(
         must_reach(verdicts),
         *_shortfalls(verdicts),
         "## Ratios",
+        "Of rates, times and sizes, ours to theirs:",
         ratios(results.values()),
+        "Of the processor time that the server takes for a key, ours to theirs; less is better:",
+        cpu_ratios(results.values()),
         "## Figures",
         *[
             part
@@ -65,33 +71,56 @@ def apart(text: str) -> str:
 def must_reach(verdicts: Sequence[Verdict]) -> str:
     """The table of targets."""
     rows = [
-        (v.target.what, v.target.bound, "" if v.value is None else f"{v.value:.3g}{v.target.unit}", _mark(v))
+        (v.target.what, v.target.bound, "" if v.value is None else f"{show(v.value)}{v.target.unit}", _mark(v))
         for v in verdicts
     ]
     return _table(("what", "must be", "is", ""), rows)
 
 
 def ratios(results: Iterable[Result]) -> str:
-    """Ours to each baseline, every result."""
+    """Ours to each baseline, every result: what is compared in a line, each of our sides in a column."""
+    return _compared(results, _ratio, lambda result: (_BETTER[result.unit],), ("better is",))
+
+
+def cpu_ratios(results: Iterable[Result]) -> str:
+    """The same of processor time, of results of load."""
+    return _compared((result for result in results if _is_load(result)), _cpu_ratio)
+
+
+def _compared(
+    results: Iterable[Result],
+    cell: Callable[[Result, str, str], str],
+    last: Callable[[Result], tuple[str, ...]] = lambda _: (),
+    header: tuple[str, ...] = (),
+) -> str:
     rows = []
     for result in results:
-        ours = [name for name in result.sides if name.startswith("lookupdb")]
-        for name in ours:
-            for baseline in result.baselines:
-                ratio = result.ratio(name, baseline)
-                value = f"**{_number(ratio.value)}**"
-                spread = (
-                    f" ({_number(ratio.least)} to {_number(ratio.greatest)})" if ratio.least < ratio.greatest else ""
-                )
-                rows.append((result.title, name, baseline, value + spread, _BETTER[result.unit]))
-    return _table(("what", "ours", "to", "ratio", "better is"), rows)
+        for baseline in result.baselines:
+            cells = [cell(result, n, baseline) if n in result.sides and n != baseline else "" for n in _OURS]
+            rows.append((result.title, baseline, *cells, *last(result)))
+    return _table(("what", "to", *_OURS, *header), rows)
+
+
+def _ratio(result: Result, side: str, baseline: str) -> str:
+    ratio = result.ratio(side, baseline)
+    spread = f" ({_number(ratio.least)} to {_number(ratio.greatest)})" if ratio.least < ratio.greatest else ""
+    return f"**{_number(ratio.value)}**{spread}"
+
+
+def _cpu_ratio(result: Result, side: str, baseline: str) -> str:
+    ratio = result.cpu_ratio(side, baseline)
+    return "" if ratio is None else f"**{_number(ratio)}**"
+
+
+def _is_load(result: Result) -> bool:
+    return any(side.samples for side in result.sides.values())
 
 
 def figures(result: Result) -> str:
     """One result's sides, in full."""
-    if not any(side.samples for side in result.sides.values()):
+    if not _is_load(result):
         return _table(("", result.unit), [(name, _amount(s, result.unit)) for name, s in result.sides.items()])
-    header = ("", result.unit, "rounds", "server busy", "behind it", "load busy", "p50", "p99")
+    header = ("", result.unit, "rounds", "CPU µs a key", "server busy", "behind it", "load busy", "p50", "p99")
     return _table(header, [(name, *_load(side)) for name, side in result.sides.items()])
 
 
@@ -99,13 +128,16 @@ def _load(side: Side) -> tuple[str, ...]:
     rounds = f"{min(side.values):,.0f} to {max(side.values):,.0f}"
     busy = [f"{side.typical(name) or 0:.0%}" for name in ("server_busy", "behind_busy", "load_busy")]
     latency = [f"{(side.typical(name) or 0) / 1000:.2f} ms" for name in ("p50_us", "p99_us")]
-    return (f"{side.value:,.0f}", rounds, *busy, *latency)
+    cpu = f"{median(side.cpu_us):.2f} ({min(side.cpu_us):.2f} to {max(side.cpu_us):.2f})"
+    return (f"{side.value:,.0f}", rounds, cpu, *busy, *latency)
 
 
 def _amount(side: Side, unit: str) -> str:
     if unit == "bytes":
         return f"{side.value / MB:,.1f} MB"
-    return f"{side.value:,.1f}" + (f" ({', '.join(f'{v:,.1f}' for v in side.values)})" if len(side.values) > 1 else "")
+    digits = 0 if unit == "records/s" else 1
+    rounds = ", ".join(f"{value:,.{digits}f}" for value in side.values)
+    return f"{side.value:,.{digits}f}" + (f" ({rounds})" if len(side.values) > 1 else "")
 
 
 def _mark(verdict: Verdict) -> str:

@@ -10,8 +10,13 @@ from typing import Final, Literal
 from benchmarks.load.sample import Sample
 
 OURS: Final = "lookupdb"
-"""The side with the defaults: compressed."""
+"""The side with the defaults: native kernels, compressed."""
 UNCOMPRESSED: Final = "lookupdb, not compressed"
+PYTHON: Final = "lookupdb, Python kernels"
+"""The same without native kernels (``LOOKUPDB_NATIVE=0``)."""
+PYTHON_UNCOMPRESSED: Final = "lookupdb, Python kernels, not compressed"
+ONE_WORKER: Final = "lookupdb, one worker"
+TWO_WORKERS: Final = "lookupdb, two workers"
 REDIS: Final = "Redis"
 WEBDIS: Final = "webdis"
 FLASK: Final = "Flask"
@@ -19,6 +24,8 @@ NUTCRACKER: Final = "nutcracker"
 PICKLE: Final = "pickle"
 SQLITE: Final = "sqlite"
 SOURCE: Final = "source file"
+SHARD_POD: Final = "shard server"
+ROUTER_POD: Final = "router"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,13 @@ class Side:
         """The median of a sample's member, None where there was no load."""
         return median(getattr(sample, name) for sample in self.samples) if self.samples else None
 
+    @property
+    def cpu_us(self) -> tuple[float, ...]:
+        """Microseconds of the server's processor time, user and system, for a key, round by round; empty without load.
+        What stands behind the server is not in it.
+        """
+        return tuple(s.server_busy / rate * 1e6 for s, rate in zip(self.samples, self.values, strict=False))
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -53,7 +67,7 @@ class Result:
 
     name: str
     title: str
-    unit: Literal["requests/s", "keys/s", "s", "bytes"]
+    unit: Literal["requests/s", "keys/s", "records/s", "s", "bytes"]
     sides: dict[str, Side]
     note: str = ""
     baselines: tuple[str, ...] = field(default=())
@@ -64,6 +78,11 @@ class Result:
         ours, theirs = self.sides[side], self.sides[to]
         rounds = [a / b for a, b in zip(ours.values, theirs.values, strict=False)]
         return Ratio(ours.value / theirs.value, min(rounds), max(rounds))
+
+    def cpu_ratio(self, side: str, to: str) -> float | None:
+        """``side`` : ``to`` of the processor time for a key, of medians; None where there was no load."""
+        ours, theirs = self.sides[side].cpu_us, self.sides[to].cpu_us
+        return median(ours) / median(theirs) if ours and theirs else None
 
 
 def rates(samples: Sequence[Sample], keys: int = 1) -> Side:

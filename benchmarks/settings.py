@@ -28,8 +28,10 @@ class Settings:
     http_connections: int = 100
     """To one that speaks HTTP: a front has more clients than what stands behind it. The same for all of them."""
     batch: int = 100
+    cold_batches: int = 100
+    """Asked for in a round of cold data: few enough to touch less than a quarter of the file's pages."""
     pipeline: int = 16
 
 
 FULL: Final = Settings(rows=1_000_000, persons=5_000_000, sample=200_000, seconds=2, rounds=5, builds=2)
-QUICK: Final = Settings(rows=50_000, persons=50_000, sample=20_000, seconds=1, rounds=2, builds=1)
+QUICK: Final = Settings(rows=50_000, persons=50_000, sample=20_000, seconds=1, rounds=2, builds=1, cold_batches=5)

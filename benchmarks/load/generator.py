@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +24,21 @@ def compiled(folder: Path) -> Path:
 
 
 def run(
-    program: Path, port: int, script: Path, *, connections: int, depth: int = 1, seconds: float = 0, requests: int = 0
+    program: Path,
+    port: int | Sequence[int],
+    script: Path,
+    *,
+    connections: int,
+    depth: int = 1,
+    seconds: float = 0,
+    requests: int = 0,
+    core: int | None = LOAD_CORE,
 ) -> Sample:
     """Load 127.0.0.1:``port`` for ``seconds``, or with so many ``requests``. Raises BenchError on a wrong answer."""
     amount = f"-{requests}" if requests else f"{seconds}"
-    words = [str(program), str(port), str(connections), str(depth), amount, str(script)]
-    line = json.loads(processes.output(processes.pinned(words, LOAD_CORE), timeout=seconds + 300))
+    ports = str(port) if isinstance(port, int) else ",".join(map(str, port))
+    words = [str(program), ports, str(connections), str(depth), amount, str(script)]
+    line = json.loads(processes.output(processes.pinned(words, core), timeout=seconds + 300))
     if not line["requests"]:
-        raise BenchError(f"the server at port {port} answered nothing in {seconds} s")
+        raise BenchError(f"the server at port {ports} answered nothing in {seconds} s")
     return Sample(line["requests"] / line["seconds"], line["seconds"], line["busy"], line["p50_us"], line["p99_us"])

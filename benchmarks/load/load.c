@@ -1,7 +1,7 @@
 /* A load generator for one core: closed loop, many connections, every answer checked.
  *
- *   load PORT CONNECTIONS DEPTH SECONDS SCRIPT
- *   load PORT CONNECTIONS DEPTH -REQUESTS SCRIPT      that many requests, however long they take
+ *   load PORT[,PORT…] CONNECTIONS DEPTH SECONDS SCRIPT        connections are spread over the ports
+ *   load PORT[,PORT…] CONNECTIONS DEPTH -REQUESTS SCRIPT      that many requests, however long they take
  *
  * SCRIPT (written by script.py) holds requests and the very bytes that answer them:
  *   "LOADSCR1", u64 count, u64 request offsets[count + 1], u64 answer offsets[count + 1], requests, answers
@@ -29,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RECEIVE = 1 << 20, HEAD = 16384, EVENTS = 256, LINEAR = 20000, LOGARITHMIC = 2000 };
+enum { RECEIVE = 1 << 20, HEAD = 16384, EVENTS = 256, LINEAR = 20000, LOGARITHMIC = 20000, PORTS = 64 };
 
 struct script {
     uint64_t count;
@@ -235,9 +235,16 @@ static double run(struct connection *connections, int count, double seconds, uin
     }
 }
 
+static int parse_ports(char *text, int *ports) {
+    int count = 0;
+    for (char *word = strtok(text, ","); word && count < PORTS; word = strtok(NULL, ",")) ports[count++] = atoi(word);
+    return count;
+}
+
 int main(int argc, char **argv) {
-    if (argc != 6) {
-        fprintf(stderr, "usage: load PORT CONNECTIONS DEPTH SECONDS|-REQUESTS SCRIPT\n");
+    int ports[PORTS], port_count = argc == 6 ? parse_ports(argv[1], ports) : 0;
+    if (port_count == 0) {
+        fprintf(stderr, "usage: load PORT[,PORT] CONNECTIONS DEPTH SECONDS|-REQUESTS SCRIPT\n");
         return 2;
     }
     int count = atoi(argv[2]);
@@ -250,7 +257,7 @@ int main(int argc, char **argv) {
     }
     epoll = epoll_create1(0);
     struct connection *connections = calloc(count, sizeof *connections);
-    for (int i = 0; i < count; i++) connect_to(&connections[i], atoi(argv[1]), script.count / count * i);
+    for (int i = 0; i < count; i++) connect_to(&connections[i], ports[i % port_count], script.count / count * i);
     double busy = cpu_seconds();
     double seconds = run(connections, count, amount > 0 ? amount : 0, amount < 0 ? -amount : 0);
     busy = cpu_seconds() - busy;

@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.datasets import Generation
 from benchmarks.processes import Cost, Server, measured
+from benchmarks.results import OURS, PYTHON
 
 _LOOKUPDB: Final = [sys.executable, "-m", "lookupdb"]
 _BUILD_SECONDS: Final = 300
 MEMORY_LIMIT: Final = "1GiB"
 
+Kernels = Literal["native", "python"]
+"""Which of the two a process runs. Native ones must be there: none takes the other's place unnoticed."""
+KINDS: Final[dict[str, Kernels]] = {OURS: "native", PYTHON: "python"}
+"""Side → its kernels."""
 
-def build(manifest: Path, store: Path) -> Cost:
+
+def build(manifest: Path, store: Path, kernels: Kernels = "native") -> Cost:
     """`lookupdb build` within the default memory limit."""
     words = ["build", "-f", str(manifest), "--store", str(store), "--memory-limit", MEMORY_LIMIT]
-    return measured([*_LOOKUPDB, *words], _BUILD_SECONDS)
+    return measured([*_LOOKUPDB, *words], _BUILD_SECONDS, _environment(kernels))
 
 
-def serve(generation: Generation, shard: int, log: Path, core: int) -> tuple[Server, int]:
-    """A shard server with one worker, and that worker's port."""
+def serve(
+    generation: Generation,
+    shard: int,
+    log: Path,
+    core: int | None,
+    kernels: Kernels = "native",
+    *,
+    workers: int = 1,
+    warm: str = "auto",
+) -> tuple[Server, tuple[int, ...]]:
+    """A shard server, and the ports of its workers."""
     ready = log.with_suffix(".ready")
-    words = ["serve", str(generation.folder), "--shard", str(shard), "--workers", "1"]
+    words = ["serve", str(generation.folder), "--shard", str(shard), "--workers", str(workers), "--warm", warm]
     words += ["--port", "0", "--admin-port", "0", "--ready-file", str(ready)]
-    server, members = _start(words, ready, log, core)
-    port: int = members["ports"][0]
-    return server, port
+    server, members = _start(words, ready, log, core, kernels)
+    return server, tuple(members["ports"])
 
 
-def route(generation: Generation, shard_ports: Sequence[int], log: Path, core: int) -> tuple[Server, int]:
+def route(
+    generation: Generation, shard_ports: Sequence[int], log: Path, core: int, kernels: Kernels = "native"
+) -> tuple[Server, int]:
     """A router with one worker, over shard servers at ``shard_ports``, and its HTTP port."""
     ready, table = log.with_suffix(".ready"), log.with_suffix(".table.json")
     table.write_text(json.dumps(_table(generation, shard_ports)))
     words = ["route", "--table", str(table), "--workers", "1"]
     words += ["--port", "0", "--admin-port", "0", "--ready-file", str(ready)]
-    server, members = _start(words, ready, log, core)
+    server, members = _start(words, ready, log, core, kernels)
     port: int = members["port"]
     return server, port
 
 
-def _start(words: Sequence[str], ready: Path, log: Path, core: int) -> tuple[Server, dict[str, Any]]:
+def _environment(kernels: Kernels) -> dict[str, str]:
+    return {**os.environ, "LOOKUPDB_NATIVE": "1" if kernels == "native" else "0"}
+
+
+def _start(
+    words: Sequence[str], ready: Path, log: Path, core: int | None, kernels: Kernels
+) -> tuple[Server, dict[str, Any]]:
     ready.unlink(missing_ok=True)
-    server = Server([*_LOOKUPDB, *words], log, core=core)
+    server = Server([*_LOOKUPDB, *words], log, core=core, environment=_environment(kernels))
     server.wait_for(ready.exists, "it was ready", 60)
     return server, json.loads(ready.read_text())
 

@@ -1,25 +1,35 @@
-"""What a worker costs in memory that nobody else can use, and what the page cache keeps once for all of them."""
+"""What a pod costs in memory that nobody else can use, and what the page cache keeps once for all of them."""
 
 from __future__ import annotations
 
+import json
+from typing import Final
+
 from benchmarks import memory
-from benchmarks.arena import Arena
+from benchmarks.arena import SHARDS, Arena
 from benchmarks.load import generator, script
 from benchmarks.machine import SERVER_CORE
 from benchmarks.peers import lookupdb, redis
+from benchmarks.peers.lookupdb import Kernels
 from benchmarks.processes import Server
-from benchmarks.results import FLASK, OURS, REDIS, Result, single
+from benchmarks.results import FLASK, OURS, REDIS, ROUTER_POD, SHARD_POD, Result, single
+from benchmarks.rows.shard import gets
 
-_NOTE = (
+_LOOKUPS: Final = 1_000_000
+_NOTE: Final = (
     "Pages that no other process maps, clean and dirty, without the mapped shard file. "
     "Flask's worker holds the data as a dict; every further worker holds it again. Redis: its used_memory."
+)
+_POD_NOTE: Final = (
+    "Supervisor and worker, on this machine without the image's allocator. A shard server is asked by pipelined GETs, "
+    "a router for nine tenths of the keys in batches of 100."
 )
 
 
 def measure(arena: Arena) -> list[Result]:
     """A fresh shard server with one worker, after 100,000 and 1,000,000 pipelined lookups of random keys."""
     generation = arena.generation(compression="zstd")
-    server, port = lookupdb.serve(generation, 0, arena.run / "shard-memory.log", SERVER_CORE)
+    server, (port,) = lookupdb.serve(generation, 0, arena.run / "shard-memory.log", SERVER_CORE)
     try:
         private = {f"{OURS} worker, idle": single(_worker(server).private)}
         done = 0
@@ -27,11 +37,7 @@ def measure(arena: Arena) -> list[Result]:
             _look_up(arena, port, lookups - done)
             done = lookups
             private[f"{OURS} worker, {lookups:,} lookups"] = single(_worker(server).private)
-        anonymous = _worker(server).anonymous
-        private |= {
-            f"{OURS} worker, of that heap and stacks": single(anonymous),
-            f"{OURS} supervisor": single(memory.of(server.pid).private),
-        }
+        private[f"{OURS} worker, of that heap and stacks"] = single(_worker(server).anonymous)
         cached = {f"{OURS}: shard file": single(memory.cached(generation.files))}
     finally:
         server.stop()
@@ -43,15 +49,58 @@ def measure(arena: Arena) -> list[Result]:
     ]
 
 
+def pods(arena: Arena) -> list[Result]:
+    """All processes of a shard server and of a router with one worker each, after a million lookups."""
+    sides = {}
+    for side, kernels in lookupdb.KINDS.items():
+        sides[f"{side}: {SHARD_POD}"] = single(_shard_pod(arena, kernels))
+        sides[f"{side}: {ROUTER_POD}"] = single(_router_pod(arena, kernels))
+    return [Result("pod-memory", f"Private memory of a pod after {_LOOKUPS:,} lookups", "bytes", sides, _POD_NOTE, ())]
+
+
+def _shard_pod(arena: Arena, kernels: Kernels) -> int:
+    generation, log = arena.generation(compression="zstd"), arena.run / f"shard-pod-{kernels}.log"
+    server, (port,) = lookupdb.serve(generation, 0, log, SERVER_CORE, kernels)
+    try:
+        _look_up(arena, port, _LOOKUPS)
+        return _private(server)
+    finally:
+        server.stop()
+
+
+def _router_pod(arena: Arena, kernels: Kernels) -> int:
+    """The shards are those of the routed rows; the router is a fresh one."""
+    generation, shard_ports = arena.generation(shards=SHARDS), arena.router(kernels).shard_ports
+    log = arena.run / f"router-pod-{kernels}.log"
+    server, port = lookupdb.route(generation, shard_ports, log, SERVER_CORE, kernels)
+    try:
+        keys = [key.decode() for key in arena.pairs.keys]
+        size, alone = arena.settings.batch, _LOOKUPS // 10
+        bodies = [json.dumps({"keys": keys[at : at + size]}).encode() for at in range(0, len(keys), size)]
+        posts = [script.http_post("/v1/lookup", body) for body in bodies]
+        _ask_router(arena, port, posts, (_LOOKUPS - alone) // size)
+        _ask_router(arena, port, [script.http_get(f"/v1/lookup/{key}") for key in keys], alone)
+        return _private(server)
+    finally:
+        server.stop()
+
+
+def _ask_router(arena: Arena, port: int, requests: list[bytes], count: int) -> None:
+    path, connections = script.write(arena.run / "memory.load", requests), arena.settings.http_connections
+    generator.run(arena.program, port, path, connections=connections, requests=count)
+
+
+def _private(server: Server) -> int:
+    """Of all processes of a server."""
+    return sum(memory.of(pid).private for pid in memory.tree(server.pid))
+
+
 def _worker(server: Server) -> memory.Memory:
-    """The memory of the supervisor's one worker: the child that has the shard mapped."""
-    children = [pid for pid in memory.tree(server.pid) if pid != server.pid]
-    return max((memory.of(pid) for pid in children), key=lambda found: found.shard)
+    """The memory of the server's one worker: the process that has the shard mapped."""
+    return max((memory.of(pid) for pid in memory.tree(server.pid)), key=lambda found: found.shard)
 
 
 def _look_up(arena: Arena, port: int, count: int) -> None:
-    pairs = arena.pairs
-    requests = [script.command(b"GET", key) for key in pairs.keys]
-    path = script.write(arena.run / "memory.load", requests, [script.bulk(value) for value in pairs.values])
     settings = arena.settings
-    generator.run(arena.program, port, path, connections=settings.connections, depth=settings.pipeline, requests=count)
+    connections, depth = settings.connections, settings.pipeline
+    generator.run(arena.program, port, gets(arena), connections=connections, depth=depth, requests=count)

@@ -18,7 +18,8 @@ from benchmarks.load import generator, script, wrk
 from benchmarks.load.sample import Sample
 from benchmarks.machine import LOAD_CORE, BenchError
 from benchmarks.peers import webdis
-from benchmarks.results import FLASK, NUTCRACKER, OURS, WEBDIS, Result, rates
+from benchmarks.peers.lookupdb import KINDS
+from benchmarks.results import FLASK, NUTCRACKER, OURS, PYTHON, WEBDIS, Result, rates
 from benchmarks.rows.rounds import Contender, interleaved
 from benchmarks.rows.shard import mgets
 
@@ -29,10 +30,12 @@ _CHECKED: Final = 20
 def get(arena: Arena) -> list[Result]:
     """One key a request."""
     keys = [key.decode() for key in arena.pairs.keys]
+    ours = [script.http_get(f"/v1/lookup/{key}") for key in keys]
     requests = {
         WEBDIS: [script.http_get(webdis.get_path(key)) for key in keys],
         FLASK: [script.http_get(f"/lookup/{key}") for key in keys],
-        OURS: [script.http_get(f"/v1/lookup/{key}") for key in keys],
+        OURS: ours,
+        PYTHON: ours,
     }
     expected = [json.loads(value) for value in arena.pairs.values[:_CHECKED]]
     samples = _compare(arena, "routed-get", requests, expected)
@@ -53,11 +56,11 @@ def sharded(arena: Arena) -> list[Result]:
     """100 keys a request, spread over four shards, by one load generator for both protocols."""
     size, requests = arena.settings.batch, _batches(arena)[0][OURS]
     ours = script.write(arena.run / "batch.load", requests)
-    (nutcracker, nutcracker_port), (router, router_port) = arena.nutcracker, arena.router
-    sides = {
-        NUTCRACKER: Contender(nutcracker, partial(_load, arena, nutcracker_port, mgets(arena)), arena.redises),
-        OURS: Contender(router, partial(_load, arena, router_port, ours), arena.shards),
-    }
+    nutcracker, nutcracker_port = arena.nutcracker
+    sides = {NUTCRACKER: Contender(nutcracker, partial(_load, arena, nutcracker_port, mgets(arena)), arena.redises)}
+    for side, kernels in KINDS.items():
+        router = arena.router(kernels)
+        sides[side] = Contender(router.server, partial(_load, arena, router.port, ours), router.shards)
     samples = interleaved(arena.settings, sides)
     note = "nutcracker proxies RESP; the router parses HTTP and JSON and writes them."
     title = f"{size} keys a request from four shards"
@@ -71,10 +74,12 @@ def _batches(arena: Arena) -> tuple[dict[str, list[bytes]], list[dict[str, Any]]
     batches = arena.pairs.batches(arena.settings.batch)
     asked = [[key.decode() for key in keys] for keys, _ in batches]
     bodies = [json.dumps({"keys": keys}).encode() for keys in asked]
+    ours = [script.http_post("/v1/lookup", body) for body in bodies]
     requests = {
         WEBDIS: [script.http_get(webdis.batch_path(keys)) for keys in asked],
         FLASK: [script.http_post("/lookup", body) for body in bodies],
-        OURS: [script.http_post("/v1/lookup", body) for body in bodies],
+        OURS: ours,
+        PYTHON: ours,
     }
     found = [
         dict(zip(keys, map(json.loads, values), strict=True))
@@ -90,7 +95,7 @@ def _compare(
     servers = {
         WEBDIS: (*arena.start_webdis(name), (arena.redis[0],)),
         FLASK: (*arena.flask, ()),
-        OURS: (*arena.router, arena.shards),
+        **{side: arena.router(kernels)[:3] for side, kernels in KINDS.items()},
     }
     sides = {}
     for side, (server, port, behind) in servers.items():

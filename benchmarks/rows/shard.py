@@ -10,7 +10,7 @@ from benchmarks.arena import Arena
 from benchmarks.load import generator, script
 from benchmarks.load.sample import Sample
 from benchmarks.machine import SERVER_CORE
-from benchmarks.results import OURS, REDIS, UNCOMPRESSED, Result, rates
+from benchmarks.results import OURS, PYTHON, PYTHON_UNCOMPRESSED, REDIS, UNCOMPRESSED, Result, rates
 from benchmarks.rows.rounds import Contender, interleaved
 
 _NOTE: Final = "Every answer is compared with the expected bytes."
@@ -19,13 +19,13 @@ _NOTE: Final = "Every answer is compared with the expected bytes."
 def get(arena: Arena) -> list[Result]:
     """One GET a request, 50 connections."""
     title = f"GET over RESP, {arena.settings.connections} connections"
-    return [_compare(arena, "get", title, _gets(arena))]
+    return [_compare(arena, "get", title, gets(arena))]
 
 
 def pipeline(arena: Arena) -> list[Result]:
     """GETs sent in groups, 50 connections."""
     depth = arena.settings.pipeline
-    return [_compare(arena, "pipeline", f"GET over RESP, pipelined by {depth}", _gets(arena), depth=depth)]
+    return [_compare(arena, "pipeline", f"GET over RESP, pipelined by {depth}", gets(arena), depth=depth)]
 
 
 def mget(arena: Arena) -> list[Result]:
@@ -42,14 +42,21 @@ def mgets(arena: Arena) -> Path:
     return script.write(arena.run / "mget.load", requests, [script.array(values) for _, values in batches])
 
 
-def _gets(arena: Arena) -> Path:
+def gets(arena: Arena) -> Path:
+    """The load script of GETs."""
     requests = [script.command(b"GET", key) for key in arena.pairs.keys]
     return script.write(arena.run / "get.load", requests, [script.bulk(value) for value in arena.pairs.values])
 
 
 def _compare(arena: Arena, name: str, title: str, path: Path, *, depth: int = 1, keys: int = 1) -> Result:
     arena.redis[0].pin(SERVER_CORE)
-    servers = {REDIS: arena.redis, UNCOMPRESSED: arena.shard("none"), OURS: arena.shard("zstd")}
+    servers = {
+        REDIS: arena.redis,
+        UNCOMPRESSED: arena.shard("none"),
+        OURS: arena.shard("zstd"),
+        PYTHON_UNCOMPRESSED: arena.shard("none", "python"),
+        PYTHON: arena.shard("zstd", "python"),
+    }
     sides = {
         side: Contender(server, partial(_load, arena, port, path, depth)) for side, (server, port) in servers.items()
     }
