@@ -22,6 +22,9 @@ pytest_plugins = ["e2e.support.plugin"]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Every process that a test starts says where it stood when it crashed, or was aborted because it did not end.
+os.environ["PYTHONFAULTHANDLER"] = "1"
+
 # A shell that starts the tests in the background lets them ignore SIGINT, and their child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

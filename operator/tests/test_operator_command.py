@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 from click.testing import CliRunner
 from operator_support.kube import serving
-from operator_support.running import free_port, until
+from operator_support.running import until
+from support.ports import free_port
 
 from lookupdb.errors import UsageError
 from lookupdb_operator import command as module

@@ -103,7 +103,7 @@ async def test_a_killed_shard_server_costs_no_request_when_there_is_a_replica(tm
                 for replicas in shards:
                     before = clients.answered
                     await soon(lambda b=before: clients.answered > b + 300, "requests are answered")  # type: ignore[misc]
-                    os.kill(replicas[0].pid, signal.SIGKILL)  # its workers end with it
+                    replicas[0].kill()
                 before = clients.answered
                 await soon(lambda: clients.answered > before + 500, "requests are still answered")
             assert clients.failures == []

@@ -326,7 +326,7 @@ def test_a_killed_worker_is_back_on_its_port(generation: Path) -> None:
 def test_workers_end_with_their_supervisor(generation: Path) -> None:
     with serving(generation) as server:
         pid = orjson.loads(admin(server, "/status")[1])["workers"][0]["pid"]
-        os.kill(server.pid, signal.SIGKILL)
+        server.kill()
         server.process.wait()
         until(lambda: is_gone(pid), "the worker has ended")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import threading
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from moto.server import ThreadedMotoServer
 from support.buckets import create_bucket, s3_server, use_server
 from support.faults import Fault, Proxy, faulty_proxy
 from support.generations import publish
+from support.ports import free_port
 
 from lookupdb import store
 from lookupdb.cli.build import command as build
@@ -44,12 +44,6 @@ def server() -> Iterator[tuple[str, Proxy]]:
     """The URL of a proxy in front of an S3 server, and the proxy."""
     with s3_server() as url, faulty_proxy(url) as (front, proxy):
         yield front, proxy
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_build_waits_for_a_store_that_is_being_installed(

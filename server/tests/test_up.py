@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
+from support.ports import free_port
 from support.web import web_file
 
 from lookupdb.errors import LookupFailed, Unavailable
@@ -313,14 +314,6 @@ def test_a_killed_router_is_started_again_on_its_port(people: Callable[..., Stac
             return False
 
     eventually(answered, "the router to be back")
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_no_process_outlives_a_killed_up(people: Callable[..., Stack]) -> None:

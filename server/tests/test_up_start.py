@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 from support.waiting import until
 
 DEADLINE_SECONDS = 120.0
@@ -150,9 +150,7 @@ def test_get_of_a_routers_address_without_a_scheme_says_so(folder: Folder, addre
 
 
 def test_get_says_in_words_that_nothing_listens(folder: Folder) -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
+    port = free_port()
     completed = folder.run("get", f"http://127.0.0.1:{port}", "KEY")
     assert completed.returncode == 1
     assert f"127.0.0.1:{port} refuses connections: nothing listens there, or not yet" in completed.stderr

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import socket
 import threading
 import time
 import warnings
@@ -15,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import aiohttp
+from support.ports import free_port
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.main import OperatorOptions, run
@@ -34,12 +34,6 @@ def options(**changes: Any) -> OperatorOptions:
         "store_environment": {"AWS_REGION": "eu"},
     }
     return OperatorOptions(config=config, **{**settings, **changes})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 _started: list[Running] = []

@@ -72,7 +72,8 @@ class _Figures:
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.ensure_future(asyncio.to_thread(render_metrics, self._collectors))
         try:
-            text = await asyncio.wait_for(asyncio.shield(self._collecting), METRICS_SECONDS)
+            async with asyncio.timeout(METRICS_SECONDS):  # wait_for would swallow a cancellation in the same turn
+                text = await asyncio.shield(self._collecting)
         except TimeoutError:
             return ProbeAnswer(f"no figures within {METRICS_SECONDS:g} s\n".encode(), 503)
         return ProbeAnswer(text, content_type=CONTENT_TYPE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from support.ports import free_port
 from support.shards import limited, stop
 from support.waiting import until
 
@@ -136,10 +136,7 @@ class Clients:
 @contextlib.contextmanager
 def starting(table: Path, *options: str) -> Iterator[Router]:
     """``lookupdb route`` that need not become ready: on ports chosen beforehand, since there is no ready file yet."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        port, admin = one.getsockname()[1], other.getsockname()[1]
+    port, admin = free_port(), free_port()
     command = [sys.executable, "-m", "lookupdb", "route", "--table", str(table), "--drain-seconds", "0"]
     process = subprocess.Popen([*command, "--port", str(port), "--admin-port", str(admin), *options])
     router = Router(process, port, admin)

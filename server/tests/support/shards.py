@@ -127,7 +127,7 @@ def _write_shard(
     return manifest.ShardFile(path.name, len(content), meta.records, hashlib.sha256(content).hexdigest())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Running:
     """A ``lookupdb serve`` that is ready."""
 
@@ -135,11 +135,17 @@ class Running:
     ports: list[int]
     """One a worker."""
     admin: int
+    was_killed: bool = False
 
     @property
     def pid(self) -> int:
         """The supervisor's."""
         return self.process.pid
+
+    def kill(self) -> None:
+        """Kill the supervisor, as the kernel does that wants its memory; its workers end with it."""
+        self.was_killed = True
+        self.process.kill()
 
 
 @contextlib.contextmanager
@@ -152,7 +158,7 @@ def serving(
     ports: int = 0,
     open_files: int | None = None,
 ) -> Iterator[Running]:
-    """``lookupdb serve path`` from ready until the block ends; it must then end with status 0.
+    """``lookupdb serve path`` from ready until the block ends; it must then end with status 0, unless it was killed.
 
     ``options`` are passed on as they are. ``ports`` is the first worker's port, 0 for free ones. ``open_files`` is the
     hard limit of descriptors; the soft one is half of it.
@@ -169,10 +175,12 @@ def serving(
             until(lambda: ready.exists() or process.poll() is not None, "the shard server is ready", 90)
             assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
             told = orjson.loads(ready.read_bytes())
-            yield Running(process, told["ports"], told["admin"])
+            server = Running(process, told["ports"], told["admin"])
+            yield server
         finally:
             status = stop(process)
-        assert status in (0, -signal.SIGKILL), f"the shard server ended with {status}"
+        expected = -signal.SIGKILL if server.was_killed else 0
+        assert status == expected, f"the shard server ended with {status}, not {expected}"
 
 
 def limited(command: list[str], open_files: int | None) -> list[str]:
@@ -183,11 +191,14 @@ def limited(command: list[str], open_files: int | None) -> list[str]:
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
-    """SIGTERM, wait, SIGKILL if that did not help; the exit status."""
+    """SIGTERM, and wait; the exit status. A process that has not ended in time fails the test, and is aborted: it says
+    on standard error where it stood (conftest.py has Python's fault handler on).
+    """
     if process.poll() is None:
         process.terminate()
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+        process.send_signal(signal.SIGABRT)
+        process.wait()
+        raise AssertionError(f"{process.args!r} had not ended {seconds} s after SIGTERM") from None
