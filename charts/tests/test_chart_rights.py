@@ -13,7 +13,8 @@ from operator_support.kube import Kube, serving
 from operator_support.kube_rights import Grant, Need, grants
 from operator_support.kube_story import all_steps, condition, dataset, respecified, seen, step_to_build
 from operator_support.kubelet import Kubelet, kubelet_of
-from operator_support.running import free_port, operating, until
+from operator_support.running import operating, until
+from support.ports import free_port
 
 from chart_support import Rendered, Values, parse_arguments, render
 from lookupdb_operator import command, kinds, names
