@@ -1,5 +1,5 @@
 # One image for every verb: operator, builders, shard servers, routers. `make image` builds it.
-# Nothing is fetched but from Debian's and Python's package registries. Docker's classic builder will do.
+# Nothing is fetched but from Debian's, Python's and Rust's package registries. Docker's classic builder will do.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
@@ -8,20 +8,39 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ARG PIP_DEFAULT_TIMEOUT
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ROOT_USER_ACTION=ignore
+# The same for cargo. CARGO_MIRROR is the index of a registry that stands in for crates.io: sparse+https://…/
+ARG CARGO_MIRROR
+ARG CARGO_HTTP_TIMEOUT
+ARG CARGO_NET_RETRY
+# What builds the native kernels: cargo 1.85 or newer. Debian 12 has it under these names, Debian 13 as "cargo rustc".
+ARG RUST_PACKAGES="cargo-web rustc-web"
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ROOT_USER_ACTION=ignore \
+    CARGO_HOME=/opt/cargo PYO3_NO_PYTHON=1 LOOKUPDB_NATIVE=1
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends binutils
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+      binutils gcc libc6-dev ${RUST_PACKAGES}
 WORKDIR /src
 RUN python3 -m venv /opt/lookupdb
 # The dependencies change less often than the code: a layer of their own. Some come with symbols for debuggers.
 COPY requirements/run.txt requirements/
 RUN /opt/lookupdb/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements/run.txt \
  && find /opt/lookupdb -name '*.so*' -type f -exec strip --strip-debug {} +
+# So do the crates. An empty library stands in for ours, which is then forgotten: cargo would go by the files' times.
+COPY server/native/Cargo.toml server/native/Cargo.lock server/native/
+RUN mkdir -p server/native/src "$CARGO_HOME" \
+ && if [ -n "$CARGO_MIRROR" ]; then \
+      printf '[source.crates-io]\nreplace-with = "mirror"\n[source.mirror]\nregistry = "%s"\n' "$CARGO_MIRROR" \
+        > "$CARGO_HOME/config.toml"; \
+    fi \
+ && cd server/native && touch src/lib.rs \
+ && cargo build --quiet --release --locked \
+ && cargo clean --quiet --release --package lookupdb-native
 COPY . .
 # What only builds is taken out again. Bytecode is compiled now, since nothing can be written later, and trusted as it
 # stands: layers may lose the fractions of a file's time. Not that of the Kubernetes client's 1,500 generated modules
 # (60 MB): the operator deals with objects as JSON and imports none of them.
 RUN /opt/lookupdb/bin/pip install --quiet --no-deps --no-build-isolation --no-index . \
+ && cd / && /opt/lookupdb/bin/lookupdb --version \
  && /opt/lookupdb/bin/pip uninstall --quiet --yes hatchling editables pathspec pluggy tomlkit trove-classifiers \
  && /opt/lookupdb/bin/pip uninstall --quiet --yes setuptools pip \
  && find /opt/lookupdb -name __pycache__ -prune -exec rm -rf {} + \

@@ -20,12 +20,13 @@ test: $(VENV)/.test native ## every test that needs no cluster
 native: ## build the native kernels, where cargo is; LOOKUPDB_NATIVE=0 does without
 	@$(PYTHON) server/native/native_build.py
 
-check: $(VENV)/.test ## lint, types, layers, words, the chart
+check: $(VENV)/.test ## lint, types, layers, words, the native kernels, the chart
 	$(BIN)/ruff format --check --diff .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
-	$(BIN)/pytest -q server/tests/test_words.py
+	$(BIN)/pytest -q server/tests/test_words.py server/tests/test_native_sources.py
+	$(BIN)/python server/native/native_check.py
 	@$(MAKE) --no-print-directory chart
 
 chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm and kubeconform into .tools)
@@ -52,6 +53,7 @@ image: ## build the container image IMAGE; PYTHON_IMAGE is its base
 	  [ "$$bytes" -lt 400000000 ] || { echo "an image is to be smaller than 400 MB"; exit 1; }
 IMAGE ?= lookupdb:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' server/lookupdb/__init__.py)
 PASSED := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_DEFAULT_TIMEOUT \
+  CARGO_MIRROR CARGO_HTTP_TIMEOUT CARGO_NET_RETRY RUST_PACKAGES \
   HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy
 
 e2e: $(VENV)/.test ## the stories on a real cluster: that of KUBECONFIG, else one made by kind; E2E_ARGS are pytest's
@@ -65,6 +67,7 @@ LOCK := pyproject.toml --universal --python-version 3.11 --generate-hashes --no-
 
 clean: ## remove what was installed and built here
 	rm -rf $(VENV) .tools .lookupdb .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf server/native/target server/native/fuzz/target server/lookupdb/_native.abi3.so*
 
 # One stamp for each set of requirements; each installs the project itself, editable, fetching nothing unlocked.
 # --no-deps: the lock is complete, and holds a version that one package refuses on paper only ([tool.uv]).

@@ -59,6 +59,11 @@ NATIVE_TESTS: tuple[str, ...] = ()
 """How the modules begin whose tests run twice: with the native kernels, if they are installed, and with their twins."""
 
 
+def pytest_report_header() -> str:
+    """Say which kernels are tested."""
+    return native.describe() + (", and their twins" if native.kernels() is not None else "")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Have the tests of what native kernels do run with both kinds."""
     if metafunc.module.__name__.rpartition(".")[2].startswith(NATIVE_TESTS):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import final
 
 INTERFACE: int
+SOURCES: str
 
 class Damaged(ValueError):
     """A page or a stored value is damaged."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
-from typing import Final
+from typing import Final, Literal
 
 from lookupdb.errors import UsageError
 
@@ -16,34 +16,45 @@ INTERFACE: Final = 1
 """What Python and the kernels expect of each other. Another number means that the kernels are of other code."""
 VARIABLE: Final = "LOOKUPDB_NATIVE"
 
-_HINT: Final = "build them with `make test` or `pip install .` where cargo is, or leave LOOKUPDB_NATIVE away"
+_HINT: Final = "build them with `make native` or `pip install .` where cargo is, or leave LOOKUPDB_NATIVE away"
 
-_found: ModuleType | None = None
-_reason = ""
+_module: ModuleType | None = None
 try:
-    from lookupdb import _native
+    import lookupdb._native as _native
+except ModuleNotFoundError:
+    _reason = "native ones are not installed"
 except ImportError as _error:
-    _reason = f"they are not installed: {_error}"
+    _reason = f"native ones cannot be loaded: {_error}"
 else:
-    if _native.INTERFACE == INTERFACE:
-        _found = _native
+    _number = getattr(_native, "INTERFACE", None)
+    if _number == INTERFACE:
+        _module, _reason = _native, ""
     else:
-        _reason = f"they were built from other code (interface {_native.INTERFACE}, this lookupdb has {INTERFACE})"
+        _reason = f"native ones are of other code: their interface is {_number}, not {INTERFACE}"
 
 
 def kernels() -> ModuleType | None:
-    """The native kernels, or None where their twins are to be used. Raises UsageError when ``LOOKUPDB_NATIVE=1`` cannot
-    be had, or has another value."""
-    wish = os.environ.get(VARIABLE, "")
-    if wish == "0":
+    """Return the native kernels, or None where their twins are to be used.
+
+    Raises UsageError when ``LOOKUPDB_NATIVE=1`` cannot be had, or the variable has another value.
+    """
+    value = os.environ.get(VARIABLE, "")
+    if value == "0":
         return None
-    if wish not in ("", "1"):
-        raise UsageError(f"{VARIABLE}: expected 0 or 1, found {wish!r}", hint="0 takes Python, 1 demands the kernels")
-    if wish == "1" and _found is None:
-        raise UsageError(f"{VARIABLE}=1 demands the native kernels, but {_reason}", hint=_HINT)
-    return _found
+    if value not in ("", "1"):
+        raise UsageError(f"{VARIABLE}: expected 0 or 1, found {value!r}", hint="0 takes Python, 1 demands the kernels")
+    if value == "1" and _module is None:
+        raise UsageError(f"{VARIABLE}=1 demands native kernels: {_reason}", hint=_HINT)
+    return _module
+
+
+def kind() -> Literal["native", "python"]:
+    """Return which kernels are used, in a word, for logs and statuses."""
+    return "python" if kernels() is None else "native"
 
 
 def describe() -> str:
-    """What is used, in a few words, for people."""
-    return "native kernels" if kernels() is not None else "Python kernels" + (f": {_reason}" if _reason else "")
+    """Return which kernels are used, and why, in a few words for people."""
+    if kernels() is not None:
+        return "native kernels"
+    return f"Python kernels: {_reason if os.environ.get(VARIABLE, '') != '0' else f'{VARIABLE}=0'}"

@@ -14,16 +14,19 @@ class NativeKernels(BuildHookInterface[Any]):
     """Builds the kernels for a wheel. An editable installation has them from `make`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the kernels to what goes into the wheel."""
+        """Add the kernels to what goes into the wheel. Those of the checkout are left as they are."""
         sys.path.insert(0, str(Path(self.root, "server", "native")))
-        import native_build as native
+        import native_build
 
-        if version == "editable" or self.target_name != "wheel":
+        if version == "editable":
             return
-        if native.main():
-            raise SystemExit(1)
-        if native.MODULE.exists():
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-            build_data["force_include"][str(native.MODULE)] = "lookupdb/_native.abi3.so"
-            build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{platform}"
+        try:
+            library = native_build.build_library()
+        except native_build.NoKernels as error:
+            if native_build.explain(error):
+                raise SystemExit(1) from None
+            return
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["force_include"][str(library)] = f"lookupdb/{native_build.MODULE.name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"cp311-abi3-{platform}"

@@ -1,81 +1,168 @@
 """Builds the native kernels and puts them beside Python's modules: ``python server/native/native_build.py``.
 
-Without a cargo that is new enough nothing is built, which one line says: lookupdb is whole without them, and slower.
-Nothing but the standard library is imported, so that the wheel's build can use it.
+Where they cannot be built (no cargo that is new enough, no C compiler, no registry to fetch crates from) one line says
+why: lookupdb is whole without them, and slower. Code that does not compile is an error. Nothing but the standard
+library is imported, so that the wheel's build can use it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 CRATE: Final = Path(__file__).parent
-LIBRARY: Final = CRATE / "target" / "release" / "lib_native.so"
 MODULE: Final = CRATE.parent / "lookupdb" / "_native.abi3.so"
 VARIABLE: Final = "LOOKUPDB_NATIVE"
+SOURCES_VARIABLE: Final = "LOOKUPDB_NATIVE_SOURCES"
+"""Tells the crate the digest of its sources, which the module then has as ``SOURCES``."""
 COST: Final = "lookups, batches and builds run in Python, which takes two to three times their processor time"
 
 
+class NoKernels(Exception):
+    """They cannot be built here. lookupdb goes on without them, unless they are demanded or ``is_fault``."""
+
+    def __init__(self, reason: str, *, is_fault: bool = False) -> None:
+        super().__init__(reason)
+        self.is_fault = is_fault
+
+
 def main() -> int:
-    """Build, or say why not. The exit code is cargo's."""
-    reason = find_obstacle()
-    if reason:
+    """Build what has changed, or say why not. Returns the exit code."""
+    try:
+        install(build_library())
+    except NoKernels as error:
         MODULE.unlink(missing_ok=True)  # that of other code
-        print(f"no native kernels ({reason}): {COST}")
-        return 1 if os.environ.get(VARIABLE) == "1" else 0
-    return build()
-
-
-def find_obstacle() -> str:
-    """Why nothing can be built, or ""."""
-    if os.environ.get(VARIABLE) == "0":
-        return f"{VARIABLE}=0"
-    cargo = shutil.which("cargo")
-    if cargo is None:
-        return "no cargo on PATH; https://rustup.rs has it"
-    least, found = least_version(), cargo_version(cargo)
-    if found < least:
-        return f"cargo {'.'.join(map(str, least))} or newer is needed, {cargo} is {'.'.join(map(str, found))}"
-    return ""
-
-
-def build() -> int:
-    """Build what has changed, and install it. A file that is in use is replaced, never written to."""
-    command = ["cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", str(CRATE / "Cargo.toml")]
-    if not LIBRARY.exists():
-        print("building the native kernels (once, under two minutes)", flush=True)
-    code = subprocess.run(command, check=False).returncode
-    if code:
-        print(f"the native kernels could not be built; {VARIABLE}=0 goes on without them", file=sys.stderr)
-        return code
-    if not MODULE.exists() or MODULE.read_bytes() != LIBRARY.read_bytes():
-        new = MODULE.with_name(f"{MODULE.name}.{os.getpid()}")
-        shutil.copy(LIBRARY, new)
-        new.replace(MODULE)
+        return explain(error)
     return 0
 
 
+def explain(error: NoKernels) -> int:
+    """Say why there are no kernels, and return the exit code that this is."""
+    if error.is_fault:
+        print(f"the native kernels: {error}; {VARIABLE}=0 goes on without them", file=sys.stderr)
+        return 1
+    print(f"no native kernels ({error}): {COST}", flush=True)
+    return 1 if os.environ.get(VARIABLE) == "1" else 0
+
+
+def build_library() -> Path:
+    """Return the library, built anew if its sources have changed. Raises NoKernels."""
+    cargo = find_cargo()
+    if not MODULE.exists():
+        print("building the native kernels (once, under two minutes)", flush=True)
+    fetch_crates(cargo)
+    # Python need not be there, nor be the same each time: the module's ABI is the stable one.
+    environment = os.environ | {"PYO3_NO_PYTHON": "1", SOURCES_VARIABLE: digest_sources()}
+    command = [cargo, "build", "--quiet", "--release", "--locked", "--message-format=json-render-diagnostics"]
+    run = subprocess.run(
+        [*command, *_manifest()], env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False
+    )
+    if run.returncode:
+        raise NoKernels("cargo could not build them", is_fault=True)
+    return _find_library(run.stdout)
+
+
+def install(library: Path) -> None:
+    """Put ``library`` where Python finds it. A module that is in use is replaced, never written to."""
+    if MODULE.exists() and MODULE.read_bytes() == library.read_bytes():
+        return
+    new = MODULE.with_name(f"{MODULE.name}.{os.getpid()}")
+    try:
+        shutil.copy(library, new)
+        new.replace(MODULE)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def find_cargo() -> str:
+    """Return the cargo that is to build. Raises NoKernels if nothing can be built here."""
+    if os.environ.get(VARIABLE) == "0":
+        raise NoKernels(f"{VARIABLE}=0")
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise NoKernels("no cargo on PATH; https://rustup.rs has it")
+    least, found = least_version(), cargo_version(cargo)
+    if found is None:
+        raise NoKernels(f"{cargo} does not tell its version")
+    if found < least:
+        raise NoKernels(f"cargo {_format_version(least)} or newer is needed, {cargo} is {_format_version(found)}")
+    compiler = os.environ.get("CC") or "cc"
+    if shutil.which(compiler) is None:
+        raise NoKernels(f"no C compiler {compiler} on PATH, which zstd and the linker are")
+    return cargo
+
+
+def fetch_crates(cargo: str) -> None:
+    """Fetch the crates that are not here yet. The registry is not asked when all are. Raises NoKernels."""
+    command = [cargo, "fetch", "--quiet", "--locked", *_manifest()]
+    run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if not run.returncode:
+        return
+    causes = [line.strip() for line in run.stderr.splitlines() if line.strip()] or ["cargo does not tell why"]
+    if "--locked" in run.stderr:
+        raise NoKernels("Cargo.lock is not that of Cargo.toml: run cargo check, and commit both", is_fault=True)
+    raise NoKernels(
+        f"their crates cannot be fetched: {causes[-1].rstrip('.')}; where the registry can be reached, "
+        f"`cargo fetch --manifest-path {os.path.relpath(CRATE / 'Cargo.toml')}` once is enough"
+    )
+
+
 def least_version() -> tuple[int, ...]:
-    """The oldest cargo that builds the crate, from Cargo.toml."""
+    """Return the version of the oldest cargo that builds the crate, from Cargo.toml."""
     match = re.search(r'^rust-version = "([0-9.]+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)
     assert match, "Cargo.toml names it"
     return _parse_version(match[1])
 
 
-def cargo_version(cargo: str) -> tuple[int, ...]:
-    """The version of ``cargo``; (0,) if it does not tell."""
+def cargo_version(cargo: str) -> tuple[int, ...] | None:
+    """Return the version of ``cargo``, None if it does not tell: rustup's proxy without a toolchain, for example."""
     output = subprocess.run([cargo, "--version"], capture_output=True, text=True, check=False).stdout
-    match = re.match(r"cargo ([0-9.]+)", output)
-    return _parse_version(match[1]) if match else (0,)
+    match = re.match(r"cargo ([0-9]+(?:\.[0-9]+)*)", output)
+    return _parse_version(match[1]) if match else None
+
+
+def digest_sources() -> str:
+    """Return a digest of everything the library is made from."""
+    digest = hashlib.sha256()
+    for path in _sources():
+        digest.update(f"{path.relative_to(CRATE)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    yield from (CRATE / "Cargo.lock", CRATE / "Cargo.toml")
+    yield from sorted((CRATE / "src").rglob("*.rs"))
+
+
+def _manifest() -> list[str]:
+    return ["--manifest-path", str(CRATE / "Cargo.toml")]
+
+
+def _find_library(messages: bytes) -> Path:
+    """Return where cargo says that the library is: settings of its own may have it build anywhere."""
+    for message in map(json.loads, messages.splitlines()):
+        if message["reason"] == "compiler-artifact" and message["target"]["name"] == "_native":
+            for file in message["filenames"]:
+                if file.endswith(".so"):
+                    return Path(file)
+    raise NoKernels("cargo tells of no library that it has built", is_fault=True)
 
 
 def _parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
+
+
+def _format_version(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 if __name__ == "__main__":

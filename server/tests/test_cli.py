@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import lookupdb.cli as lookupdb_cli
+from lookupdb import __version__, native
 from lookupdb.cli import ENTRY_POINT_GROUP, VERBS, cli
 
 
@@ -54,6 +55,21 @@ def test_help_lists_every_verb_without_loading_any() -> None:
     run = CliRunner().invoke(cli, ["--help"])
     assert run.exit_code == 0
     assert all(f"  {verb} " in run.output for verb in VERBS)
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_the_version_comes_with_the_kernels_that_are_used(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(native.VARIABLE, value)
+    run = lookupdb("--version")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"lookupdb, version {__version__} ({native.describe()})\n"
+
+
+def test_a_wrong_choice_of_kernels_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.VARIABLE, "no")
+    run = lookupdb("--version")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("error: LOOKUPDB_NATIVE: expected 0 or 1, found 'no'\n")
 
 
 def test_a_verb_of_another_package_is_found_by_its_entry_point_and_loaded_only_when_used(

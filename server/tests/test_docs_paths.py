@@ -51,7 +51,7 @@ def is_module(name: str) -> bool:
     places = [ROOT / source / Path(*parents) for source in ("server", "operator", ".")]
     return any(
         (place / last).is_dir()
-        or place.joinpath(f"{last}.py").is_file()
+        or any(place.joinpath(f"{last}{suffix}").is_file() for suffix in (".py", ".pyi"))
         or (place.with_suffix(".py").is_file() and last in place.with_suffix(".py").read_text())
         for place in places
     )

@@ -23,6 +23,7 @@ import redis
 from support.shards import Running, serving, write_generation
 from support.waiting import until
 
+from lookupdb import native
 from lookupdb.cli import serve
 from lookupdb.serve import commands
 
@@ -198,6 +199,7 @@ def test_every_metric_is_documented(server: Running) -> None:
 def test_status_says_what_is_served_and_how_the_workers_are(server: Running) -> None:
     status = orjson.loads(admin(server, "/status")[1])
     assert status["state"] == "ready"
+    assert status["kernels"] == native.kind()
     assert status["ports"] == server.ports
     assert status["serves"]["generation"] == "g1"
     assert [worker["state"] for worker in status["workers"]] == ["ready"]
@@ -253,7 +255,7 @@ def test_each_worker_has_a_port_and_a_directory_of_shards_needs_a_number(tmp_pat
 
 def test_the_log_tells_which_ports_were_free(generation: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(generation) as server:
-        assert f"ready ports={server.ports} admin={server.admin}\n" in capfd.readouterr().err
+        assert f"ready ports={server.ports} admin={server.admin} kernels={native.kind()}\n" in capfd.readouterr().err
 
 
 def test_a_password_is_asked_for_before_anything_else(generation: Path, tmp_path: Path) -> None:

@@ -70,14 +70,29 @@ class _Verbs(click.Group):
             formatter.write_dl(list({**VERBS, **others}.items()))
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from lookupdb import native  # here, because it loads them
+
+        click.echo(f"lookupdb, version {__version__} ({native.describe()})")
+        ctx.exit()
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="lookupdb")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version, and which kernels are used, and exit.",
+)
 def cli() -> None:
     """Large, read-mostly lookup datasets: built into shard files once, mapped by every server, found over HTTP.
 
     Begin with `lookupdb up -f examples/airports.yaml`; `lookupdb COMMAND --help` explains each command.
     Options can be given as environment variables, LOOKUPDB_ and the name, all but those of one answer: --json,
-    --verify, --exit-code.
+    --verify, --exit-code. LOOKUPDB_NATIVE=0 works in Python alone, without the native kernels; 1 demands these.
 
     Exit codes: 0 done, 1 failed, 2 usage or invalid manifest, 3 bad source, 4 gate closed, 5 store,
     6 not enough memory or disk, 130 interrupted.

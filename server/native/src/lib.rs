@@ -10,8 +10,12 @@ use pyo3::prelude::*;
 /// What Python and the kernels expect of each other: `lookupdb.native.INTERFACE`.
 const INTERFACE: u32 = 1;
 
+/// The digest of the sources that this was built from, if `native_build.py` has built it.
+const SOURCES: Option<&str> = option_env!("LOOKUPDB_NATIVE_SOURCES");
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("SOURCES", SOURCES.unwrap_or_default())?;
     shard_file::register(module)?;
     module.add("INTERFACE", INTERFACE)
 }

@@ -1,0 +1,102 @@
+"""What `make check` wants of the native kernels: ``python server/native/native_check.py``.
+
+Formatting, clippy without a warning, and crates of the registry alone, under licences that deny.toml allows. What this
+machine lacks is not checked, which one line says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from native_build import CRATE, NoKernels, explain, fetch_crates, find_cargo
+
+DENY: Final = CRATE / "deny.toml"
+"""What is allowed, also for cargo deny, which knows advisories besides."""
+COMMANDS: Final = {
+    "fmt": ("fmt", "--check"),
+    "clippy": ("clippy", "--quiet", "--locked", "--all-targets", "--", "-D", "warnings"),
+    "deny": ("deny", "--log-level", "error", "check"),
+}
+"""Subcommand of cargo → how it is called."""
+OPTIONAL: Final = {"deny": "licences and sources are checked, advisories are not"}
+"""What few machines have, and what that means."""
+
+
+def main() -> int:
+    """Check everything that can be checked here. Returns the exit code."""
+    try:
+        cargo = find_cargo()
+        fetch_crates(cargo)
+    except NoKernels as error:
+        return explain(error)
+    failures = [name for name, arguments in COMMANDS.items() if not run(cargo, name, *arguments)]
+    problems = list(find_foreign_crates(read_metadata(cargo), tomllib.loads(DENY.read_text())))
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if failures or problems else 0
+
+
+def run(cargo: str, name: str, *arguments: str) -> bool:
+    """Run a subcommand of cargo in the crate. Returns False when it fails; one that is not there is told."""
+    if subprocess.run([cargo, name, "--version"], cwd=CRATE, capture_output=True, check=False).returncode:
+        print(f"no cargo {name} here: {OPTIONAL.get(name, 'not checked')}", flush=True)
+        return True
+    return subprocess.run([cargo, *arguments], cwd=CRATE, check=False).returncode == 0
+
+
+def read_metadata(cargo: str) -> dict[str, Any]:
+    """Return what cargo says of the crate and of all that it depends on. Raises CalledProcessError."""
+    command = [cargo, "metadata", "--format-version", "1", "--locked"]
+    metadata: dict[str, Any] = json.loads(subprocess.run(command, cwd=CRATE, stdout=subprocess.PIPE, check=True).stdout)
+    return metadata
+
+
+def find_foreign_crates(metadata: dict[str, Any], allowed: dict[str, Any]) -> Iterator[str]:
+    """Return a sentence for each crate of another source or licence than those that are allowed."""
+    sources = {f"registry+{url}" for url in allowed["sources"]["allow-registry"]}
+    licences = set(allowed["licenses"]["allow"])
+    for package in metadata["packages"]:
+        crate = f"{package['name']} {package['version']}"
+        if package["source"] is not None and package["source"] not in sources:
+            yield f"{crate} comes from {package['source']}, which deny.toml does not allow"
+        if not is_allowed(package["license"] or "", licences):
+            yield f"{crate} is under {package['license'] or 'no licence'}, which deny.toml does not allow"
+
+
+def is_allowed(expression: str, licences: set[str]) -> bool:
+    """Return whether an SPDX expression can be satisfied by ``licences``. ``A/B``, as old crates have it, is A or B."""
+    words = re.findall(r"[()]|[^\s()]+", expression.replace("/", " OR ").replace(" WITH ", "-WITH-"))
+    allowed = {licence.replace(" WITH ", "-WITH-") for licence in licences}
+
+    def parse_or() -> bool:
+        result = parse_and()
+        while words[:1] == ["OR"]:
+            words.pop(0)
+            result = parse_and() or result
+        return result
+
+    def parse_and() -> bool:
+        result = parse_name()
+        while words[:1] == ["AND"]:
+            words.pop(0)
+            result = parse_name() and result
+        return result
+
+    def parse_name() -> bool:
+        word = words.pop(0) if words else ""
+        if word != "(":
+            return word in allowed
+        result = parse_or()
+        return bool(words) and words.pop(0) == ")" and result
+
+    return parse_or() and not words
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""`make check` of the native kernels: which crates it allows, and what it says of what a machine lacks."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import native_check
+import pytest
+from native_build import COST
+
+REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
+ALLOWED = tomllib.loads(native_check.DENY.read_text())
+
+CARGO = """#!/bin/sh
+case "$1 $2" in
+"--version ") echo "cargo 1.95.0" ;;
+fetch*) ;;
+metadata*) echo '{"packages": []}' ;;
+*" --version") case " $LACKS " in *" $1 "*) exit 101 ;; esac ;;
+*) echo "cargo $*"; [ "$1" != "$FAILS" ] ;;
+esac
+"""
+
+
+def crate(licence: str | None, source: str | None = REGISTRY) -> dict[str, Any]:
+    return {"packages": [{"name": "fast", "version": "1.2.3", "license": licence, "source": source}]}
+
+
+@pytest.mark.parametrize(
+    ("licence", "is_allowed"),
+    [
+        ("MIT", True),
+        ("MIT OR Apache-2.0", True),
+        ("MIT/Apache-2.0", True),
+        ("Unlicense OR MIT", True),
+        ("(MIT OR Apache-2.0) AND Unicode-3.0", True),
+        ("(MIT OR GPL-3.0-only) AND (Unlicense OR BSD-3-Clause)", True),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("MIT OR Apache-2.0 OR LGPL-2.1-or-later", True),
+        ("GPL-3.0-only", False),
+        ("MIT AND GPL-3.0-only", False),
+        ("GPL-3.0-only AND MIT OR GPL-2.0-only", False),
+        ("GPL-3.0-only WITH LLVM-exception", False),
+        ("(MIT", False),
+        ("MIT)", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_licence_that_deny_toml_does_not_allow_is_told(licence: str | None, is_allowed: bool) -> None:
+    problems = list(native_check.find_foreign_crates(crate(licence), ALLOWED))
+    told = f"fast 1.2.3 is under {licence or 'no licence'}, which deny.toml does not allow"
+    assert problems == ([] if is_allowed else [told])
+
+
+@pytest.mark.parametrize("source", ["git+https://example.org/fast#0123", "registry+https://example.org/index"])
+def test_crates_come_from_the_registry_and_from_here(source: str) -> None:
+    assert list(native_check.find_foreign_crates(crate("MIT", None), ALLOWED)) == []
+    problems = list(native_check.find_foreign_crates(crate("MIT", source), ALLOWED))
+    assert problems == [f"fast 1.2.3 comes from {source}, which deny.toml does not allow"]
+
+
+@pytest.fixture
+def cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """All that PATH has."""
+    for name, script in (("cargo", CARGO), ("cc", "#!/bin/sh\n")):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("LOOKUPDB_NATIVE", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    return tmp_path / "cargo"
+
+
+def test_all_that_there_is_runs(cargo: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert native_check.main() == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "cargo fmt --check",
+        "cargo clippy --quiet --locked --all-targets -- -D warnings",
+        "cargo deny --log-level error check",
+    ]
+
+
+@pytest.mark.parametrize("name", native_check.COMMANDS)
+def test_what_fails_fails_the_check(cargo: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("FAILS", name)
+    assert native_check.main() == 1
+
+
+def test_what_is_not_installed_is_told(
+    cargo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LACKS", "clippy deny")
+    assert native_check.main() == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "cargo fmt --check",
+        "no cargo clippy here: not checked",
+        "no cargo deny here: licences and sources are checked, advisories are not",
+    ]
+
+
+def test_without_cargo_one_line_says_so(cargo: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cargo.unlink()
+    assert native_check.main() == 0
+    assert capfd.readouterr().out == f"no native kernels (no cargo on PATH; https://rustup.rs has it): {COST}\n"
