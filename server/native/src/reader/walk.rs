@@ -119,7 +119,7 @@ pub fn find_node<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option
     }
     let mut walk = Walk::new(pages.page(tree.root)?, tree.root);
     for level in 1..=tree.depth {
-        walk.enter(kind_of(tree, level))?;
+        walk.enter(expected_kind(tree, level))?;
         while walk.is_searching() {
             walk.compare(key)?;
         }
@@ -163,7 +163,7 @@ fn find_together<'a>(pages: Pages<'a>, tree: &Tree, keys: &[&[u8]], found: &mut 
     let mut walks = [Walk::new(root, tree.root); TOGETHER];
     let walks = &mut walks[..keys.len().min(TOGETHER)];
     for level in 1..=tree.depth {
-        search(walks, keys, kind_of(tree, level));
+        search(walks, keys, expected_kind(tree, level));
         if level < tree.depth {
             descend(pages, walks);
         }
@@ -234,7 +234,7 @@ fn can_exist(key: &[u8]) -> bool {
     (1..=MAX_KEY_BYTES).contains(&key.len())
 }
 
-fn kind_of(tree: &Tree, level: u16) -> Kind {
+fn expected_kind(tree: &Tree, level: u16) -> Kind {
     if level == tree.depth {
         Kind::Leaf
     } else {
