@@ -51,11 +51,18 @@ def _logging_as_before() -> Iterator[None]:
 
 
 collect_ignore_glob = (
-    [] if native.kernels() is not None else ["server/tests/test_native_reader.py", "server/tests/test_native_values.py"]
+    [f"server/tests/test_native_{module}.py" for module in ("batch", "reader", "values")]
+    if native.kernels() is None
+    else []
 )
 """Modules that compare native kernels with their twins: without kernels there is nothing to compare."""
 
-NATIVE_TESTS: tuple[str, ...] = ()
+NATIVE_TESTS: tuple[str, ...] = (
+    "test_route_connection",
+    "test_route_http_exchanges",
+    "test_route_lookup_core",
+    "test_route_scatter_gather",
+)
 """How the modules begin whose tests run twice: with the native kernels, if they are installed, and with their twins."""
 
 

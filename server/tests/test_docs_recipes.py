@@ -16,6 +16,7 @@ import urllib3
 from support.http import ScriptedLookups, Server, serving
 
 from lookupdb.route.http import problems
+from lookupdb.route.lookups.batch_keys import BatchKeys
 from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem
 
 TEXT = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
@@ -28,8 +29,8 @@ class Busy(ScriptedLookups):
 
     refusals = 0
 
-    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> None:
-        self.asked.append(",".join(keys))
+    def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None) -> None:
+        self.asked.append(",".join(keys.to_list()))
         if self.refusals:
             self.refusals -= 1
             waiter.unavailable(OVERLOADED)

@@ -7,6 +7,7 @@ from typing import Any
 from hiredis import ReplyError
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.lookups.batch_keys import ReplyValues
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.shards.batch import ShardBatch
@@ -23,7 +24,7 @@ class Lookup(PendingLookup):
         self.told: list[Any] = []
         self.most = 1 << 30
 
-    def deliver(self, values: list[bytes | None], at: int) -> None:
+    def deliver(self, values: ReplyValues, at: int) -> None:
         self.told.append(values[at : at + self.key_count])
 
     def deliver_readable(self, values: list[Any], at: int, problem: Problem) -> None:
@@ -39,7 +40,7 @@ class Lookup(PendingLookup):
 class Broken(Lookup):
     """Fails when it is told anything."""
 
-    def deliver(self, values: list[bytes | None], at: int) -> None:
+    def deliver(self, values: ReplyValues, at: int) -> None:
         raise RuntimeError
 
 

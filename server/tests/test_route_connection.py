@@ -49,13 +49,17 @@ class Wire:
         self.written = b""
         self.closed: list[str] = []
         self.asked = 0
-        self.connection = Watched(self.replies.append, self.closed.append, self.budget)
+        self.connection = Watched(self._on_reply, self.closed.append, self.budget)
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
     def used(self) -> Wire:
         """After the server has proven itself."""
-        self.connection.use(self.replies.append, self)
+        self.connection.use(self._on_reply, self)
         return self
+
+    def _on_reply(self, reply: Any) -> None:
+        is_whole = type(reply).__name__ == "ShardReply"
+        self.replies.append(list(reply) if is_whole else reply)
 
     def receive(self, data: bytes, step: int = 1 << 30) -> None:
         for start in range(0, len(data), step):

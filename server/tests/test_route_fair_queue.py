@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from support.batches import make_keys
+
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.lookups.batch_keys import ListedShardKeys
 from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
 from lookupdb.route.shards.fair_queue import FairQueue
 
 
 def parts_of(name: str, count: int) -> list[ShardSlice]:
     none: Any = None
-    gather = ScatterGather(count, none, none, RouterBudget(1))
-    return [ShardSlice([f"{name}{number}".encode()], [number], gather, none, 0) for number in range(count)]
+    gather = ScatterGather(make_keys([f"{name}{number}" for number in range(count)]), none, none, RouterBudget(1))
+    keys = [ListedShardKeys(0, [f"{name}{number}".encode()], [number]) for number in range(count)]
+    return [ShardSlice(key, gather, none, 0) for key in keys]
 
 
 class TestFairQueue:
@@ -22,7 +26,7 @@ class TestFairQueue:
             queue.append(part)
         left = []
         while queue:
-            left.append(queue.popleft().keys[0].decode())
+            left.append(queue.popleft().packed.split()[1].decode())
         assert left == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
 
     def test_all_that_waits_can_be_seen_and_forgotten(self) -> None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.batches import make_keys
 from support.fleets import Shards, fleet, fleet_entry
 from support.http import Client, request
 from support.replicas import serve_replicas
@@ -28,7 +29,8 @@ from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb import shard_name, shardfile
-from lookupdb.route.lookups.waiters import UNAVAILABLE, Problem
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE
+from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.shards.lane import Lane
 
 LARGE = [f"large{number}" for number in range(60)]
@@ -231,7 +233,7 @@ async def test_a_request_whose_client_has_gone_is_not_asked_for_any_further(stac
     await warm_up(core)
     shard.asked.clear()
     told = Answer()
-    gather = core.lookups.find_many(LARGE, told)
+    gather = core.lookups.find_many(make_keys(LARGE), told)
     assert gather
     await soon(lambda: core.budget.used > 2_000_000, "values have come")
     gather.abandon()
@@ -245,7 +247,7 @@ async def test_of_a_request_that_is_done_nothing_is_kept_while_others_are_waited
     core, _ = await serve(stack, hold, deadline=20_000)
     core.find("stalled")  # what comes after it stays in queues until it is done
     told = Answer()
-    gather = core.lookups.find_many([f"key{number}" for number in range(500)], told)
+    gather = core.lookups.find_many(make_keys([f"key{number}" for number in range(500)]), told)
     assert gather
     slices = list(gather._slices)
     assert sum(len(shard_slice.keys) for shard_slice in slices) == 500
@@ -257,7 +259,7 @@ async def test_of_a_request_that_is_done_nothing_is_kept_while_others_are_waited
         assert gone() is None, "nothing waits for the garbage collector"
     finally:
         gc.enable()
-    assert not any(shard_slice.keys or shard_slice.positions for shard_slice in slices)
+    assert not any(len(shard_slice.keys) for shard_slice in slices)
 
 
 async def test_when_the_budget_is_used_up_batches_are_refused_before_lookups(stack: AsyncExitStack) -> None:

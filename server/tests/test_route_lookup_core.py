@@ -13,7 +13,8 @@ from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
 from lookupdb import keys
-from lookupdb.route.lookups.waiters import UNAVAILABLE, Problem
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE
+from lookupdb.route.lookups.waiters import Problem
 
 SHARDS = 4
 

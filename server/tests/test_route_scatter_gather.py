@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from hiredis import ReplyError
+from support.batches import list_values, make_keys
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE
 from lookupdb.route.lookups.scatter_gather import LARGE_SLICE_KEYS, ScatterGather, ShardSlice
-from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, Problem
+from lookupdb.route.lookups.waiters import OVERLOADED, Problem
 
 LOST = Problem("Unreachable", "lost")
 DAMAGED = Problem("Damaged", "damaged")
@@ -37,11 +39,12 @@ class Request:
         self.answer: Any = None
         self.budget = RouterBudget(budget_bytes)
         self.replicas = Replicas()
-        self.gather = ScatterGather(4, self, NONE, self.budget)
-        slices: Any = [([b"a", b"c"], [0, 2]), ([b"b", b"d"], [1, 3])]
+        keys = make_keys(["a", "b", "c", "d"])
+        self.gather = ScatterGather(keys, self, NONE, self.budget)
+        [group] = keys.group(str.encode, (), 1)
         self.slices = [
-            ShardSlice(keys, positions, self.gather, self.replicas, 0.0)  # type: ignore[arg-type]
-            for keys, positions in slices
+            ShardSlice(group.select(chosen), self.gather, self.replicas, 0.0)  # type: ignore[arg-type]
+            for chosen in ([True, False, True, False], [False, True, False, True])
         ]
         self.gather.await_slices(self.slices)
         for shard_slice in self.slices:
@@ -52,7 +55,7 @@ class Request:
         self.answer = answer
 
     def done(self, generation: Any, values: Any, size: int, problem: Problem | None) -> None:
-        self._tell((list(values), size, problem))
+        self._tell((list_values(values), size, problem))
 
     def too_large(self, limit: int) -> None:
         self._tell(limit)
@@ -80,7 +83,7 @@ def test_values_come_together_in_the_order_of_the_keys(request_: Request) -> Non
     first.deliver([b"1", b"333"], 0)
     assert request_.answer == ([b"1", b"22", b"333", None], 6, None)
     assert request_.budget.used == 0
-    assert not any(shard_slice.keys for shard_slice in request_.slices)
+    assert not any(len(shard_slice.keys) for shard_slice in request_.slices)
 
 
 def test_keys_of_which_nothing_can_be_said_are_marked(request_: Request) -> None:
@@ -123,7 +126,7 @@ class TestDamagedValues:
         first, second = request_.slices
         first.deliver_readable([b"1", ReplyError("damaged")], 0, DAMAGED)
         assert request_.replicas.retried == [first]
-        assert (first.keys, first.key_count) == ([b"c"], 1)
+        assert (first.packed, first.key_count) == (b"$1\r\nc\r\n", 1)
         second.deliver([None, None], 0)
         first.deliver([b"333"], 0)
         assert request_.answer == ([b"1", None, b"333", None], 4, None)
@@ -132,7 +135,7 @@ class TestDamagedValues:
         first = request_.slices[0]
         first.open_tries = 2
         first.deliver_readable([b"1", ReplyError("damaged")], 0, DAMAGED)
-        assert (first.keys, first.open_tries) == ([b"a", b"c"], 1)
+        assert (first.packed, first.open_tries) == (b"$1\r\na\r\n$1\r\nc\r\n", 1)
 
 
 class TestTries:
@@ -154,6 +157,6 @@ class TestTries:
 @pytest.mark.parametrize(("keys", "is_large"), [(2 * LARGE_SLICE_KEYS, False), (2 * LARGE_SLICE_KEYS + 1, True)])
 def test_slices_are_large_work_by_their_mean(keys: int, is_large: bool) -> None:
     request = Request()
-    gather = ScatterGather(keys, request, NONE, request.budget)
+    gather = ScatterGather(make_keys(["k"] * keys), request, NONE, request.budget)
     gather.await_slices(request.slices)
     assert gather.is_large is is_large

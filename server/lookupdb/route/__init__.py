@@ -4,13 +4,14 @@
 (``ShardBatch``), with keys of whichever requests came together. So a client's batch of 5,000 keys travels:
 
 1. ``http.front`` accepts the client, ``http.connection`` gets its bytes, ``http.request`` cuts the request out.
-2. ``http.routes`` parses the keys and makes the exchange. It refuses more keys than ``maxKeys`` with 413: the default
-   is 1,000, so the dataset must allow 5,000.
+2. ``http.routes`` makes the exchange, with the keys that ``http.batches`` parses. That refuses more keys than
+   ``maxKeys`` with 413: the default is 1,000, so the dataset must allow 5,000.
 3. ``http.exchanges``: a ``BatchExchange`` begins when no other request of its connection is looked up. It counts its
    keys in ``budget``, and asks the lookup core.
-4. ``lookup_core`` turns keys into bytes and finds the shard of each. It cuts the keys of a shard into slices of at most
-   64 (``SLICE_KEYS``; fewer where values are large): at least 79 of them, and 80 for 4 shards with as many keys each.
-   ``lookups.scatter_gather`` waits for all, ``lookups.deadlines`` watches each (``lookups.pending``).
+4. ``lookup_core`` has ``lookups.batch_keys`` turn keys into bytes and find the shard of each. It cuts the keys of a
+   shard into slices of at most 64 (``SLICE_KEYS``; fewer where values are large): at least 79 of them, and 80 for 4
+   shards with as many keys each. ``lookups.scatter_gather`` waits for all, ``lookups.deadlines`` watches each
+   (``lookups.pending``).
 5. ``shards.replicas`` chooses an endpoint for each slice: the less busy of two.
 6. ``shards.endpoint`` chooses one of its two lanes. With more than 16 keys a slice on average (``LARGE_SLICE_KEYS``)
    the batch is large work. In that lane, requests send their slices in rotation (``shards.fair_queue``).
@@ -21,7 +22,7 @@
    makes the connection, and makes it again when it breaks.
 9. ``shards.batch`` gives each slice its values. A slice whose try failed gets a second one, from another replica if one
    is ready.
-10. With the last slice, ``ScatterGather`` calls ``BatchExchange.done``: ``http.answers`` encodes one answer, which
+10. With the last slice, ``ScatterGather`` calls ``BatchExchange.done``: ``http.batches`` encodes one answer, which
     ``http.connection`` sends after those to earlier requests.
 
 A single key travels as a ``SingleKey`` in the place of a slice, and leaves as a GET if it is alone. ``http.repeated``

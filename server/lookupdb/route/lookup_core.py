@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
-from lookupdb.keys import InvalidKey, shard_number, shard_numbers
+from lookupdb.keys import InvalidKey, shard_number
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.limits import RouterLimits
+from lookupdb.route.lookups.batch_keys import BatchKeys, ShardKeys
 from lookupdb.route.lookups.deadlines import Deadlines
 from lookupdb.route.lookups.pending import SingleKey
 from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
@@ -82,7 +81,7 @@ class LookupCore:
         if not lookup.is_done:
             self._watch(lookup)
 
-    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> ScatterGather | None:
+    def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None) -> ScatterGather | None:
         """Look all ``keys`` up in one generation, retries included. May call the waiter at once.
 
         What comes back, if anything, may be abandoned until the waiter is called.
@@ -100,7 +99,7 @@ class LookupCore:
             self._counters[_UNAVAILABLE] += len(keys)
             waiter.unavailable(OVERLOADED)
             return None
-        gather = ScatterGather(len(keys), waiter, chosen, self.budget)
+        gather = ScatterGather(keys, waiter, chosen, self.budget)
         slices = self._slices(keys, gather, chosen)
         if not slices:
             gather.finish()
@@ -129,44 +128,22 @@ class LookupCore:
             candidates=tuple(other.generation for other in table.entries if other.generation != table.active),
         )
 
-    def _slices(self, keys: list[str], gather: ScatterGather, generation: RoutedGeneration) -> list[ShardSlice]:
-        """The pending lookups of ``keys``, each of one shard and no larger than a batch."""
+    def _slices(self, keys: BatchKeys, gather: ScatterGather, generation: RoutedGeneration) -> list[ShardSlice]:
+        """The pending lookups of ``keys``, each of one shard and no larger than a batch. A key that no record can have
+        is in none."""
         shards, now = generation.shards, self._now()
-        encoded, positions = self._encode(keys, generation)
-        indexes_of: defaultdict[int, list[int]] = defaultdict(list)
-        for index, number in enumerate(shard_numbers(encoded, len(shards))):
-            indexes_of[number].append(index)
         slices: list[ShardSlice] = []
-        for number, indexes in indexes_of.items():
-            own_keys = list(map(encoded.__getitem__, indexes))
-            own_positions = indexes if positions is None else list(map(positions.__getitem__, indexes))
-            slices += _cut(own_keys, own_positions, gather, shards[number], now)
+        key_count = 0
+        for shard_keys in keys.group(generation.encode, generation.normalize, len(shards)):
+            key_count += len(shard_keys)
+            slices += _cut(shard_keys, gather, shards[shard_keys.shard], now)
+        if key_count < gather.key_count:
+            self._counters[_MISSING] += gather.key_count - key_count
         return slices
 
-    def _encode(self, keys: list[str], generation: RoutedGeneration) -> tuple[list[bytes], list[int] | None]:
-        """The keys that a record can have, as bytes, and their positions among ``keys``, None when these are all; the
-        others are missing."""
-        encode = generation.encode
-        try:
-            return [encode(key) for key in keys], None
-        except InvalidKey:
-            encoded: list[bytes] = []
-            positions: list[int] = []
-            for position, key in enumerate(keys):
-                with contextlib.suppress(InvalidKey):
-                    encoded.append(encode(key))
-                    positions.append(position)
-            self._counters[_MISSING] += len(keys) - len(encoded)
-            return encoded, positions
 
-
-def _cut(
-    keys: list[bytes], positions: list[int], gather: ScatterGather, shard: ShardReplicas, now: float
-) -> list[ShardSlice]:
-    most = shard.slice_keys
-    if len(keys) <= most:
-        return [ShardSlice(keys, positions, gather, shard, now)]
-    return [
-        ShardSlice(keys[start : start + most], positions[start : start + most], gather, shard, now)
-        for start in range(0, len(keys), most)
-    ]
+def _cut(keys: ShardKeys, gather: ScatterGather, shard: ShardReplicas, now: float) -> list[ShardSlice]:
+    most, count = shard.slice_keys, len(keys)
+    if count <= most:
+        return [ShardSlice(keys, gather, shard, now)]
+    return [ShardSlice(keys.cut(start, most), gather, shard, now) for start in range(0, count, most)]

@@ -2,6 +2,7 @@
 //!
 //! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
 pub mod reader;
+mod route;
 mod shard_file;
 pub mod values;
 
@@ -17,5 +18,6 @@ const SOURCES: Option<&str> = option_env!("LOOKUPDB_NATIVE_SOURCES");
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES.unwrap_or_default())?;
     shard_file::register(module)?;
+    route::register(module)?;
     module.add("INTERFACE", INTERFACE)
 }

@@ -19,9 +19,11 @@ from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import DatasetInfo
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys
 from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.waiters import UNAVAILABLE, BatchWaiter, Problem, Waiter
+from lookupdb.route.lookups.waiters import BatchWaiter, Problem, Waiter
 from lookupdb.runtime.counters import Counters
+from support.batches import make_values
 
 PATIENCE = 30.0
 """Seconds until a test gives up: the machine may be loaded."""
@@ -48,6 +50,7 @@ def generation(name: str, value_format: Literal["json", "raw"] = "json") -> Serv
         records=3,
         built_at="2026-11-21T00:00:00Z",
         encode=make_key_encoder(["strip", "lowercase"]),
+        normalize=("strip", "lowercase"),
     )
 
 
@@ -102,19 +105,20 @@ class ScriptedLookups:
         else:
             waiter.missing(chosen)
 
-    def find_many(self, keys: list[str], waiter: BatchWaiter, generation: str | None = None) -> None:
+    def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None) -> None:
         chosen = self._choose(generation)
+        texts = keys.to_list()
         if chosen is None:
             waiter.unknown_generation(generation or "")
-        elif keys and self.unavailable.issuperset(keys):
+        elif texts and self.unavailable.issuperset(texts):
             waiter.unavailable(UNREACHABLE)
         else:
-            found = [UNAVAILABLE if key in self.unavailable else self.values.get(key) for key in keys]
+            found = [UNAVAILABLE if key in self.unavailable else self.values.get(key) for key in texts]
             size = sum(len(value) for value in found if isinstance(value, bytes))
             if size > self.budget.answer_bytes:
                 waiter.too_large(self.budget.answer_bytes)
             else:
-                waiter.done(chosen, found, size, UNREACHABLE if UNAVAILABLE in found else None)
+                waiter.done(chosen, make_values(keys, found), size, UNREACHABLE if UNAVAILABLE in found else None)
 
     def dataset(self) -> DatasetInfo:
         return DatasetInfo(

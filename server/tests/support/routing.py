@@ -14,8 +14,9 @@ from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchValues
 from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.waiters import UNAVAILABLE, Problem, Values
+from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers.heartbeat import Heartbeat
 from lookupdb.route.servers.identity import ShardIdentity
 from lookupdb.route.servers.link import LinkSettings
@@ -23,6 +24,7 @@ from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table import routing_table as tables
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.routing_table import RoutingTable
+from support.batches import list_values, make_keys
 from support.waiting import soon
 
 BUILT_AT = "2026-11-20T00:00:00Z"
@@ -95,11 +97,12 @@ class Answer:
     def too_large(self, limit: int) -> None:
         self._tell(limit)
 
-    def done(self, generation: ServedGeneration, values: Values, size: int, problem: Problem | None) -> None:
-        assert (problem is not None) == (UNAVAILABLE in values)
-        assert size == sum(len(value) for value in values if isinstance(value, bytes))
-        assert any(value is not UNAVAILABLE for value in values) or not values
-        self._tell(list(values), generation)
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        found = list_values(values)
+        assert (problem is not None) == (UNAVAILABLE in found) == bool(values.unavailable_count)
+        assert size == sum(len(value) for value in found if isinstance(value, bytes))
+        assert any(value is not UNAVAILABLE for value in found) or not found
+        self._tell(found, generation)
 
     def unavailable(self, problem: Problem) -> None:
         self._tell(problem)
@@ -161,7 +164,7 @@ class Core:
     def find_many(self, keys: list[str], generation: str | None = None) -> Answer:
         """One batch."""
         answer = Answer()
-        self.lookups.find_many(keys, answer, generation)
+        self.lookups.find_many(make_keys(keys), answer, generation)
         return answer
 
     def close(self) -> None:

@@ -5,18 +5,14 @@ Each head ends before the ``Connection`` field, which depends on the connection:
 
 from __future__ import annotations
 
-import base64
 import time
 from email.utils import formatdate
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from lookupdb.route.http import problems
 from lookupdb.route.http.limits import MAX_HEADS
 from lookupdb.route.http.problems import REASONS, HttpProblem
 from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.waiters import UNAVAILABLE, Values
 
 PERSISTENT: Final = b""
 """HTTP/1.1 connections persist unless one side says otherwise."""
@@ -113,55 +109,3 @@ def _encode_head(status: int, fields: dict[str, str]) -> bytes:
 def _encode_open_head(status: int, fields: dict[str, str]) -> bytes:
     """A head that goes on with the number of bytes of its body."""
     return _encode_head(status, fields) + b"Content-Length: "
-
-
-def encode_batch(generation: ServedGeneration, keys: list[str], values: Values, *, partial: bool) -> bytes:
-    """The JSON that answers a batch of distinct ``keys``, with whose order ``values`` are aligned.
-
-    JSON values go in as the bytes they are, raw ones as base64. ``partial`` adds the member ``unavailable``;
-    without it no value may be UNAVAILABLE.
-    """
-    raw = generation.value_format == "raw"
-    found: dict[str, object] = {}
-    missing: list[str] = []
-    unavailable: list[str] = []
-    for key, value in zip(keys, values, strict=True):
-        if value is None:
-            missing.append(key)
-        elif value is UNAVAILABLE:
-            unavailable.append(key)
-        else:
-            found[key] = base64.b64encode(value).decode() if raw else orjson.Fragment(value)
-    document = {"generation": generation.name, "found": found, "missing": missing}
-    if partial:
-        document["unavailable"] = unavailable
-    return orjson.dumps(document)
-
-
-def encode_batch_in_pieces(
-    generation: ServedGeneration, keys: list[str], values: list[Any], *, partial: bool
-) -> list[bytes]:
-    """The same as ``encode_batch`` in pieces that follow each other, without a copy of any JSON value.
-
-    Empties ``values``: of a raw value only the base64 is kept.
-    """
-    raw = generation.value_format == "raw"
-    pieces = [b'{"generation":', orjson.dumps(generation.name), b',"found":{']
-    missing: list[str] = []
-    unavailable: list[str] = []
-    comma = b""
-    for place, key in enumerate(keys):
-        value, values[place] = values[place], None
-        if value is None:
-            missing.append(key)
-        elif value is UNAVAILABLE:
-            unavailable.append(key)
-        else:
-            pieces.append(b"%b%b:" % (comma, orjson.dumps(key)))
-            pieces += (b'"', base64.b64encode(value), b'"') if raw else (value,)
-            comma = b","
-    pieces.append(b'},"missing":' + orjson.dumps(missing))
-    if partial:
-        pieces.append(b',"unavailable":' + orjson.dumps(unavailable))
-    pieces.append(b"}")
-    return pieces

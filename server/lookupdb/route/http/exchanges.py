@@ -13,11 +13,11 @@ import orjson
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
-from lookupdb.route.http.answers import CONTINUE, JSON, PERSISTENT, encode_batch, encode_batch_in_pieces, missing_detail
+from lookupdb.route.http.answers import CONTINUE, JSON, PERSISTENT, missing_detail
 from lookupdb.route.http.limits import JOINED_BYTES
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.waiters import NO_TABLE, OVERLOADED, UNAVAILABLE, Problem, Values
+from lookupdb.route.lookups.waiters import NO_TABLE, OVERLOADED, Problem
 
 if TYPE_CHECKING:
     from lookupdb.route.budget import RouterBudget
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lookupdb.route.http.service import HttpService
     from lookupdb.route.limits import RouterLimits
     from lookupdb.route.lookup_core import LookupCore
+    from lookupdb.route.lookups.batch_keys import BatchKeys, BatchValues
     from lookupdb.route.lookups.scatter_gather import ScatterGather
 
 _MAX_CHARACTER_BYTES: Final = 12
@@ -279,7 +280,7 @@ class BatchExchange(Exchange):
         self,
         connection: ClientConnection,
         connection_field: bytes,
-        keys: list[str],
+        keys: BatchKeys,
         generation: str | None,
         *,
         partial: bool,
@@ -313,23 +314,24 @@ class BatchExchange(Exchange):
         detail = f"the values are more than {limit} bytes together, which is the limit; send fewer keys at once"
         self.refuse(HttpProblem(problems.ANSWER_TOO_LARGE, detail))
 
-    def done(self, generation: ServedGeneration, values: Values, size: int, problem: Problem | None) -> None:
-        """Answer with ``values``, aligned with the keys, of ``size`` bytes. With ``problem`` some are unavailable."""
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        """Answer with ``values`` of ``size`` bytes. With ``problem`` some are unavailable."""
         if problem and not self.partial:
             detail = (
-                f"{values.count(UNAVAILABLE)} of {len(self.keys)} keys cannot be looked up now; send them again, or "
+                f"{values.unavailable_count} of {len(self.keys)} keys cannot be looked up now; send them again, or "
                 f'with "partial": true to get what can be had; the first: {problem.detail}'
             )
             self.unavailable(Problem(problem.reason, detail, problem.shard))
             return
         connection = self.connection
         connection.counts[_OK] += 1
+        batches = connection.service.batches
         head = connection.answers.heads(generation).batch
         connection_field = connection.choose_connection_field(self)
         if size <= JOINED_BYTES:
-            body = encode_batch(generation, self.keys, values, partial=self.partial)
+            body = batches.encode(generation, self.keys, values, partial=self.partial)
             connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), connection_field, body))
         else:
-            pieces = encode_batch_in_pieces(generation, self.keys, list(values), partial=self.partial)
+            pieces = batches.encode_in_pieces(generation, self.keys, values, partial=self.partial)
             start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), connection_field)
             connection.answer(self, [start, *pieces])

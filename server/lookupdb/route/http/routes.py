@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from lookupdb.route.http import problems, target
 from lookupdb.route.http.accept import parse_accept
@@ -31,9 +28,6 @@ METHODS: Final = {
 """Resource → the methods it knows. ``LOOKUP_KEY`` stands for every path below it."""
 
 _KEY_AT: Final = len(target.LOOKUP_KEY)
-
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-"""Text in JSON. Possessive: nothing is kept in order to go back."""
 
 _JSON_MEDIA_TYPES: Final = (JSON, "application/x-www-form-urlencoded")
 """The second is what ``curl -d`` says of whatever it sends."""
@@ -114,7 +108,7 @@ def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange
     accepted = parse_accept(request.fields.get(ACCEPT))
     if accepted is not None and not accepted.allows(JSON):
         raise HttpProblem(problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON}, which Accept rules out")
-    keys, partial = parse_batch(request.body, connection.limits.max_keys)
+    keys, partial = connection.service.batches.parse(request.body, connection.limits.max_keys)
     generation = _requested_generation(request.fields)
     size = len(request.body)
     return BatchExchange(connection, request.connection_field, keys, generation, partial=partial, body_bytes=size)
@@ -138,54 +132,3 @@ def _check_media_type(fields: dict[str, bytes]) -> None:
             "a batch is sent without Content-Encoding",
             fields={"Accept-Encoding": "identity"},
         )
-
-
-def parse_batch(body: bytes, max_keys: int) -> tuple[list[str], bool]:
-    """The distinct keys, in the order in which they come first, and whether a partial answer will do.
-
-    Raises HttpProblem.
-    """
-    _check_length(body, max_keys)
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise HttpProblem(problems.INVALID_BODY, f"the body is not JSON: {error}") from None
-    unknown = document.keys() - {"keys", "partial"} if isinstance(document, dict) else ()
-    if unknown:
-        raise HttpProblem(
-            problems.INVALID_BODY, f'expected only "keys" and "partial", found {sorted(unknown)[0][:40]!r}'
-        )
-    if not isinstance(document, dict) or "keys" not in document:
-        raise HttpProblem(problems.INVALID_BODY, 'expected an object such as {"keys": ["KJFK", "EGLL"]}')
-    partial = document.get("partial", False)
-    if not isinstance(partial, bool):
-        raise HttpProblem(problems.INVALID_BODY, f'"partial" is true or false, found {_json_type(partial)}')
-    return _distinct_keys(document["keys"], max_keys), partial
-
-
-def _check_length(body: bytes, max_keys: int) -> None:
-    """Refuse ``body`` before it is parsed if it has more elements than a batch may have: as objects, small ones are
-    some twenty times what they are as text. A comma within a key does not count."""
-    if body.count(b",") > max_keys + 1 and (commas := _STRING.sub(b"", body).count(b",")) > max_keys + 1:
-        raise _too_many_keys(f"more than {commas - 1}", max_keys)
-
-
-def _too_many_keys(found: object, max_keys: int) -> HttpProblem:
-    return HttpProblem(problems.TOO_MANY_KEYS, f"{found} keys, the limit is {max_keys}; send them in several batches")
-
-
-def _distinct_keys(keys: Any, max_keys: int) -> list[str]:
-    if not isinstance(keys, list):
-        raise HttpProblem(problems.INVALID_BODY, f'"keys" is an array of strings, found {_json_type(keys)}')
-    if len(keys) > max_keys:
-        raise _too_many_keys(len(keys), max_keys)
-    for place, key in enumerate(keys):
-        if not isinstance(key, str):
-            raise HttpProblem(problems.INVALID_BODY, f"keys[{place}] is {_json_type(key)}, expected a string")
-    return list(dict.fromkeys(keys))
-
-
-def _json_type(value: Any) -> str:
-    """What JSON calls ``value``."""
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from lookupdb.route.http.answers import Answers
+from lookupdb.route.http.batches import choose_batches
 from lookupdb.route.http.limits import LINGER_SECONDS
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
@@ -15,6 +16,7 @@ class HttpService:
 
     __slots__ = (
         "answers",
+        "batches",
         "budget",
         "counts",
         "draining",
@@ -32,6 +34,7 @@ class HttpService:
         self.limits = limits
         self.counts = counts
         self.answers = Answers()
+        self.batches = choose_batches()
         self.draining = False
         """Answers say ``Connection: close`` from now on."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf

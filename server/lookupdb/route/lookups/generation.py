@@ -19,3 +19,5 @@ class ServedGeneration:
     """ISO 8601, UTC."""
     encode: Callable[[str], bytes]
     """From a key as asked to the bytes it is stored under (see ``keys.make_key_encoder``); raises InvalidKey."""
+    normalize: tuple[str, ...]
+    """The steps by which ``encode`` normalises."""

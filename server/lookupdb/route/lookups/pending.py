@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX
+from lookupdb.route.lookups.batch_keys import ReplyValues
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import OVERLOADED, Problem, Waiter
 from lookupdb.route.servers.address import ServerAddress
@@ -68,11 +69,12 @@ class PendingLookup:
         self.first_target: LookupTarget | None = None
         """The endpoint of the first try."""
 
-    def add_keys_to(self, keys: list[bytes]) -> None:
-        """Append the keys to those of a batch."""
+    @property
+    def packed(self) -> bytes:
+        """The keys as RESP bulk strings, one after the other: so they stand in a batch."""
         raise NotImplementedError
 
-    def deliver(self, values: list[bytes | None], offset: int) -> None:
+    def deliver(self, values: ReplyValues, offset: int) -> None:
         """Take the values of an answered batch: this lookup's begin at index ``offset``. The lane counts them."""
         raise NotImplementedError
 
@@ -123,11 +125,12 @@ class SingleKey(PendingLookup):
         self.waiter = waiter
         self.generation = generation
 
-    def add_keys_to(self, keys: list[bytes]) -> None:
-        """Append the key."""
-        keys.append(self.key)
+    @property
+    def packed(self) -> bytes:
+        """The key as a RESP bulk string."""
+        return b"$%d\r\n%b\r\n" % (len(self.key), self.key)
 
-    def deliver(self, values: list[bytes | None], offset: int) -> None:
+    def deliver(self, values: ReplyValues, offset: int) -> None:
         """Tell the waiter its value."""
         self.is_done = True
         value = values[offset]

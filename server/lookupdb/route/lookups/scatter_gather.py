@@ -8,9 +8,10 @@ from typing import Any, Final
 from hiredis import ReplyError
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.lookups.batch_keys import NO_KEYS, NO_VALUES, BatchKeys, BatchValues, ReplyValues, ShardKeys
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.pending import KEYS_UNAVAILABLE, LookupReplicas, PendingLookup
-from lookupdb.route.lookups.waiters import OVERLOADED, UNAVAILABLE, BatchWaiter, Problem, Values
+from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem
 
 LARGE_SLICE_KEYS: Final = 16
 """A slice of more keys is large work whatever came lately: its values may be larger."""
@@ -26,25 +27,26 @@ class ScatterGather:
         "generation",
         "held_bytes",
         "is_large",
+        "key_count",
         "pending_slices",
         "problem",
-        "unavailable_positions",
         "value_bytes",
         "values",
     )
 
-    def __init__(self, key_count: int, waiter: BatchWaiter, generation: ServedGeneration, budget: RouterBudget) -> None:
-        self.values: list[bytes | None] = [None] * key_count
+    def __init__(
+        self, keys: BatchKeys, waiter: BatchWaiter, generation: ServedGeneration, budget: RouterBudget
+    ) -> None:
+        self.key_count = len(keys)
+        self.values: BatchValues = keys.make_values()
         """A key that is in no slice is missing."""
         self._waiter: BatchWaiter | None = waiter
         self.generation = generation
         self.value_bytes = 0
         """Of the values that have come, or are known to come."""
         self.pending_slices = 0
-        self.unavailable_positions: list[int] = []
-        """Of the keys of which nothing can be said."""
         self.problem: Problem | None = None
-        """The first one."""
+        """Why nothing can be said of the first key of which that is so."""
         self.budget = budget
         self.held_bytes = 0
         """Taken of the budget."""
@@ -56,7 +58,7 @@ class ScatterGather:
         """Wait for all of ``slices``."""
         self._slices = slices
         self.pending_slices = len(slices)
-        self.is_large = len(self.values) > LARGE_SLICE_KEYS * len(slices)
+        self.is_large = self.key_count > LARGE_SLICE_KEYS * len(slices)
 
     def count_bytes(self, size: int) -> bool:
         """Count ``size`` bytes of values more; False when they are too many: then the waiter was told."""
@@ -81,16 +83,11 @@ class ScatterGather:
 
     def finish(self) -> None:
         """Tell the waiter."""
-        values: Values = self.values
-        self.values = []  # slices that wait in queues, done as they are, must not keep them
-        if self.problem:
-            if len(self.unavailable_positions) == len(values):
-                self.refuse(self.problem)
-                return
-            marked = list(values)
-            for position in self.unavailable_positions:
-                marked[position] = UNAVAILABLE
-            values = marked
+        values = self.values
+        self.values = NO_VALUES  # slices that wait in queues, done as they are, must not keep them
+        if self.problem and values.unavailable_count == self.key_count:
+            self.refuse(self.problem)
+            return
         size = self.value_bytes
         self._release_budget()
         self._release_waiter().done(self.generation, values, size, self.problem)
@@ -106,7 +103,7 @@ class ScatterGather:
         for shard_slice in self._slices:
             shard_slice.end()
         self._release_budget()
-        self.values = []
+        self.values = NO_VALUES
         self._waiter = None
 
     def _release_waiter(self) -> BatchWaiter:
@@ -125,35 +122,26 @@ class ScatterGather:
 class ShardSlice(PendingLookup):
     """Those keys of a ScatterGather that one batch to one shard holds."""
 
-    __slots__ = ("counted_bytes", "gather", "key_count", "keys", "positions")
+    __slots__ = ("counted_bytes", "gather", "key_count", "keys")
 
-    def __init__(
-        self,
-        keys: list[bytes],
-        positions: list[int],
-        gather: ScatterGather,
-        replicas: LookupReplicas,
-        started_at: float,
-    ) -> None:
+    def __init__(self, keys: ShardKeys, gather: ScatterGather, replicas: LookupReplicas, started_at: float) -> None:
         super().__init__(replicas, started_at)
         self.keys = keys
-        self.positions = positions
-        """Of each key, its place among the gather's values."""
         self.gather = gather
         self.key_count = len(keys)
         self.counted_bytes = 0
         """Of its values, as far as the gather has counted them before they are delivered."""
 
-    def add_keys_to(self, keys: list[bytes]) -> None:
-        """Append all keys."""
-        keys += self.keys
+    @property
+    def packed(self) -> bytes:
+        """The keys as RESP bulk strings, one after the other."""
+        return self.keys.packed
 
-    def deliver(self, values: list[bytes | None], offset: int) -> None:
+    def deliver(self, values: ReplyValues, offset: int) -> None:
         """Put the values where they belong."""
         # Calls are spared: this is the hot path of batches.
-        own_values = values[offset : offset + self.key_count]
-        size = sum(map(len, filter(None, own_values)))
         gather = self.gather
+        size = gather.values.place(self.keys, values, offset)
         if self.counted_bytes or gather.value_bytes + size > gather.budget.answer_bytes:
             if not self._count(size):
                 return
@@ -161,9 +149,6 @@ class ShardSlice(PendingLookup):
             gather.value_bytes += size
         gather.held_bytes += size
         gather.budget.used += size
-        gathered = gather.values
-        for position, value in zip(self.positions, own_values, strict=True):
-            gathered[position] = value
         self.end()
         gather.pending_slices -= 1
         if not gather.pending_slices:
@@ -173,8 +158,7 @@ class ShardSlice(PendingLookup):
         """Wait for nothing any longer, and keep no keys: a lookup that is done stays in queues for a while, where its
         keys would be counted nowhere."""
         self.is_done = True
-        self.keys = []
-        self.positions = []
+        self.keys = NO_KEYS
 
     def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
         """Keep the values that could be read, and fail the try for the other keys.
@@ -186,12 +170,8 @@ class ShardSlice(PendingLookup):
             return
         own_values = values[offset : offset + self.key_count]
         readable = [type(value) is not ReplyError for value in own_values]
-        for position, value in compress(zip(self.positions, own_values, strict=True), readable):
-            self.gather.values[position] = value
-        size = sum(len(value) for value in compress(own_values, readable) if value is not None)
-        damaged = [not is_readable for is_readable in readable]
-        self.keys = list(compress(self.keys, damaged))
-        self.positions = list(compress(self.positions, damaged))
+        size = self.gather.values.place(self.keys.select(readable), list(compress(own_values, readable)), 0)
+        self.keys = self.keys.select([not is_readable for is_readable in readable])
         self.key_count = len(self.keys)
         if self._count(size):
             self.gather.hold(size)
@@ -214,11 +194,11 @@ class ShardSlice(PendingLookup):
             return
         gather, counters = self.gather, self.replicas.counters
         if problem is OVERLOADED:
-            counters[KEYS_UNAVAILABLE] += len(gather.values)
+            counters[KEYS_UNAVAILABLE] += gather.key_count
             gather.refuse(problem)
             return
         counters[KEYS_UNAVAILABLE] += self.key_count
-        gather.unavailable_positions += self.positions
+        gather.values.mark_unavailable(self.keys)
         gather.problem = gather.problem or problem
         self.end()
         gather.finish_slice()

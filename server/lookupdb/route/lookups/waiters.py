@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
 
+from lookupdb.route.lookups.batch_keys import BatchValues
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.servers.address import ServerAddress
-
-
-class _Mark(Enum):
-    UNAVAILABLE = "unavailable"
-
-
-UNAVAILABLE: Final = _Mark.UNAVAILABLE
-"""Stands in a batch for a key whose shard could not be asked: it may or may not exist."""
-
-Values: TypeAlias = "Sequence[bytes | Literal[_Mark.UNAVAILABLE] | None]"
-"""One entry a key: its value, None when no record has the key, or UNAVAILABLE."""
-
 
 Reason: TypeAlias = Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "BadAnswer", "Damaged", "Overloaded"]
 """Stable, because clients read it. ``docs/http-api.md`` says what they can do; here is who says it, and when:
@@ -82,9 +69,9 @@ class Waiter(Protocol):
 class BatchWaiter(Protocol):
     """Gets exactly one of these calls for a list of keys, possibly before ``find_many`` returns. Must not raise."""
 
-    def done(self, generation: ServedGeneration, values: Values, size: int, problem: Problem | None) -> None:
-        """What was found, aligned with the keys: ``size`` bytes. With a ``problem`` some of ``values`` are UNAVAILABLE,
-        but not all: it is why the first of them is."""
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        """What was found of the keys: ``size`` bytes. With a ``problem`` some of them are unavailable, but not all: it
+        is why the first of them is."""
 
     def too_large(self, limit: int) -> None:
         """The values are more than ``limit`` bytes together."""

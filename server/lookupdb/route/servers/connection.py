@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 
 import hiredis
 
+from lookupdb import native
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.replies import LARGE_REPLY_BYTES, ElementReader, NotResp, ReplySink
@@ -66,6 +67,7 @@ _CLOSED: Final = Reading.CLOSED
 class ServerConnection(asyncio.Protocol):
     """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), ``on_lost`` once, with why.
 
+    With the native kernels, a list of bytes and None that comes in one piece is a ``ShardReply``.
     Without ``sink`` no reply may be large. What has come of a reply is counted in ``budget``.
     """
 
@@ -75,6 +77,8 @@ class ServerConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._budget = budget
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        kernels = native.kernels()
+        self._read_whole: Callable[[bytes, int], Any] | None = kernels.ShardReply.read if kernels else None
         self._transport: asyncio.Transport | None = None
         self.reading = Reading.PROVING
         self.received = 0
@@ -137,6 +141,11 @@ class ServerConnection(asyncio.Protocol):
                 return
             reader = self._reader
             if data[0] == _ARRAY and not self._chunks:
+                if self._read_whole and self.sink:
+                    whole = self._read_whole(data, self.sink.expected_keys())
+                    if whole is not None:
+                        self.on_reply(whole)
+                        return
                 self._check_length(data)
             reader.feed(data)
             reply = reader.gets()

@@ -11,6 +11,7 @@ from typing import Any
 from hiredis import ReplyError
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.lookups.batch_keys import ReplyValues
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 
@@ -50,7 +51,7 @@ class ShardBatch:
             budget.release(self.held_bytes)
             self.held_bytes = 0
 
-    def deliver(self, values: list[bytes | None]) -> tuple[int, int]:
+    def deliver(self, values: ReplyValues) -> tuple[int, int]:
         """Give each lookup its values; how many keys of lookups that were not done were found, and how many missing."""
         at = 0
         missing, found = values.count(None), len(values)

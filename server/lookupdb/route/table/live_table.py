@@ -94,6 +94,7 @@ class EndpointPool:
             records=entry.records,
             built_at=entry.built_at,
             encode=make_key_encoder(entry.normalize),
+            normalize=tuple(entry.normalize),
             shards=tuple(self._connect_shard(table, entry, number) for number in range(len(entry.shards))),
         )
 

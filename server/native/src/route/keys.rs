@@ -1,0 +1,262 @@
+//! The keys of a client's batch, and which of them each shard is asked for.
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::body;
+use super::shard_keys::{Group, PackedShardKeys};
+use super::values::PackedValues;
+
+/// LMDB's limit for a key: `keys.MAX_KEY_BYTES`.
+const MAX_KEY_BYTES: usize = 511;
+
+/// A key as a client wrote it.
+pub enum Key {
+    /// Printable ASCII, from `start` to `end` of the texts, which JSON writes as it is.
+    Plain { start: usize, end: usize },
+    /// Any other text.
+    Odd(Py<PyString>),
+}
+
+/// The keys of a batch, in their order.
+#[pyclass(frozen, module = "lookupdb._native")]
+pub struct PackedKeys {
+    texts: Vec<u8>,
+    keys: Vec<Key>,
+}
+
+#[pymethods]
+impl PackedKeys {
+    #[new]
+    fn new(texts: &Bound<'_, PyList>) -> PyResult<Self> {
+        let mut packed = Self::with_capacity(texts.len(), 0);
+        for text in texts {
+            packed.push_text(text.downcast_into::<PyString>()?);
+        }
+        Ok(packed)
+    }
+
+    /// The distinct keys of a body, in the order in which they come first, and whether a partial answer will do.
+    ///
+    /// None of a body that is not written as clients write it: Python's parser says what it is.
+    #[staticmethod]
+    fn parse(py: Python<'_>, body: &[u8], max_keys: usize) -> PyResult<Option<(Self, bool)>> {
+        let Some(found) = body::recognise(body, max_keys) else {
+            return Ok(None);
+        };
+        let mut packed = Self::with_capacity(found.tokens.len(), body.len());
+        let mut seen: HashSet<Cow<'_, [u8]>> = HashSet::with_capacity(found.tokens.len());
+        for token in &found.tokens {
+            let text = body.get(token.start..token.end).unwrap_or_default();
+            if token.is_plain {
+                if seen.insert(Cow::Borrowed(text)) {
+                    packed.push_plain(text);
+                }
+                continue;
+            }
+            let quoted = body.get(token.start - 1..token.end + 1).unwrap_or_default();
+            let Some(decoded) = decode(py, quoted)? else {
+                return Ok(None);
+            };
+            // What an escape stands for may also be written without one.
+            if seen.insert(Cow::Owned(decoded.to_str()?.as_bytes().to_vec())) {
+                packed.push_text(decoded);
+            }
+        }
+        Ok(Some((packed, found.is_partial)))
+    }
+
+    fn __len__(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The keys as text.
+    fn to_list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for key in &self.keys {
+            match key {
+                Key::Plain { start, end } => {
+                    list.append(String::from_utf8_lossy(self.text(*start, *end)))?
+                }
+                Key::Odd(text) => list.append(text)?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// The keys that a record can have, by shard, in the order in which shards come first.
+    ///
+    /// They are normalised by the steps of `normalize`, what is no plain ASCII by `encode`, which does the same.
+    fn group(
+        &self,
+        py: Python<'_>,
+        encode: &Bound<'_, PyAny>,
+        normalize: Vec<String>,
+        shards: usize,
+    ) -> PyResult<Vec<PackedShardKeys>> {
+        let steps = Steps::new(&normalize);
+        let mut groups = Groups::new(shards, self.keys.len());
+        let mut normalised = [0u8; MAX_KEY_BYTES];
+        for (position, key) in self.keys.iter().enumerate() {
+            match key {
+                Key::Plain { start, end } => {
+                    if let Some(encoded) = steps.encode(self.text(*start, *end), &mut normalised) {
+                        groups.push(position, encoded);
+                    }
+                }
+                Key::Odd(text) => {
+                    if let Some(encoded) = encode_odd(text.bind(py), encode)? {
+                        groups.push(position, encoded.as_bytes());
+                    }
+                }
+            }
+        }
+        Ok(groups
+            .groups
+            .into_iter()
+            .map(|group| group.finish(py))
+            .collect())
+    }
+
+    /// A place for the value of each key.
+    fn make_values(&self) -> PackedValues {
+        PackedValues::new(self.keys.len())
+    }
+}
+
+impl PackedKeys {
+    fn with_capacity(keys: usize, text_bytes: usize) -> Self {
+        Self {
+            texts: Vec::with_capacity(text_bytes),
+            keys: Vec::with_capacity(keys),
+        }
+    }
+
+    fn push_plain(&mut self, text: &[u8]) {
+        let start = self.texts.len();
+        self.texts.extend_from_slice(text);
+        self.keys.push(Key::Plain {
+            start,
+            end: self.texts.len(),
+        });
+    }
+
+    fn push_text(&mut self, text: Bound<'_, PyString>) {
+        match text.to_str() {
+            Ok(plain) if is_plain(plain.as_bytes()) => self.push_plain(plain.as_bytes()),
+            _ => self.keys.push(Key::Odd(text.unbind())),
+        }
+    }
+
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// The text of a plain key.
+    pub fn text(&self, start: usize, end: usize) -> &[u8] {
+        self.texts.get(start..end).unwrap_or_default()
+    }
+
+    /// Of all plain keys.
+    pub fn text_bytes(&self) -> usize {
+        self.texts.len()
+    }
+}
+
+fn is_plain(text: &[u8]) -> bool {
+    text.iter()
+        .all(|&byte| matches!(byte, 0x20..=0x7e) && byte != b'"' && byte != b'\\')
+}
+
+/// What a JSON string stands for; None if orjson refuses it.
+fn decode<'py>(py: Python<'py>, quoted: &[u8]) -> PyResult<Option<Bound<'py, PyString>>> {
+    let orjson = py.import("orjson")?;
+    match orjson.call_method1("loads", (PyBytes::new(py, quoted),)) {
+        Ok(text) => Ok(text.downcast_into::<PyString>().ok()),
+        Err(error) if error.is_instance(py, &orjson.getattr("JSONDecodeError")?) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The bytes under which `text` is stored; None if no record can have this key.
+fn encode_odd<'py>(
+    text: &Bound<'py, PyString>,
+    encode: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let py = text.py();
+    match encode.call1((text,)) {
+        Ok(encoded) => Ok(Some(encoded.downcast_into::<PyBytes>()?)),
+        Err(error)
+            if error.is_instance(py, &py.import("lookupdb.keys")?.getattr("InvalidKey")?) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The steps of `keys.NORMALIZATIONS`, as far as printable ASCII shows them: nfc leaves it as it is.
+struct Steps {
+    strip: bool,
+    lower: bool,
+}
+
+impl Steps {
+    fn new(names: &[String]) -> Self {
+        Self {
+            strip: names.iter().any(|name| name == "strip"),
+            lower: names
+                .iter()
+                .any(|name| name == "lowercase" || name == "casefold"),
+        }
+    }
+
+    /// The bytes under which `text`, which is printable ASCII, is stored; None if no record can have this key.
+    fn encode<'a>(&self, text: &'a [u8], buffer: &'a mut [u8; MAX_KEY_BYTES]) -> Option<&'a [u8]> {
+        let text = if self.strip { text.trim_ascii() } else { text };
+        if text.is_empty() {
+            return None;
+        }
+        let room = buffer.get_mut(..text.len())?;
+        if !self.lower {
+            return Some(text);
+        }
+        room.copy_from_slice(text);
+        room.make_ascii_lowercase();
+        Some(room)
+    }
+}
+
+/// Keys by shard; shards in the order in which they come first.
+struct Groups {
+    groups: Vec<Group>,
+    index_of: Vec<usize>,
+    keys_a_shard: usize,
+}
+
+impl Groups {
+    fn new(shards: usize, keys: usize) -> Self {
+        Self {
+            groups: Vec::with_capacity(shards.min(keys)),
+            index_of: vec![usize::MAX; shards.max(1)],
+            keys_a_shard: keys / shards.max(1) * 5 / 4 + 4,
+        }
+    }
+
+    fn push(&mut self, position: usize, encoded: &[u8]) {
+        let shard = (xxh3_64(encoded) % self.index_of.len() as u64) as usize;
+        let Some(index) = self.index_of.get_mut(shard) else {
+            return; // there is one for each
+        };
+        if *index == usize::MAX {
+            *index = self.groups.len();
+            self.groups.push(Group::new(shard, self.keys_a_shard));
+        }
+        if let Some(group) = self.groups.get_mut(*index) {
+            group.push(position, encoded);
+        }
+    }
+}

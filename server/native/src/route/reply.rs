@@ -1,0 +1,105 @@
+//! A shard's reply to an MGET, as it came: values are cut out when somebody wants them as such.
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PySlice};
+
+use super::resp::{read_values, Span};
+
+/// The values of a reply, each bytes or None. To Python it is like a list of them.
+#[pyclass(frozen, module = "lookupdb._native")]
+pub struct ShardReply {
+    data: Py<PyBytes>,
+    spans: Vec<Span>,
+    missing: usize,
+}
+
+#[pymethods]
+impl ShardReply {
+    /// The reply that `data` is, if it is a whole one to an MGET of `expected` keys, more than one, with nothing behind
+    /// it and no error in it. None otherwise.
+    #[staticmethod]
+    fn read(data: &Bound<'_, PyBytes>, expected: usize) -> Option<Self> {
+        let spans = read_values(data.as_bytes(), expected).filter(|spans| spans.len() > 1)?;
+        let missing = spans.iter().filter(|span| span.is_missing()).count();
+        let data = data.clone().unbind();
+        Some(Self {
+            data,
+            spans,
+            missing,
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.spans.len()
+    }
+
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        index: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let Ok(slice) = index.downcast::<PySlice>() {
+            let range = slice.indices(self.spans.len() as isize)?;
+            let list = PyList::empty(py);
+            for step in 0..range.slicelength as isize {
+                list.append(self.value(py, (range.start + step * range.step) as usize)?)?;
+            }
+            return Ok(list.into_any());
+        }
+        self.value(py, index.extract()?)
+    }
+
+    /// How many values are None, which `value` must be.
+    fn count(&self, value: &Bound<'_, PyAny>) -> usize {
+        if value.is_none() {
+            self.missing
+        } else {
+            0
+        }
+    }
+}
+
+impl ShardReply {
+    fn value<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
+        let span = self
+            .spans
+            .get(index)
+            .ok_or_else(|| PyIndexError::new_err("no such value"))?;
+        if span.is_missing() {
+            return Ok(py.None().into_bound(py));
+        }
+        Ok(PyBytes::new(py, span.of(self.data.as_bytes(py))).into_any())
+    }
+
+    /// The bytes that hold the values of `count` keys from `offset` on, and where they lie among them: copied if others
+    /// are there too, so that nobody's values are kept for the sake of another's.
+    pub fn part(
+        &self,
+        py: Python<'_>,
+        offset: usize,
+        count: usize,
+    ) -> Option<(Py<PyBytes>, Vec<Span>)> {
+        let spans = self.spans.get(offset..offset.checked_add(count)?)?;
+        if spans.len() == self.spans.len() {
+            return Some((self.data.clone_ref(py), spans.to_vec()));
+        }
+        let found = || spans.iter().filter(|span| !span.is_missing());
+        let start = found().next().map_or(0, |span| span.start);
+        let end = found().next_back().map_or(0, |span| span.start + span.len);
+        let bytes = self.data.as_bytes(py).get(start as usize..end as usize)?;
+        let moved = |span: &Span| {
+            if span.is_missing() {
+                *span
+            } else {
+                Span {
+                    start: span.start - start,
+                    ..*span
+                }
+            }
+        };
+        Some((
+            PyBytes::new(py, bytes).unbind(),
+            spans.iter().map(moved).collect(),
+        ))
+    }
+}

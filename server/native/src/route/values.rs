@@ -1,0 +1,248 @@
+//! What has been found for the keys of a batch, as it came, until it is written as JSON.
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use super::answer::{self, Piece};
+use super::keys::PackedKeys;
+use super::reply::ShardReply;
+use super::resp::Span;
+use super::shard_keys::PackedShardKeys;
+
+/// What is known of a key.
+#[derive(Clone, Copy)]
+pub enum Place {
+    Missing,
+    Unavailable,
+    /// The value lies at `span` of a part.
+    Found {
+        part: usize,
+        span: Span,
+    },
+}
+
+/// One place a key.
+#[pyclass(module = "lookupdb._native")]
+pub struct PackedValues {
+    places: Vec<Place>,
+    parts: Vec<Py<PyBytes>>,
+    /// How many keys nothing can be said of.
+    #[pyo3(get)]
+    unavailable_count: usize,
+}
+
+#[pymethods]
+impl PackedValues {
+    #[new]
+    pub fn new(keys: usize) -> Self {
+        Self {
+            places: vec![Place::Missing; keys],
+            parts: Vec::new(),
+            unavailable_count: 0,
+        }
+    }
+
+    fn __len__(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Put the values of `keys` where they belong: those of `values` from `offset` on. How many bytes they have.
+    fn place(
+        &mut self,
+        keys: &PackedShardKeys,
+        values: &Bound<'_, PyAny>,
+        offset: usize,
+    ) -> PyResult<usize> {
+        if let Ok(reply) = values.downcast::<ShardReply>() {
+            return self.place_part(values.py(), keys, reply.get(), offset);
+        }
+        let list = values.downcast::<PyList>()?;
+        let mut size = 0;
+        for (index, entry) in keys.entries.iter().enumerate() {
+            let value = list.get_item(offset + index)?;
+            if value.is_none() {
+                self.set(entry.position, Place::Missing)?;
+                continue;
+            }
+            let value = value.downcast_into::<PyBytes>()?;
+            let len = value.as_bytes().len();
+            let span = Span {
+                start: 0,
+                len: span_size(len)?,
+            };
+            self.set(
+                entry.position,
+                Place::Found {
+                    part: self.parts.len(),
+                    span,
+                },
+            )?;
+            self.parts.push(value.unbind());
+            size += len;
+        }
+        Ok(size)
+    }
+
+    /// Note that nothing can be said of `keys`.
+    fn mark_unavailable(&mut self, keys: &PackedShardKeys) -> PyResult<()> {
+        self.unavailable_count += keys.entries.len();
+        keys.entries
+            .iter()
+            .try_for_each(|entry| self.set(entry.position, Place::Unavailable))
+    }
+
+    /// As a list: bytes, None, or `unavailable`.
+    fn to_list<'py>(
+        &self,
+        py: Python<'py>,
+        unavailable: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for place in &self.places {
+            match self.find(py, *place) {
+                Some(value) => list.append(PyBytes::new(py, value))?,
+                None if matches!(place, Place::Unavailable) => list.append(unavailable)?,
+                None => list.append(py.None())?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// The JSON that answers a batch of `keys`: `start` up to the first value, then what was found, what is missing and,
+    /// if `partial`, what is unavailable. JSON values go in as the bytes they are, `raw` ones as base64.
+    fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        start: &[u8],
+        keys: &PackedKeys,
+        raw: bool,
+        partial: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.check(keys)?;
+        let values = self
+            .places
+            .iter()
+            .map(|place| self.find(py, *place).map_or(0, <[u8]>::len))
+            .sum::<usize>();
+        let room = start.len()
+            + keys.text_bytes()
+            + 8 * self.places.len()
+            + values * if raw { 4 } else { 3 } / 3
+            + 64;
+        let mut out = Vec::with_capacity(room);
+        out.extend_from_slice(start);
+        let mut comma: &[u8] = b"";
+        for (key, place) in keys.keys().iter().zip(&self.places) {
+            if let Some(value) = self.find(py, *place) {
+                out.extend_from_slice(comma);
+                answer::push_key(py, &mut out, keys, key)?;
+                out.push(b':');
+                answer::push_value(&mut out, value, raw);
+                comma = b",";
+            }
+        }
+        answer::push_end(py, &mut out, keys, &self.places, partial)?;
+        Ok(PyBytes::new(py, &out))
+    }
+
+    /// The same in pieces that follow each other. Values are forgotten as their piece is made; large ones of JSON are
+    /// pieces themselves.
+    fn encode_in_pieces<'py>(
+        &mut self,
+        py: Python<'py>,
+        start: &[u8],
+        keys: &PackedKeys,
+        raw: bool,
+        partial: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        self.check(keys)?;
+        let mut last_use = vec![0; self.parts.len()];
+        for (index, place) in self.places.iter().enumerate() {
+            if let Place::Found { part, .. } = place {
+                if let Some(last) = last_use.get_mut(*part) {
+                    *last = index;
+                }
+            }
+        }
+        let nothing = PyBytes::new(py, b"").unbind();
+        let mut piece = Piece::new(py, start);
+        let mut comma: &[u8] = b"";
+        for (index, (key, place)) in keys.keys().iter().zip(&self.places).enumerate() {
+            let Place::Found { part, span } = *place else {
+                continue;
+            };
+            let Some(bytes) = self.parts.get_mut(part) else {
+                continue;
+            };
+            piece.text.extend_from_slice(comma);
+            answer::push_key(py, &mut piece.text, keys, key)?;
+            piece.text.push(b':');
+            piece.push_value(bytes.bind(py), span, raw)?;
+            comma = b",";
+            if last_use.get(part) == Some(&index) {
+                *bytes = nothing.clone_ref(py);
+            }
+        }
+        answer::push_end(py, &mut piece.text, keys, &self.places, partial)?;
+        piece.finish()
+    }
+}
+
+impl PackedValues {
+    fn place_part(
+        &mut self,
+        py: Python<'_>,
+        keys: &PackedShardKeys,
+        reply: &ShardReply,
+        offset: usize,
+    ) -> PyResult<usize> {
+        let (bytes, spans) = reply
+            .part(py, offset, keys.entries.len())
+            .ok_or_else(|| PyIndexError::new_err("the reply has fewer values"))?;
+        let part = self.parts.len();
+        self.parts.push(bytes);
+        let mut size = 0;
+        for (entry, span) in keys.entries.iter().zip(spans) {
+            if span.is_missing() {
+                self.set(entry.position, Place::Missing)?;
+            } else {
+                self.set(entry.position, Place::Found { part, span })?;
+                size += span.len as usize;
+            }
+        }
+        Ok(size)
+    }
+
+    fn set(&mut self, position: usize, place: Place) -> PyResult<()> {
+        let known = self
+            .places
+            .get_mut(position)
+            .ok_or_else(|| PyIndexError::new_err("a key of another batch"))?;
+        *known = place;
+        Ok(())
+    }
+
+    fn find<'a>(&'a self, py: Python<'a>, place: Place) -> Option<&'a [u8]> {
+        match place {
+            Place::Found { part, span } => self
+                .parts
+                .get(part)
+                .map(|bytes| span.of(bytes.as_bytes(py))),
+            _ => None,
+        }
+    }
+
+    fn check(&self, keys: &PackedKeys) -> PyResult<()> {
+        if keys.keys().len() == self.places.len() {
+            return Ok(());
+        }
+        Err(PyTypeError::new_err("the values of another batch"))
+    }
+}
+
+fn span_size(len: usize) -> PyResult<u32> {
+    u32::try_from(len)
+        .ok()
+        .filter(|&size| size < u32::MAX)
+        .ok_or_else(|| PyOverflowError::new_err("a value of 4 GiB"))
+}
