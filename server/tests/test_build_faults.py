@@ -12,7 +12,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +20,8 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from support.buckets import s3_application, s3_server, use_server
 from support.waiting import until
-from werkzeug.serving import make_server
 
 from lookupdb import store
 from lookupdb.cli.build import command
@@ -195,7 +193,7 @@ class TestDiskFull:
 @pytest.fixture
 def failing_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """An S3 server that refuses to put what ends in ``refused``; gives its URL first, then what it was asked to put."""
-    application = DomainDispatcherApplication(create_backend_app)
+    application = s3_application()
     asked: list[str] = []
 
     def middleware(environ: dict[str, Any], respond: Any) -> Any:
@@ -208,25 +206,11 @@ def failing_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
                 return [b"<Error><Code>QuotaExceeded</Code><Message>the bucket is full</Message></Error>"]
         return application(environ, respond)
 
-    server = make_server("127.0.0.1", 0, middleware, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    environment = {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    urllib.request.urlopen(urllib.request.Request(f"{url}/lookups", method="PUT")).close()
-    asked.clear()
-    yield asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with s3_server(middleware) as url:
+        use_server(url, monkeypatch)
+        urllib.request.urlopen(urllib.request.Request(f"{url}/lookups", method="PUT")).close()
+        asked.clear()
+        yield asked
 
 
 def test_a_store_that_fails_half_way_is_left_clean(builds: Builds, failing_s3: list[str]) -> None:

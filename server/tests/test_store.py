@@ -5,15 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import obstore
 import pytest
-from moto.server import ThreadedMotoServer
+from support.buckets import new_bucket, s3_server
 from support.generations import publish
 
 from lookupdb import store
@@ -28,28 +26,14 @@ CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
 
 
 @pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    server: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+def s3_url() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
 
 
 @pytest.fixture
-def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
-    """An S3 bucket over real HTTP, with a lease short enough to wait for."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_server,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    name = f"bucket-{abs(hash(tmp_path))}"
-    urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT")).close()
-    return Bucket(f"s3://{name}/some/prefix", heartbeat=0.05, lease=0.5)
+def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    return new_bucket(s3_url, monkeypatch)
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -8,12 +8,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from moto.server import ThreadedMotoServer
 from support.buckets import create_bucket, s3_server, use_server
 from support.faults import Fault, Proxy, faulty_proxy
 from support.generations import publish
@@ -52,12 +51,12 @@ def test_a_build_waits_for_a_store_that_is_being_installed(
     port = free_port()
     use_server(f"http://127.0.0.1:{port}", monkeypatch)
     (tmp_path / "airports.yaml").write_text(AIRPORTS)
-    server: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server = ExitStack()
     started: list[float] = []
 
     def start() -> None:
         time.sleep(1.5)
-        server.start()
+        server.enter_context(s3_server(port=port))
         urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/lookups", method="PUT")).close()
         started.append(time.monotonic())
 
@@ -79,7 +78,7 @@ def test_a_build_waits_for_a_store_that_is_being_installed(
         )
     finally:
         thread.join()
-        server.stop()
+        server.close()
 
 
 def test_a_fetch_waits_for_a_store_that_is_not_ready(

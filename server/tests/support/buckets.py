@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
+from werkzeug.serving import make_server
 
 from lookupdb.store.bucket import Bucket
 
+Application = Callable[..., Any]
+"""Of WSGI."""
+
+
+def s3_application() -> Application:
+    """moto's S3 alone: for each request its own server looks through the folders of all its services, which takes as
+    long as all else.
+    """
+    from moto.moto_server.werkzeug_app import create_backend_app  # takes a while, and few tests need it
+
+    application: Application = create_backend_app("s3")
+    return application
+
 
 @contextlib.contextmanager
-def s3_server() -> Iterator[str]:
-    """Its URL."""
+def s3_server(application: Application | None = None, port: int = 0) -> Iterator[str]:
+    """The URL of a server of S3, or of what ``application`` makes of it, on a free port or ``port``."""
+    from moto.moto_server.werkzeug_app import MotoRequestHandler
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
+    application = application or s3_application()
+    server = make_server("127.0.0.1", port, application, threaded=True, request_handler=MotoRequestHandler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
     try:
-        yield f"http://{host}:{port}"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        server.stop()
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def variables(url: str) -> dict[str, str]:
