@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from support.crews import thread_crew
 from support.sources import Read, dataset, read
 from support.waiting import until
 
@@ -26,6 +27,8 @@ from lookupdb.build.source.listing import resolve_source
 from lookupdb.build.source.slices import Slice
 from lookupdb.errors import LookupdbError
 from lookupdb.spec import DatasetSpec
+
+__all__ = ["thread_crew"]
 
 MEMORY = 512 << 20
 ALONE = 1 << 62
@@ -143,6 +146,7 @@ def test_a_column_may_be_missing_in_slices_but_not_in_all(tmp_path: Path, column
     assert isinstance(alone, str) == (column == "never")
 
 
+@pytest.mark.usefixtures("thread_crew")
 class TestCsv:
     """Quoted fields hold line breaks: a cut may be in the middle of a row."""
 
@@ -184,6 +188,7 @@ LINES = json_lines(ROWS).decode()
 TABLE = as_csv([["k", "v"], *([row["k"], row["v"]] for row in ROWS)])
 
 
+@pytest.mark.usefixtures("thread_crew")
 @pytest.mark.parametrize(
     ("name", "content"),
     [
