@@ -18,15 +18,21 @@ from lookupdb.local import client
 KEYS = [str(number) for number in range(500)]
 
 
-@pytest.fixture
-def router(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
-    generation = write_generation(tmp_path, {key: b"v" * 2000 for key in KEYS if key != "7"})
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of a shard server that serves all keys but one."""
+    home = tmp_path_factory.mktemp("get")
+    generation = write_generation(home, {key: b"v" * 2000 for key in KEYS if key != "7"})
     with serving(generation) as shard:
-        table = tmp_path / "table.json"
         address = f"127.0.0.1:{shard.ports[0]}"
-        table.write_bytes(table_file(entry([[address]], "g1", valueFormat="raw", normalize=[])))
-        with routing(table, *request.param) as running:
-            yield running
+        (home / "table.json").write_bytes(table_file(entry([[address]], "g1", valueFormat="raw", normalize=[])))
+        yield home / "table.json"
+
+
+@pytest.fixture
+def router(table: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
+    with routing(table, *request.param) as running:
+        yield running
 
 
 @pytest.mark.parametrize(

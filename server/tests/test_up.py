@@ -15,9 +15,11 @@ from typing import Any
 
 import orjson
 import pytest
+from click.testing import CliRunner
 from support.ports import free_port
 from support.web import web_file
 
+from lookupdb.cli.build import command as build
 from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
 from lookupdb.local.run_state import state_file
@@ -102,6 +104,7 @@ class Stack:
         return sorted(path.parent.name for path in self.data.rglob("manifest.json"))
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """The exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(DEADLINE_SECONDS)
@@ -114,6 +117,12 @@ def write_people(directory: Path, **titles: str) -> None:
     rows = "".join(f"{name}@example.com,{title}\n" for name, title in titles.items())
     (directory / "people.csv.new").write_text("email,title\n" + rows)
     (directory / "people.csv.new").replace(directory / "people.csv")
+
+
+def build_people(directory: Path) -> None:
+    """Build the source into the store of ``directory``, as an earlier `lookupdb up` would have."""
+    words = ["-f", str(directory / "people.yaml"), "--store", str(directory / "data" / "store"), "--progress", "none"]
+    assert CliRunner().invoke(build, words).exit_code == 0
 
 
 @pytest.fixture
@@ -153,14 +162,12 @@ def test_a_whole_generation_of_an_unchanged_source_is_reused(people: Callable[..
     second.says("g1 is whole and its source has not changed")
 
 
-def test_a_changed_source_is_built_at_the_next_start(people: Callable[..., Stack]) -> None:
-    first = people()
-    assert first.find("ada@example.com")
-    first.stop()
-    write_people(first.directory, ada="Enchantress")
-    second = people()
-    assert second.find("ada@example.com") == {"ada@example.com": {"title": "Enchantress"}}
-    assert second.generations() == ["g1", "g2"]
+def test_a_changed_source_is_built_at_the_next_start(people: Callable[..., Stack], tmp_path: Path) -> None:
+    build_people(tmp_path)
+    write_people(tmp_path, ada="Enchantress")
+    stack = people()
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Enchantress"}}
+    assert stack.generations() == ["g1", "g2"]
 
 
 def test_a_source_whose_changes_cannot_be_seen_is_read_at_every_start_and_not_watched(
@@ -192,6 +199,7 @@ def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: 
                 answers.add(tuple(found[key]["title"] for key in keys))
             except LookupFailed as error:
                 failures.append(error)
+            stop.wait(0.005)  # processors are for what is asked
 
     asker = threading.Thread(target=ask)
     asker.start()
@@ -257,26 +265,27 @@ def test_a_source_that_comes_and_goes_is_told_of_each_time(people: Callable[...,
     assert stack.generations() == ["g1"], "it is the file that g1 was built from"
 
 
-def test_a_start_with_a_bad_source_serves_the_last_good_generation(people: Callable[..., Stack]) -> None:
-    first = people()
-    assert first.find("ada@example.com")
-    first.stop()
-    (first.directory / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
-    second = people()
-    assert second.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
-    second.says("the build failed; serving g1, the last good generation")
-
-
-def test_with_nothing_to_serve_a_bad_source_ends_it_with_the_builders_exit_code(people: Callable[..., Stack]) -> None:
+def test_a_start_with_a_bad_source_serves_the_last_good_generation(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    build_people(tmp_path)
+    (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
     stack = people()
-    stack.stop()
-    for manifest in stack.data.rglob("manifest.json"):
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    stack.says("the build failed; serving g1, the last good generation")
+
+
+def test_with_nothing_to_serve_a_bad_source_ends_it_with_the_builders_exit_code(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    build_people(tmp_path)
+    for manifest in (tmp_path / "data").rglob("manifest.json"):
         manifest.unlink()
-    (stack.directory / "people.csv").unlink()
-    again = people()
-    assert again.process.wait(DEADLINE_SECONDS) == 3
-    assert "people.csv" in again.output
-    assert again.output.count("error: ") == 1, "the builder's own error is enough"
+    (tmp_path / "people.csv").unlink()
+    stack = people()
+    assert stack.process.wait(DEADLINE_SECONDS) == 3
+    assert "people.csv" in stack.output
+    assert stack.output.count("error: ") == 1, "the builder's own error is enough"
 
 
 def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_missing(
