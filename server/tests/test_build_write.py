@@ -17,7 +17,8 @@ from support.generations import in_batches, records, write
 
 from lookupdb.build.sort.runs import Record, decode_place, encode_place
 from lookupdb.build.write import generation_writer as write_module
-from lookupdb.build.write.compression import Compressor, choose_dictionary
+from lookupdb.build.write.compression import Compressor
+from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.errors import BadSource
 from lookupdb.keys import shard_number
@@ -94,28 +95,6 @@ class TestCompression:
     def test_what_does_not_get_smaller_is_stored_as_it_is(self) -> None:
         noise = frame(random.Random(1).randbytes(300))
         assert Compressor(b"", threads=1).store([noise, frame(b"x" * 300)])[0] == noise
-
-    def test_a_dictionary_pays_for_many_records_with_much_in_common(self) -> None:
-        sample = list(people(20_000).values())
-        dictionary = choose_dictionary(sample, records=1_000_000, shards=1)
-        held = [frame(value) for value in people(1000, seed=2).values()]
-        with_it, without = (sum(map(len, Compressor(one, 1).store(held))) for one in (dictionary, b""))
-        assert dictionary
-        assert with_it < without * 0.8
-
-    def test_no_dictionary_where_files_would_grow_by_it(self) -> None:
-        assert choose_dictionary(list(people(2000).values()), records=2000, shards=100) == b""
-
-    def test_no_dictionary_from_noise_or_from_few_or_from_nothing(self) -> None:
-        noise = [random.Random(number).randbytes(300) for number in range(1000)]
-        assert choose_dictionary(noise, records=1_000_000, shards=1) == b""
-        assert choose_dictionary([b"{}"] * 10, records=10, shards=1) == b""
-        assert choose_dictionary([], records=0, shards=1) == b""
-        assert choose_dictionary([b""] * 1000, records=1000, shards=1) == b""
-
-    def test_the_choice_is_the_same_each_time(self) -> None:
-        sample = list(people(5000).values())
-        assert choose_dictionary(sample, records=10**6, shards=4) == choose_dictionary(sample, records=10**6, shards=4)
 
 
 class TestShardFiles:

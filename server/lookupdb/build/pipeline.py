@@ -19,7 +19,7 @@ from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source.fetch import LocalFile, fetch_files
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
-from lookupdb.build.write.compression import choose_dictionary
+from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
 from lookupdb.errors import GenerationExists

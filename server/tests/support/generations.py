@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from lookupdb.build.sort.runs import Record
-from lookupdb.build.write.compression import choose_dictionary
+from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.generation_writer import GenerationWriter
 from lookupdb.manifest import ExcludedRows, Manifest, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
