@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -57,25 +58,32 @@ class Name(NamedTuple):
     name: str
     path: str
     line: int
+    lines: int = 1
+    """Of a module or function: how long it is."""
 
 
-def parse_modules() -> Iterator[tuple[str, ast.Module]]:
-    """Every module of the source roots, by its path in the repository."""
-    for root in ROOTS:
-        for path in sorted((REPOSITORY / root).rglob("*.py")):
-            yield str(path.relative_to(REPOSITORY)), ast.parse(path.read_text())
+@cache
+def all_names() -> tuple[Name, ...]:
+    """Those of every module of the source roots."""
+    paths = [path for root in ROOTS for path in sorted((REPOSITORY / root).rglob("*.py"))]
+    return tuple(
+        name
+        for path in paths
+        for source in (path.read_text(),)
+        for name in defined_names(str(path.relative_to(REPOSITORY)), ast.parse(source), len(source.splitlines()))
+    )
 
 
-def defined_names(path: str, module: ast.Module) -> Iterator[Name]:
+def defined_names(path: str, module: ast.Module, lines: int = 1) -> Iterator[Name]:
     """The names of the module, its classes, functions, parameters and loop variables."""
     stem = Path(path).stem
-    yield Name("module", Path(path).parent.name if stem == "__init__" else stem, path, 1)
+    yield Name("module", Path(path).parent.name if stem == "__init__" else stem, path, 1, lines)
     for node in ast.walk(module):
         match node:
             case ast.ClassDef():
                 yield Name("class", node.name, path, node.lineno)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield Name("function", node.name, path, node.lineno)
+                yield Name("function", node.name, path, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1)
                 arguments = node.args
                 for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
                     yield Name("parameter", argument.arg, path, argument.lineno)
@@ -95,33 +103,30 @@ def is_dialect(name: Name) -> bool:
 
 def find_dialect() -> list[Name]:
     """The names that are no words of the field."""
-    return [name for path, module in parse_modules() for name in defined_names(path, module) if is_dialect(name)]
+    return [name for name in all_names() if is_dialect(name)]
 
 
 def find_shared_class_names() -> dict[str, list[str]]:
     """Public classes that share their name with another, and where these are."""
     paths = defaultdict(list)
-    for path, module in parse_modules():
-        for node in ast.walk(module):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                paths[node.name].append(path)
-    return {name: found for name, found in paths.items() if len(found) > 1}
+    for name in all_names():
+        if name.kind == "class" and not name.name.startswith("_"):
+            paths[name.name].append(name.path)
+    return {class_name: found for class_name, found in paths.items() if len(found) > 1}
 
 
 def find_long_modules() -> list[str]:
     """Modules that have more lines than one may have."""
-    lines = {path: len((REPOSITORY / path).read_text().splitlines()) for path, _ in parse_modules()}
-    return [f"{path} has {count} lines" for path, count in lines.items() if count > MAX_MODULE_LINES]
+    modules = [name for name in all_names() if name.kind == "module"]
+    return [f"{module.path} has {module.lines} lines" for module in modules if module.lines > MAX_MODULE_LINES]
 
 
 def find_long_functions() -> list[str]:
     """Functions that have more lines than one may have."""
     return [
-        f"{path}:{node.lineno} {node.name} has {(node.end_lineno or node.lineno) - node.lineno + 1} lines"
-        for path, module in parse_modules()
-        for node in ast.walk(module)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or node.lineno) - node.lineno >= MAX_FUNCTION_LINES
+        f"{name.path}:{name.line} {name.name} has {name.lines} lines"
+        for name in all_names()
+        if name.kind == "function" and name.lines > MAX_FUNCTION_LINES
     ]
 
 
@@ -158,7 +163,7 @@ def test_dialect_is_seen(source: str, word: str) -> None:
 
 
 def test_the_allow_list_is_needed() -> None:
-    words = {name.name.strip("_").lower() for path, module in parse_modules() for name in defined_names(path, module)}
+    words = {name.name.strip("_").lower() for name in all_names()}
     assert set(ALLOWED) - words == set()
 
 
