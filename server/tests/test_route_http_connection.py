@@ -15,6 +15,7 @@ import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
 from lookupdb.route.http import front, service
+from lookupdb.route.http.life import HttpPhase
 from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_PIPELINE
 from lookupdb.route.lookups.waiters import Waiter
 
@@ -40,6 +41,25 @@ def server() -> Iterator[Server]:
 def client(server: Server) -> Iterator[Client]:
     with server.connect() as client:
         yield client
+
+
+@pytest.fixture
+def patient_server() -> Iterator[Server]:
+    """A request may take a minute."""
+    with serving(ScriptedLookups(values={"a": b"1"}), header_timeout_seconds=60) as server:
+        yield server
+
+
+def end_of_request(server: Server) -> float:
+    """Until when the request that the only client has begun must be whole. One that is begun later has a later end."""
+
+    def ends() -> list[float]:
+        return [it.deadline for it in server.front._connections if it.phase is HttpPhase.RECEIVING]
+
+    eventually(lambda: server.call(ends))
+    (end,) = server.call(ends)
+    eventually(lambda: server.front.service.header_deadline > end)
+    return float(end)
 
 
 def post(*fields: str) -> bytes:
@@ -82,25 +102,25 @@ class TestSlowSenders:
         reading.join()
         assert statuses == [408]
 
-    def test_the_clock_starts_anew_with_each_request(self) -> None:
-        with serving(ScriptedLookups(values={"a": b"1"}), header_timeout_seconds=2) as server:
-            client = server.connect()
-            for _ in range(3):
-                client.send(request("/v1/lookup/a")[:20])
-                time.sleep(0.8)
-                assert client.send(request("/v1/lookup/a")[20:]).response().body == b"1"
-            client.close()
-
-    def test_it_does_so_too_where_each_read_ends_in_the_middle_of_a_request(self) -> None:
+    def test_the_clock_starts_anew_with_each_request(self, patient_server: Server) -> None:
         whole = request("/v1/lookup/a")
-        with serving(ScriptedLookups(values={"a": b"1"}), header_timeout_seconds=2) as server:
-            client = server.connect()
+        with patient_server.connect() as client:
+            ends = []
+            for _ in range(3):
+                client.send(whole[:20])
+                ends.append(end_of_request(patient_server))
+                assert client.send(whole[20:]).response().body == b"1"
+        assert ends == sorted(set(ends))
+
+    def test_it_does_so_too_where_each_read_ends_in_the_middle_of_a_request(self, patient_server: Server) -> None:
+        whole = request("/v1/lookup/a")
+        with patient_server.connect() as client:
             client.send(whole[:20])
+            ends = [end_of_request(patient_server)]
             for _ in range(9):
                 assert client.send(whole[20:] + whole[:20]).response().body == b"1"
-                time.sleep(0.3)
-            assert client.send(whole[20:]).response().body == b"1"
-            client.close()
+                ends.append(end_of_request(patient_server))
+        assert ends == sorted(set(ends))
 
     def test_what_came_and_is_not_read_yet_is_not_late(self, server: Server, client: Client) -> None:
         server.lookups.delays["a"] = 0.5
