@@ -11,6 +11,7 @@ import pytest
 from support.routing import entry, table_file
 from support.waiting import soon
 
+from lookupdb.route.table import watcher
 from lookupdb.route.table.watcher import TableWatcher
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
@@ -40,18 +41,26 @@ async def seen(path: Path) -> Any:
     seen.watcher.stop()
 
 
-async def test_a_rename_over_the_file_is_noticed_within_a_second(path: Path, seen: Seen) -> None:
+def test_a_change_is_noticed_within_a_second() -> None:
+    assert watcher.POLL_SECONDS <= 0.5
+
+
+async def test_a_rename_over_the_file_is_noticed(path: Path, seen: Seen) -> None:
     other = path.with_name("other")
     other.write_bytes(table_file(entry([[A]]), version=2))
     other.rename(path)
-    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen")
 
 
-async def test_a_change_in_place_is_noticed_within_a_second_even_of_same_size_and_time(path: Path, seen: Seen) -> None:
+async def test_a_change_in_place_is_noticed_even_of_same_size_and_time(
+    path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it comes soon after the one before. Here a minute is soon: a busy machine is late."""
+    monkeypatch.setattr(watcher, "_SETTLED_SECONDS", 60.0)
     about = path.stat()
     path.write_bytes(table_file(entry([[A]]), version=2))
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen")
 
 
 async def test_a_swapped_symbolic_link_is_noticed_as_a_kubelet_does_it(tmp_path: Path) -> None:
@@ -64,16 +73,16 @@ async def test_a_swapped_symbolic_link_is_noticed_as_a_kubelet_does_it(tmp_path:
     (tmp_path / "..data_tmp").symlink_to("..2")
     (tmp_path / "..data_tmp").rename(tmp_path / "..data")
     shutil.rmtree(tmp_path / "..1")
-    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen")
     seen.watcher.stop()
 
 
 async def test_a_half_written_file_is_told_once_and_the_whole_one_is_seen(path: Path, seen: Seen) -> None:
     content = table_file(entry([[A]]), version=2)
     path.write_bytes(content[:50])
-    await soon(lambda: seen.invalid, "the half is refused", 1)
+    await soon(lambda: seen.invalid, "the half is refused")
     path.write_bytes(content)
-    await soon(lambda: seen.versions == [1, 2], "version 2 is seen", 1)
+    await soon(lambda: seen.versions == [1, 2], "version 2 is seen")
     assert len(seen.invalid) == 1
     assert str(path) in seen.invalid[0]
 
@@ -85,7 +94,7 @@ async def test_a_file_that_is_not_there_yet_is_waited_for_and_told_when_it_goes_
     seen.watcher.look()
     assert seen.invalid == []
     path.write_bytes(content)
-    await soon(lambda: seen.versions == [1], "version 1 is seen", 1)
+    await soon(lambda: seen.versions == [1], "version 1 is seen")
     path.unlink()
-    await soon(lambda: seen.invalid == [f"{path} cannot be read: No such file or directory"], "it is told", 1)
+    await soon(lambda: seen.invalid == [f"{path} cannot be read: No such file or directory"], "it is told")
     seen.watcher.stop()

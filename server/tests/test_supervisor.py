@@ -56,7 +56,7 @@ async def running(fleet: Fleet) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(fleet)
     task = asyncio.create_task(supervisor.run())
     try:
-        await asyncio.wait_for(supervisor.wait_ready(), 15)
+        await asyncio.wait_for(supervisor.wait_ready(), 60)
         yield supervisor
     finally:
         if supervisor.state is not WorkerState.DRAINING:
