@@ -6,7 +6,9 @@ Both give the same bytes; docs/architecture.md says where the boundary lies. ``L
 
 from __future__ import annotations
 
+import importlib
 import os
+from functools import cache
 from types import ModuleType
 from typing import Final, Literal
 
@@ -17,20 +19,6 @@ INTERFACE: Final = 1
 VARIABLE: Final = "LOOKUPDB_NATIVE"
 
 _HINT: Final = "build them with `make native` or `pip install .` where cargo is, or leave LOOKUPDB_NATIVE away"
-
-_module: ModuleType | None = None
-try:
-    import lookupdb._native as _native
-except ModuleNotFoundError:
-    _reason = "native ones are not installed"
-except ImportError as _error:
-    _reason = f"native ones cannot be loaded: {_error}"
-else:
-    _number = getattr(_native, "INTERFACE", None)
-    if _number == INTERFACE:
-        _module, _reason = _native, ""
-    else:
-        _reason = f"native ones are of other code: their interface is {_number}, not {INTERFACE}"
 
 
 def kernels() -> ModuleType | None:
@@ -43,9 +31,10 @@ def kernels() -> ModuleType | None:
         return None
     if value not in ("", "1"):
         raise UsageError(f"{VARIABLE}: expected 0 or 1, found {value!r}", hint="0 takes Python, 1 demands the kernels")
-    if value == "1" and _module is None:
-        raise UsageError(f"{VARIABLE}=1 demands native kernels: {_reason}", hint=_HINT)
-    return _module
+    module, reason = _load()
+    if value == "1" and module is None:
+        raise UsageError(f"{VARIABLE}=1 demands native kernels: {reason}", hint=_HINT)
+    return module
 
 
 def kind() -> Literal["native", "python"]:
@@ -57,4 +46,20 @@ def describe() -> str:
     """Return which kernels are used, and why, in a few words for people."""
     if kernels() is not None:
         return "native kernels"
-    return f"Python kernels: {_reason if os.environ.get(VARIABLE, '') != '0' else f'{VARIABLE}=0'}"
+    reason = f"{VARIABLE}=0" if os.environ.get(VARIABLE) == "0" else _load()[1]
+    return f"Python kernels: {reason}"
+
+
+@cache
+def _load() -> tuple[ModuleType | None, str]:
+    """Return the native kernels, or None and why they cannot be used. Whoever does not want them does not load them."""
+    try:
+        module = importlib.import_module("lookupdb._native")
+    except ModuleNotFoundError:
+        return None, "native ones are not installed"
+    except ImportError as error:
+        return None, f"native ones cannot be loaded: {error}"
+    interface = getattr(module, "INTERFACE", None)
+    if interface != INTERFACE:
+        return None, f"native ones are of other code: their interface is {interface}, not {INTERFACE}"
+    return module, ""

@@ -199,7 +199,7 @@ def test_every_metric_is_documented(server: Running) -> None:
 def test_status_says_what_is_served_and_how_the_workers_are(server: Running) -> None:
     status = orjson.loads(admin(server, "/status")[1])
     assert status["state"] == "ready"
-    assert status["kernels"] == native.kind()
+    assert status["workers"][0]["report"]["kernels"] == native.kind()
     assert status["ports"] == server.ports
     assert status["serves"]["generation"] == "g1"
     assert [worker["state"] for worker in status["workers"]] == ["ready"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lookupdb import __version__, native
+from lookupdb import __version__
 from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.exposition import Collector
@@ -48,10 +48,8 @@ class Service:
 async def run_service(service: Service) -> None:
     """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
 
-    Raises LookupdbError when preparation fails, a worker cannot be started, or the kernels cannot be had that
-    ``LOOKUPDB_NATIVE`` demands.
+    Raises LookupdbError when preparation fails or a worker cannot be started.
     """
-    kernels = native.kind()
     supervisor = Supervisor(service.fleet)
     preparation = asyncio.ensure_future(service.prepare())
 
@@ -61,12 +59,12 @@ async def run_service(service: Service) -> None:
 
     admin = AdminPort(
         explain_unready=lambda: _explain_unready(supervisor, preparation),
-        status=lambda: {"version": __version__, "kernels": kernels, **_status(service, supervisor)},
+        status=lambda: _status(service, supervisor),
         collectors=service.collectors(supervisor),
     )
     with _handle_signals(service, supervisor, stop):
         server = await admin.start(service.admin_listener)
-        announcement = asyncio.create_task(_announce(service, supervisor, kernels))
+        announcement = asyncio.create_task(_announce(service, supervisor))
         try:
             await asyncio.wait((preparation,))
             if not preparation.cancelled():
@@ -85,11 +83,11 @@ def _listen(fleet: Fleet) -> None:
         listener.listen(listeners.BACKLOG)
 
 
-async def _announce(service: Service, supervisor: Supervisor, kernels: str) -> None:
+async def _announce(service: Service, supervisor: Supervisor) -> None:
     """Say where the service listens once it answers: who asked for free ports has no other way to know."""
     await supervisor.wait_ready()
     ports = {**service.ready_members, "admin": listeners.bound_port(service.admin_listener)}
-    log.info("ready", extra={**ports, "kernels": kernels})
+    log.info("ready", extra={**ports, "kernels": supervisor.workers[0].report["kernels"]})
     if service.ready_file:
         ready_file.write(service.ready_file, {"pid": os.getpid(), **ports})
 
@@ -125,6 +123,7 @@ def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) 
 
 def _status(service: Service, supervisor: Supervisor) -> dict[str, Any]:
     return {
+        "version": __version__,
         "pid": os.getpid(),
         "state": supervisor.state,
         **service.ready_members,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 
-from lookupdb import logs
+from lookupdb import logs, native
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.counters import Counters
 
@@ -96,8 +96,8 @@ class WorkerBoot:
         os.write(self.reports_fd, line)
 
     def report_ready(self, **members: Any) -> None:
-        """Tell the supervisor that this worker answers from now on."""
-        self.report(state="ready", **members)
+        """Tell the supervisor, which loads no kernels, that this worker answers from now on, and by which of them."""
+        self.report(state="ready", kernels=native.kind(), **members)
 
 
 def run_worker(main: Callable[[WorkerBoot], None]) -> None:
