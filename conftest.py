@@ -16,6 +16,9 @@ import uvloop
 
 from lookupdb import native
 
+if native.kernels() is None and "built from other code" in native.describe():
+    raise pytest.UsageError(f"{native.describe()}: run `make native`, or set {native.VARIABLE}=0 to test Python alone")
+
 pytest_plugins = ["e2e.support.plugin"]
 
 # Tests start hundreds of interpreters. Where the environment forbids to keep bytecode, each of them would compile

@@ -1,4 +1,7 @@
-"""What ``server/native`` exports. Python code reaches it by ``lookupdb.native`` alone."""
+"""What ``server/native`` exports. Python code reaches it by ``lookupdb.native`` alone.
+
+``INTERFACE`` is the checksum of this file: whatever changes between Python and the kernels is to be seen here.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

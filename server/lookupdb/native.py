@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib
 import os
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Final, Literal
 
+import xxhash
+
 from lookupdb.errors import UsageError
 
-INTERFACE: Final = 1
-"""What Python and the kernels expect of each other. Another number means that the kernels are of other code."""
+INTERFACE: Final = Path(__file__).with_name("_native.pyi")
+"""What Python and the kernels expect of each other. A module that was built with another one is never used."""
 VARIABLE: Final = "LOOKUPDB_NATIVE"
 
 _HINT: Final = "build them with `make native` or `pip install .` where cargo is, or leave LOOKUPDB_NATIVE away"
@@ -59,7 +62,7 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, "native ones are not installed"
     except ImportError as error:
         return None, f"native ones cannot be loaded: {error}"
-    interface = getattr(module, "INTERFACE", None)
-    if interface != INTERFACE:
-        return None, f"native ones are of other code: their interface is {interface}, not {INTERFACE}"
+    # A checkout whose code was pulled and not built; or a file of another version that an installation left behind.
+    if getattr(module, "INTERFACE", None) != xxhash.xxh3_64_intdigest(INTERFACE.read_bytes()):
+        return None, "native ones were built from other code"
     return module, ""

@@ -133,13 +133,13 @@ def digest_sources() -> str:
     """Return a digest of everything the library is made from."""
     digest = hashlib.sha256()
     for path in _sources():
-        digest.update(f"{path.relative_to(CRATE)} {path.stat().st_size}\n".encode())
+        digest.update(f"{path.relative_to(CRATE.parent)} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def _sources() -> Iterator[Path]:
-    yield from (CRATE / "Cargo.lock", CRATE / "Cargo.toml")
+    yield from (CRATE / "Cargo.lock", CRATE / "Cargo.toml", MODULE.with_name("_native.pyi"))
     yield from sorted((CRATE / "src").rglob("*.rs"))
 
 

@@ -51,6 +51,7 @@ class Machine:
         shutil.copytree(native_build.CRATE, self.crate, ignore=shutil.ignore_patterns("target", "fuzz"))
         for created in (self.module.parent, self.library.parent, self.path):
             created.mkdir()
+        shutil.copy(native_build.MODULE.with_name("_native.pyi"), self.module.parent)
         self.library.write_bytes(ELF)
         message = {
             "reason": "compiler-artifact",
@@ -89,7 +90,7 @@ def test_what_cargo_says_it_has_built_is_installed_under_the_name_that_python_lo
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == "building the native kernels (once, under two minutes)\n"
     assert machine.module.read_bytes() == ELF
-    assert [path.name for path in machine.module.parent.iterdir()] == ["_native.abi3.so"]
+    assert sorted(path.name for path in machine.module.parent.iterdir()) == ["_native.abi3.so", "_native.pyi"]
     assert machine.calls == ["--version", "fetch", "build"]
     assert "build 1" in machine.log.read_text(), "no interpreter is asked for: the ABI is the stable one"
 
@@ -190,14 +191,15 @@ def test_code_that_does_not_compile_is_an_error_and_leaves_none_of_other_code(
 
 def test_the_digest_of_the_sources_changes_with_each_of_them(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_build, "CRATE", machine.crate)
+    monkeypatch.setattr(native_build, "MODULE", machine.module)
     digests = {native_build.digest_sources()}
-    for name in ("Cargo.toml", "Cargo.lock", "src/lib.rs"):
+    for name in ("Cargo.toml", "Cargo.lock", "src/lib.rs", "../lookupdb/_native.pyi"):
         with (machine.crate / name).open("a") as file:
             file.write("\n")
         digests.add(native_build.digest_sources())
     (machine.crate / "src" / "lib.rs").rename(machine.crate / "src" / "other.rs")
     digests.add(native_build.digest_sources())
-    assert len(digests) == 5
+    assert len(digests) == 6
 
 
 @pytest.fixture

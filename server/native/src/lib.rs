@@ -8,8 +8,8 @@ pub mod values;
 
 use pyo3::prelude::*;
 
-/// What Python and the kernels expect of each other: `lookupdb.native.INTERFACE`.
-const INTERFACE: u32 = 1;
+/// What Python and the kernels expect of each other. `lookupdb.native` takes none that were built with another one.
+const INTERFACE: &[u8] = include_bytes!("../../lookupdb/_native.pyi");
 
 /// The digest of the sources that this was built from, if `native_build.py` has built it.
 const SOURCES: Option<&str> = option_env!("LOOKUPDB_NATIVE_SOURCES");
@@ -19,5 +19,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES.unwrap_or_default())?;
     shard_file::register(module)?;
     route::register(module)?;
-    module.add("INTERFACE", INTERFACE)
+    module.add("INTERFACE", xxhash_rust::xxh3::xxh3_64(INTERFACE))
 }
