@@ -65,7 +65,7 @@ def _logging_as_before() -> Iterator[None]:
 
 
 collect_ignore_glob = (
-    [f"server/tests/test_native_{module}.py" for module in ("batch", "reader", "values")]
+    [f"server/tests/test_native_{module}.py" for module in ("batch", "reader", "values", "warmer")]
     if native.kernels() is None
     else []
 )

@@ -14,6 +14,17 @@ class Damaged(ValueError):
     """A page or a stored value is damaged."""
 
 @final
+class PageWarmer:
+    """Reads from disk what lookups need. Any thread may use it, several at once; none holds the GIL meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, and ValueError for a file that is damaged or of an unknown format."""
+
+    def warm(self, requests: list[bytes]) -> int:
+        """Make resident what the lookups in ``requests`` need, which are pieces of RESP, and wait for it. Returns how
+        many pages were asked for."""
+
+@final
 class ShardFile:
     """A shard file as the kernels' reader sees it, for tests and tools. It is mapped as long as it lives."""
 

@@ -5,6 +5,7 @@ pub mod reader;
 mod route;
 mod shard_file;
 pub mod values;
+mod warmer;
 
 use pyo3::prelude::*;
 
@@ -19,5 +20,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES.unwrap_or_default())?;
     shard_file::register(module)?;
     route::register(module)?;
+    warmer::register(module)?;
     module.add("INTERFACE", xxhash_rust::xxh3::xxh3_64(INTERFACE))
 }

@@ -14,7 +14,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lookupdb._native import Damaged, ShardFile
+from lookupdb._native import Damaged, PageWarmer, ShardFile
 from support.lmdb_files import BRANCH, LEAF, OVERFLOW, PAGE, Changes, nodes_of, pages_of, write_lmdb
 
 CONTENT: Final = {
@@ -104,6 +104,7 @@ def check(path: Path, content: bytearray, keys: list[bytes]) -> int | None:
         file = ShardFile(path)
     except ValueError:
         return None
+    PageWarmer(path).warm([b"$%d\r\n%b\r\n" % (len(key), key) for key in keys])
     found = file.find_many(keys)
     for key, together in zip(keys, found, strict=True):
         alone = find_alone(file, key)

@@ -50,6 +50,16 @@ impl Map {
     }
 }
 
+impl Map {
+    /// Begin to read `count` pages from `number` on, as far as there are such pages, and go on without waiting for them.
+    pub fn will_need(&self, number: u64, count: usize) {
+        let pages = usize::try_from(number).ok().and_then(|first| self.pages().get(first..));
+        let Some(pages) = pages.map(|pages| &pages[..count.min(pages.len())]) else { return };
+        // SAFETY: the range is a part of the mapping, and the advice changes no byte of it. That it fails does no harm.
+        unsafe { libc::madvise(pages.as_ptr().cast_mut().cast(), pages.len() * PAGE_BYTES, libc::MADV_WILLNEED) };
+    }
+}
+
 impl Drop for Map {
     fn drop(&mut self) {
         if self.pages > 0 {

@@ -8,6 +8,7 @@ mod map;
 mod meta;
 mod page;
 mod walk;
+mod warm;
 
 pub use items::{Cursor, Item};
 use map::Map;
@@ -72,6 +73,11 @@ impl ShardFile {
     pub fn find_many<'a>(&'a self, keys: &[&[u8]], found: &mut Vec<Found<'a>>) {
         found.clear();
         walk::find_many(self.pages(), &self.records, keys, found);
+    }
+
+    /// Read from disk, all together, what `find_many` needs for `keys`, and wait for it. Returns how many pages that is.
+    pub fn warm(&self, keys: &[&[u8]]) -> usize {
+        warm::warm(&self.map, self.pages(), &self.records, keys)
     }
 
     /// How many records the file says it has.

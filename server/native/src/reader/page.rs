@@ -55,13 +55,18 @@ impl<'a> Pages<'a> {
     pub fn overflow(self, number: u64, bytes: usize) -> Result<&'a [u8], Damage> {
         let page = self.page(number)?;
         check_header(page, number, Kind::Overflow)?;
-        let needed = (PAGE_HEADER + bytes).div_ceil(PAGE_BYTES);
+        let needed = Self::count_overflow(bytes);
         if (u32_at(page, 12) as usize) < needed {
             return Err(Damage("a value has more bytes than its overflow pages"));
         }
         let pages = usize::try_from(number).ok().and_then(|first| self.0.get(first..)?.get(..needed));
         let value = pages.and_then(|pages| pages.as_flattened().get(PAGE_HEADER..PAGE_HEADER + bytes));
         value.ok_or(Damage("overflow pages reach beyond the last page"))
+    }
+
+    /// On how many overflow pages a value of so many bytes is.
+    pub fn count_overflow(bytes: usize) -> usize {
+        (PAGE_HEADER + bytes).div_ceil(PAGE_BYTES)
     }
 }
 

@@ -18,20 +18,20 @@ const SECOND_LINE: usize = 43;
 
 /// One key's way: the page that it is on, and where in it the key may still be.
 #[derive(Clone, Copy)]
-struct Walk<'a> {
+pub struct Walk<'a> {
     page: &'a Page,
-    number: u64,
+    pub number: u64,
     /// Of the node to compare with next.
     offset: usize,
     /// The key is not before the nodes below `low`, and is before those from `high` on.
     low: usize,
     high: usize,
     is_exact: bool,
-    damage: Option<Damage>,
+    pub damage: Option<Damage>,
 }
 
 impl<'a> Walk<'a> {
-    fn new(page: &'a Page, number: u64) -> Walk<'a> {
+    pub fn new(page: &'a Page, number: u64) -> Walk<'a> {
         Walk { page, number, offset: 0, low: 0, high: 0, is_exact: false, damage: None }
     }
 
@@ -86,7 +86,7 @@ impl<'a> Walk<'a> {
 
     /// Where the value is, if the leaf has the key.
     #[inline(always)]
-    fn place(&self) -> Option<Place<'a>> {
+    pub fn place(&self) -> Option<Place<'a>> {
         if let Some(damage) = self.damage {
             return Some(Place::Damaged(damage));
         }
@@ -180,7 +180,7 @@ fn find_together<'a>(pages: Pages<'a>, tree: &Tree, keys: &[&[u8]], found: &mut 
 
 /// Find out where on their pages all keys belong.
 #[inline(always)]
-fn search(walks: &mut [Walk], keys: &[&[u8]], kind: Kind) {
+pub fn search(walks: &mut [Walk], keys: &[&[u8]], kind: Kind) {
     for walk in walks.iter_mut() {
         walk.step(|walk| walk.enter(kind));
     }
@@ -198,7 +198,7 @@ fn search(walks: &mut [Walk], keys: &[&[u8]], kind: Kind) {
 
 /// Take all keys a level down.
 #[inline(always)]
-fn descend<'a>(pages: Pages<'a>, walks: &mut [Walk<'a>]) {
+pub fn descend<'a>(pages: Pages<'a>, walks: &mut [Walk<'a>]) {
     for walk in walks {
         walk.step(|walk| walk.descend(pages));
         for line in [0, 64, 128] {
@@ -234,7 +234,8 @@ fn can_exist(key: &[u8]) -> bool {
     (1..=MAX_KEY_BYTES).contains(&key.len())
 }
 
-fn expected_kind(tree: &Tree, level: u16) -> Kind {
+/// What the pages of a level are.
+pub fn expected_kind(tree: &Tree, level: u16) -> Kind {
     if level == tree.depth {
         Kind::Leaf
     } else {
