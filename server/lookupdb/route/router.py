@@ -15,6 +15,7 @@ from lookupdb.route.counters import NAMES
 from lookupdb.route.limits import RouterLimits
 from lookupdb.runtime import capacity, descriptors, listeners, memory
 from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.launch import run_supervisor
 from lookupdb.runtime.process import Fleet
 from lookupdb.runtime.service import Service, run_service
 
@@ -42,8 +43,8 @@ class RouterSettings:
     limits: RouterLimits
 
 
-def run(settings: Mapping[str, Any]) -> None:
-    """Route until SIGTERM: the router's supervisor, see ``runtime.launch``. ``settings`` are RouterSettings."""
+def main(settings: Mapping[str, Any]) -> None:
+    """Route until SIGTERM: the router's supervisor. ``settings`` are RouterSettings."""
     ready_file = settings["ready_file"]
     members = {
         **settings,
@@ -98,3 +99,8 @@ def _share_memory(limits: RouterLimits, memory_limit: int | None, workers: int) 
         )
     budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes)
     return replace(limits, max_connections=affordable), budget
+
+
+def start() -> None:
+    """Be the supervisor: see ``runtime.start``."""
+    run_supervisor(main)

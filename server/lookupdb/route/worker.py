@@ -120,5 +120,6 @@ async def _wait_for_either(first: asyncio.Event, second: asyncio.Event, seconds:
         waiting.cancel()
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Be the worker: see ``runtime.start``."""
     worker.run_worker(lambda boot: uvloop.run(route(boot)))

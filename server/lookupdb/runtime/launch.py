@@ -6,10 +6,9 @@ exec it goes, and the process keeps its id, its files, its environment and its w
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import orjson
@@ -19,7 +18,7 @@ from lookupdb.errors import LookupdbError
 
 
 def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
-    """Replace this program by one that calls ``run(settings)`` of the module ``role``.
+    """Replace this program by the module ``role``, whose ``start()`` calls ``run_supervisor``.
 
     ``settings`` is any JSON with a member ``log_format``. It travels in a memory file, because a process listing would
     show a password.
@@ -28,7 +27,7 @@ def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
     os.pwrite(fd, orjson.dumps(settings), 0)
     sys.stdout.flush()
     sys.stderr.flush()
-    words = [sys.executable, "-P", "-m", __name__, str(fd), role, *sys.argv[1:]]
+    words = [sys.executable, "-P", "-m", "lookupdb.runtime.start", role, str(fd), *sys.argv[1:]]
     os.execv(sys.executable, words)  # noqa: S606 - no shell is needed
 
 
@@ -44,24 +43,14 @@ def end_interrupted() -> NoReturn:
     sys.exit(130)
 
 
-def leave_out_tls() -> None:
-    """Let asyncio, once it is imported, do without ssl: nothing here speaks TLS, and it would take 2 MB."""
-    sys.modules["ssl"] = None  # type: ignore[assignment]
-
-
-def main() -> None:
-    """Be the supervisor: the program after exec."""
-    leave_out_tls()
+def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:
+    """Read the settings, run ``main(settings)``, and end as the command line does: a role's whole ``start()``."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         settings = orjson.loads(file.read())
     logs.configure_logging(settings["log_format"])
     try:
-        importlib.import_module(sys.argv[2]).run(settings)
+        main(settings)
     except KeyboardInterrupt:
         end_interrupted()
     except LookupdbError as error:
         end_with_error(error)
-
-
-if __name__ == "__main__":
-    main()

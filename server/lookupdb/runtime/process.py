@@ -44,7 +44,7 @@ class Fleet:
     """The workers of one service: their module, their configuration, what they inherit."""
 
     module: str
-    """Run by ``python -m``; its ``__main__`` calls ``run_worker``."""
+    """Its ``start()`` calls ``run_worker``."""
     configs: Sequence[Mapping[str, Any]]
     """One for each worker: any JSON."""
     sockets: Sequence[Sequence[socket.socket]]
@@ -178,7 +178,7 @@ class WorkerProcess:
         os.pwrite(boot_fd, boot.to_json(), 0)
         try:
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", self.fleet.module, str(boot_fd)),
+                *(sys.executable, "-P", "-m", "lookupdb.runtime.start", self.fleet.module, str(boot_fd)),
                 stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, **self.fleet.environment},
                 pass_fds=(*inherited, boot.counters_fd, *boot.sockets),

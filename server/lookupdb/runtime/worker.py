@@ -1,6 +1,6 @@
 """The worker's side of supervision: its configuration, its reports, and that it never outlives its supervisor.
 
-A worker is started as ``python -m MODULE FD``, FD being a memory file that holds ``WorkerBoot`` as JSON (so that no
+A worker is started with the number of a memory file (see ``start``) that holds ``WorkerBoot`` as JSON (so that no
 secret shows in a process listing). It inherits its listening sockets, the counters, and two pipes: ``alive``,
 which ends when the supervisor does, and ``reports``, into which it writes one JSON object a line.
 """
@@ -101,7 +101,7 @@ class WorkerBoot:
 
 
 def run_worker(main: Callable[[WorkerBoot], None]) -> None:
-    """Read the configuration, run ``main(boot)``, and report why it fails: a worker module's whole ``__main__``.
+    """Read the configuration, run ``main(boot)``, and report why it fails: a worker module's whole ``start()``.
 
     ``main`` returns when it has drained after SIGTERM; until it handles SIGTERM, that ends the process.
     """

@@ -15,6 +15,7 @@ from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import Manifest
 from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.launch import run_supervisor
 from lookupdb.runtime.process import Fleet
 from lookupdb.runtime.service import Service, run_service
 from lookupdb.serve import metrics, shard_counters
@@ -49,8 +50,8 @@ class ServerSettings:
     limits: ServerLimits
 
 
-def run(settings: Mapping[str, Any]) -> None:
-    """Serve until SIGTERM: the shard server's supervisor, see ``runtime.launch``. ``settings`` are ServerSettings."""
+def main(settings: Mapping[str, Any]) -> None:
+    """Serve until SIGTERM: the shard server's supervisor. ``settings`` are ServerSettings."""
     ready_file = settings["ready_file"]
     members = {
         **settings,
@@ -176,3 +177,8 @@ def _status(served: ServedShard, verification: Verification, max_connections: in
             "warm": verification.keeps_pages,
         },
     }
+
+
+def start() -> None:
+    """Be the supervisor: see ``runtime.start``."""
+    run_supervisor(main)

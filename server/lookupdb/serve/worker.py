@@ -1,6 +1,6 @@
 """A shard worker's life: map the shard, answer on the inherited socket, drain, end.
 
-``python -m lookupdb.serve.worker``, started by the supervisor. What is imported here is paid for in every worker.
+What is imported here is paid for in every worker.
 """
 
 from __future__ import annotations
@@ -143,5 +143,6 @@ def _drain(loop: WorkerLoop, context: WorkerContext, seconds: float) -> None:
         connection.close()
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Be the worker: see ``runtime.start``."""
     run_worker(main)

@@ -35,5 +35,5 @@ def main(boot: WorkerBoot) -> None:
         connection.close()
 
 
-if __name__ == "__main__":
+def start() -> None:
     run_worker(main)

@@ -6,7 +6,6 @@ Each head ends before the ``Connection`` field, which depends on the connection:
 from __future__ import annotations
 
 import time
-from email.utils import formatdate
 from typing import Final
 
 from lookupdb.route.http import problems
@@ -71,7 +70,7 @@ class Answers:
         second = int(time.time())
         if second != self._second:
             self._second = second
-            self._date = formatdate(second, usegmt=True)
+            self._date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(second))
             self._heads: dict[ServedGeneration, AnswerHeads] = {}
 
     def heads(self, generation: ServedGeneration) -> AnswerHeads:
