@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.waiting import soon, until
 
+from lookupdb import native
 from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.runtime import listeners
 from lookupdb.runtime.counters import Counters
@@ -84,10 +85,8 @@ async def test_every_worker_serves_its_own_socket_and_says_when_it_is_ready() ->
         assert supervisor.state is WorkerState.READY
         pids = [await asyncio.to_thread(ask, sockets[0]) for sockets in supervisor.fleet.sockets]
         assert pids == list(supervisor.pids.values())
-        assert [worker.report for worker in supervisor.workers] == [
-            {"greeting": "worker 0"},
-            {"greeting": "worker 1"},
-        ]
+        assert [worker.report["greeting"] for worker in supervisor.workers] == ["worker 0", "worker 1"]
+        assert {worker.report["kernels"] for worker in supervisor.workers} == {native.kind()}
 
 
 async def test_a_killed_worker_is_back_on_its_socket_and_goes_on_counting() -> None:
