@@ -39,22 +39,12 @@ pub fn push_value(out: &mut Vec<u8>, value: &[u8], raw: bool) {
 }
 
 /// Appends what follows the values.
-pub fn push_end(
-    py: Python<'_>,
-    out: &mut Vec<u8>,
-    keys: &PackedKeys,
-    places: &[Place],
-    partial: bool,
-) -> PyResult<()> {
+pub fn push_end(py: Python<'_>, out: &mut Vec<u8>, keys: &PackedKeys, places: &[Place], partial: bool) -> PyResult<()> {
     out.extend_from_slice(b"},\"missing\":");
-    push_keys(py, out, keys, places, |place| {
-        matches!(place, Place::Missing)
-    })?;
+    push_keys(py, out, keys, places, |place| matches!(place, Place::Missing))?;
     if partial {
         out.extend_from_slice(b",\"unavailable\":");
-        push_keys(py, out, keys, places, |place| {
-            matches!(place, Place::Unavailable)
-        })?;
+        push_keys(py, out, keys, places, |place| matches!(place, Place::Unavailable))?;
     }
     out.push(b'}');
     Ok(())
@@ -68,12 +58,7 @@ fn push_keys(
     is_listed: impl Fn(&Place) -> bool,
 ) -> PyResult<()> {
     let mut before = b'[';
-    for (key, _) in keys
-        .keys()
-        .iter()
-        .zip(places)
-        .filter(|(_, place)| is_listed(place))
-    {
+    for (key, _) in keys.keys().iter().zip(places).filter(|(_, place)| is_listed(place)) {
         out.push(before);
         push_key(py, out, keys, key)?;
         before = b',';
@@ -103,11 +88,7 @@ fn write_base64(out: &mut [u8], value: &[u8]) {
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for (index, digit) in quad.iter_mut().enumerate() {
             let is_padding = index > group.len();
-            *digit = if is_padding {
-                b'='
-            } else {
-                DIGITS[(bits >> (18 - 6 * index)) as usize & 63]
-            };
+            *digit = if is_padding { b'=' } else { DIGITS[(bits >> (18 - 6 * index)) as usize & 63] };
         }
     }
 }
@@ -120,37 +101,24 @@ pub struct Piece<'py> {
 
 impl<'py> Piece<'py> {
     pub fn new(py: Python<'py>, start: &[u8]) -> Self {
-        Self {
-            done: PyList::empty(py),
-            text: start.to_vec(),
-        }
+        Self { done: PyList::empty(py), text: start.to_vec() }
     }
 
     /// Appends the value at `span` of `part`.
-    pub fn push_value(
-        &mut self,
-        part: &Bound<'py, PyBytes>,
-        span: Span,
-        raw: bool,
-    ) -> PyResult<()> {
+    pub fn push_value(&mut self, part: &Bound<'py, PyBytes>, span: Span, raw: bool) -> PyResult<()> {
         let value = span.of(part.as_bytes());
         if value.len() < LARGE_VALUE_BYTES {
             push_value(&mut self.text, value, raw);
-            return if self.text.len() < PIECE_BYTES {
-                Ok(())
-            } else {
-                self.end()
-            };
+            return if self.text.len() < PIECE_BYTES { Ok(()) } else { self.end() };
         }
         let py = self.done.py();
         if raw {
             self.text.push(b'"');
             self.end()?;
-            self.done
-                .append(PyBytes::new_with(py, base64_bytes(value), |out| {
-                    write_base64(out, value);
-                    Ok(())
-                })?)?;
+            self.done.append(PyBytes::new_with(py, base64_bytes(value), |out| {
+                write_base64(out, value);
+                Ok(())
+            })?)?;
             self.text.push(b'"');
             return Ok(());
         }

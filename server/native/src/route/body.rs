@@ -41,10 +41,7 @@ pub fn recognise(body: &[u8], max_keys: usize) -> Option<Body> {
         }
     }
     cursor.skip_space();
-    (cursor.at == body.len()).then_some(Body {
-        tokens: tokens?,
-        is_partial: is_partial.unwrap_or(false),
-    })
+    (cursor.at == body.len()).then_some(Body { tokens: tokens?, is_partial: is_partial.unwrap_or(false) })
 }
 
 struct Cursor<'a> {
@@ -74,11 +71,7 @@ impl Cursor<'_> {
     fn read_boolean(&mut self) -> Option<bool> {
         self.skip_space();
         let rest = self.body.get(self.at..)?;
-        let (text, value): (&[u8], bool) = if rest.starts_with(b"true") {
-            (b"true", true)
-        } else {
-            (b"false", false)
-        };
+        let (text, value): (&[u8], bool) = if rest.starts_with(b"true") { (b"true", true) } else { (b"false", false) };
         self.at += text.len();
         rest.starts_with(text).then_some(value)
     }
@@ -119,10 +112,6 @@ impl Cursor<'_> {
         }
         let end = self.at;
         self.at += 1;
-        Some(Token {
-            start,
-            end,
-            is_plain,
-        })
+        Some(Token { start, end, is_plain })
     }
 }

@@ -78,9 +78,7 @@ impl PackedKeys {
         let list = PyList::empty(py);
         for key in &self.keys {
             match key {
-                Key::Plain { start, end } => {
-                    list.append(String::from_utf8_lossy(self.text(*start, *end)))?
-                }
+                Key::Plain { start, end } => list.append(String::from_utf8_lossy(self.text(*start, *end)))?,
                 Key::Odd(text) => list.append(text)?,
             }
         }
@@ -114,11 +112,7 @@ impl PackedKeys {
                 }
             }
         }
-        Ok(groups
-            .groups
-            .into_iter()
-            .map(|group| group.finish(py))
-            .collect())
+        Ok(groups.groups.into_iter().map(|group| group.finish(py)).collect())
     }
 
     /// A place for the value of each key.
@@ -129,19 +123,13 @@ impl PackedKeys {
 
 impl PackedKeys {
     fn with_capacity(keys: usize, text_bytes: usize) -> Self {
-        Self {
-            texts: Vec::with_capacity(text_bytes),
-            keys: Vec::with_capacity(keys),
-        }
+        Self { texts: Vec::with_capacity(text_bytes), keys: Vec::with_capacity(keys) }
     }
 
     fn push_plain(&mut self, text: &[u8]) {
         let start = self.texts.len();
         self.texts.extend_from_slice(text);
-        self.keys.push(Key::Plain {
-            start,
-            end: self.texts.len(),
-        });
+        self.keys.push(Key::Plain { start, end: self.texts.len() });
     }
 
     fn push_text(&mut self, text: Bound<'_, PyString>) {
@@ -167,8 +155,7 @@ impl PackedKeys {
 }
 
 fn is_plain(text: &[u8]) -> bool {
-    text.iter()
-        .all(|&byte| matches!(byte, 0x20..=0x7e) && byte != b'"' && byte != b'\\')
+    text.iter().all(|&byte| matches!(byte, 0x20..=0x7e) && byte != b'"' && byte != b'\\')
 }
 
 /// What a JSON string stands for; None if orjson refuses it.
@@ -182,18 +169,11 @@ fn decode<'py>(py: Python<'py>, quoted: &[u8]) -> PyResult<Option<Bound<'py, PyS
 }
 
 /// The bytes under which `text` is stored; None if no record can have this key.
-fn encode_odd<'py>(
-    text: &Bound<'py, PyString>,
-    encode: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
+fn encode_odd<'py>(text: &Bound<'py, PyString>, encode: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let py = text.py();
     match encode.call1((text,)) {
         Ok(encoded) => Ok(Some(encoded.downcast_into::<PyBytes>()?)),
-        Err(error)
-            if error.is_instance(py, &py.import("lookupdb.keys")?.getattr("InvalidKey")?) =>
-        {
-            Ok(None)
-        }
+        Err(error) if error.is_instance(py, &py.import("lookupdb.keys")?.getattr("InvalidKey")?) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -208,9 +188,7 @@ impl Steps {
     fn new(names: &[String]) -> Self {
         Self {
             strip: names.iter().any(|name| name == "strip"),
-            lower: names
-                .iter()
-                .any(|name| name == "lowercase" || name == "casefold"),
+            lower: names.iter().any(|name| name == "lowercase" || name == "casefold"),
         }
     }
 

@@ -22,22 +22,14 @@ impl ShardReply {
         let spans = read_values(data.as_bytes(), expected).filter(|spans| spans.len() > 1)?;
         let missing = spans.iter().filter(|span| span.is_missing()).count();
         let data = data.clone().unbind();
-        Some(Self {
-            data,
-            spans,
-            missing,
-        })
+        Some(Self { data, spans, missing })
     }
 
     fn __len__(&self) -> usize {
         self.spans.len()
     }
 
-    fn __getitem__<'py>(
-        &self,
-        py: Python<'py>,
-        index: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if let Ok(slice) = index.downcast::<PySlice>() {
             let range = slice.indices(self.spans.len() as isize)?;
             let list = PyList::empty(py);
@@ -61,10 +53,7 @@ impl ShardReply {
 
 impl ShardReply {
     fn value<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
-        let span = self
-            .spans
-            .get(index)
-            .ok_or_else(|| PyIndexError::new_err("no such value"))?;
+        let span = self.spans.get(index).ok_or_else(|| PyIndexError::new_err("no such value"))?;
         if span.is_missing() {
             return Ok(py.None().into_bound(py));
         }
@@ -73,12 +62,7 @@ impl ShardReply {
 
     /// The bytes that hold the values of `count` keys from `offset` on, and where they lie among them: copied if others
     /// are there too, so that nobody's values are kept for the sake of another's.
-    pub fn part(
-        &self,
-        py: Python<'_>,
-        offset: usize,
-        count: usize,
-    ) -> Option<(Py<PyBytes>, Vec<Span>)> {
+    pub fn part(&self, py: Python<'_>, offset: usize, count: usize) -> Option<(Py<PyBytes>, Vec<Span>)> {
         let spans = self.spans.get(offset..offset.checked_add(count)?)?;
         if spans.len() == self.spans.len() {
             return Some((self.data.clone_ref(py), spans.to_vec()));
@@ -91,15 +75,9 @@ impl ShardReply {
             if span.is_missing() {
                 *span
             } else {
-                Span {
-                    start: span.start - start,
-                    ..*span
-                }
+                Span { start: span.start - start, ..*span }
             }
         };
-        Some((
-            PyBytes::new(py, bytes).unbind(),
-            spans.iter().map(moved).collect(),
-        ))
+        Some((PyBytes::new(py, bytes).unbind(), spans.iter().map(moved).collect()))
     }
 }

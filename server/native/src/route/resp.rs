@@ -33,10 +33,7 @@ pub struct Span {
 }
 
 /// In the place of a value: no record has the key.
-pub const MISSING: Span = Span {
-    start: 0,
-    len: u32::MAX,
-};
+pub const MISSING: Span = Span { start: 0, len: u32::MAX };
 
 impl Span {
     pub fn is_missing(self) -> bool {
@@ -49,8 +46,7 @@ impl Span {
             return &[];
         }
         let start = self.start as usize;
-        data.get(start..start + self.len as usize)
-            .unwrap_or_default()
+        data.get(start..start + self.len as usize).unwrap_or_default()
     }
 }
 
@@ -62,9 +58,7 @@ pub fn read_values(data: &[u8], expected: usize) -> Option<Vec<Span>> {
     head.push(b'*');
     push_number(&mut head, expected);
     head.extend_from_slice(b"\r\n");
-    u32::try_from(data.len())
-        .ok()
-        .filter(|&size| size < u32::MAX)?;
+    u32::try_from(data.len()).ok().filter(|&size| size < u32::MAX)?;
     let mut at = data.starts_with(&head).then_some(head.len())?;
     if expected > data.len() {
         return None;
@@ -88,10 +82,7 @@ fn read_value(data: &[u8], at: usize) -> Option<(Span, usize)> {
     let start = at + 1 + digits + 2;
     let end = start.checked_add(size)?;
     let is_whole = data.get(start - 2..start)? == b"\r\n" && data.get(end..end + 2)? == b"\r\n";
-    let span = Span {
-        start: u32::try_from(start).ok()?,
-        len: u32::try_from(size).ok()?,
-    };
+    let span = Span { start: u32::try_from(start).ok()?, len: u32::try_from(size).ok()? };
     is_whole.then_some((span, end + 2))
 }
 
@@ -107,7 +98,6 @@ fn read_size(text: &[u8]) -> Option<(usize, usize)> {
         size = size * 10 + usize::from(byte - b'0');
         digits += 1;
     }
-    let is_plain =
-        (1..=MOST_DIGITS).contains(&digits) && (digits == 1 || text.first() != Some(&b'0'));
+    let is_plain = (1..=MOST_DIGITS).contains(&digits) && (digits == 1 || text.first() != Some(&b'0'));
     is_plain.then_some((size, digits))
 }

@@ -23,11 +23,7 @@ pub struct Group {
 
 impl Group {
     pub fn new(shard: usize, keys: usize) -> Self {
-        Self {
-            shard,
-            packed: Vec::with_capacity(keys * 24),
-            entries: Vec::with_capacity(keys),
-        }
+        Self { shard, packed: Vec::with_capacity(keys * 24), entries: Vec::with_capacity(keys) }
     }
 
     pub fn push(&mut self, position: usize, encoded: &[u8]) {
@@ -37,11 +33,7 @@ impl Group {
     }
 
     pub fn finish(self, py: Python<'_>) -> PackedShardKeys {
-        PackedShardKeys {
-            shard: self.shard,
-            packed: PyBytes::new(py, &self.packed).unbind(),
-            entries: self.entries,
-        }
+        PackedShardKeys { shard: self.shard, packed: PyBytes::new(py, &self.packed).unbind(), entries: self.entries }
     }
 }
 
@@ -93,17 +85,10 @@ impl PackedShardKeys {
         for (index, entry) in self.entries.iter().enumerate() {
             if is_chosen(index) {
                 packed.extend_from_slice(all.get(start..entry.end).unwrap_or_default());
-                entries.push(Entry {
-                    position: entry.position,
-                    end: packed.len(),
-                });
+                entries.push(Entry { position: entry.position, end: packed.len() });
             }
             start = entry.end;
         }
-        Self {
-            shard: self.shard,
-            packed: PyBytes::new(py, &packed).unbind(),
-            entries,
-        }
+        Self { shard: self.shard, packed: PyBytes::new(py, &packed).unbind(), entries }
     }
 }

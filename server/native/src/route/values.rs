@@ -35,11 +35,7 @@ pub struct PackedValues {
 impl PackedValues {
     #[new]
     pub fn new(keys: usize) -> Self {
-        Self {
-            places: vec![Place::Missing; keys],
-            parts: Vec::new(),
-            unavailable_count: 0,
-        }
+        Self { places: vec![Place::Missing; keys], parts: Vec::new(), unavailable_count: 0 }
     }
 
     fn __len__(&self) -> usize {
@@ -47,12 +43,7 @@ impl PackedValues {
     }
 
     /// Put the values of `keys` where they belong: those of `values` from `offset` on. How many bytes they have.
-    fn place(
-        &mut self,
-        keys: &PackedShardKeys,
-        values: &Bound<'_, PyAny>,
-        offset: usize,
-    ) -> PyResult<usize> {
+    fn place(&mut self, keys: &PackedShardKeys, values: &Bound<'_, PyAny>, offset: usize) -> PyResult<usize> {
         if let Ok(reply) = values.downcast::<ShardReply>() {
             return self.place_part(values.py(), keys, reply.get(), offset);
         }
@@ -66,17 +57,8 @@ impl PackedValues {
             }
             let value = value.downcast_into::<PyBytes>()?;
             let len = value.as_bytes().len();
-            let span = Span {
-                start: 0,
-                len: span_size(len)?,
-            };
-            self.set(
-                entry.position,
-                Place::Found {
-                    part: self.parts.len(),
-                    span,
-                },
-            )?;
+            let span = Span { start: 0, len: span_size(len)? };
+            self.set(entry.position, Place::Found { part: self.parts.len(), span })?;
             self.parts.push(value.unbind());
             size += len;
         }
@@ -86,17 +68,11 @@ impl PackedValues {
     /// Note that nothing can be said of `keys`.
     fn mark_unavailable(&mut self, keys: &PackedShardKeys) -> PyResult<()> {
         self.unavailable_count += keys.entries.len();
-        keys.entries
-            .iter()
-            .try_for_each(|entry| self.set(entry.position, Place::Unavailable))
+        keys.entries.iter().try_for_each(|entry| self.set(entry.position, Place::Unavailable))
     }
 
     /// As a list: bytes, None, or `unavailable`.
-    fn to_list<'py>(
-        &self,
-        py: Python<'py>,
-        unavailable: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
+    fn to_list<'py>(&self, py: Python<'py>, unavailable: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for place in &self.places {
             match self.find(py, *place) {
@@ -119,16 +95,8 @@ impl PackedValues {
         partial: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         self.check(keys)?;
-        let values = self
-            .places
-            .iter()
-            .map(|place| self.find(py, *place).map_or(0, <[u8]>::len))
-            .sum::<usize>();
-        let room = start.len()
-            + keys.text_bytes()
-            + 8 * self.places.len()
-            + values * if raw { 4 } else { 3 } / 3
-            + 64;
+        let values = self.places.iter().map(|place| self.find(py, *place).map_or(0, <[u8]>::len)).sum::<usize>();
+        let room = start.len() + keys.text_bytes() + 8 * self.places.len() + values * if raw { 4 } else { 3 } / 3 + 64;
         let mut out = Vec::with_capacity(room);
         out.extend_from_slice(start);
         let mut comma: &[u8] = b"";
@@ -214,20 +182,14 @@ impl PackedValues {
     }
 
     fn set(&mut self, position: usize, place: Place) -> PyResult<()> {
-        let known = self
-            .places
-            .get_mut(position)
-            .ok_or_else(|| PyIndexError::new_err("a key of another batch"))?;
+        let known = self.places.get_mut(position).ok_or_else(|| PyIndexError::new_err("a key of another batch"))?;
         *known = place;
         Ok(())
     }
 
     fn find<'a>(&'a self, py: Python<'a>, place: Place) -> Option<&'a [u8]> {
         match place {
-            Place::Found { part, span } => self
-                .parts
-                .get(part)
-                .map(|bytes| span.of(bytes.as_bytes(py))),
+            Place::Found { part, span } => self.parts.get(part).map(|bytes| span.of(bytes.as_bytes(py))),
             _ => None,
         }
     }
@@ -241,8 +203,5 @@ impl PackedValues {
 }
 
 fn span_size(len: usize) -> PyResult<u32> {
-    u32::try_from(len)
-        .ok()
-        .filter(|&size| size < u32::MAX)
-        .ok_or_else(|| PyOverflowError::new_err("a value of 4 GiB"))
+    u32::try_from(len).ok().filter(|&size| size < u32::MAX).ok_or_else(|| PyOverflowError::new_err("a value of 4 GiB"))
 }
