@@ -65,7 +65,7 @@ def _logging_as_before() -> Iterator[None]:
 
 
 collect_ignore_glob = (
-    [f"server/tests/test_native_{module}.py" for module in ("batch", "reader", "values", "warmer")]
+    [f"server/tests/test_native_{module}.py" for module in ("batch", "reader", "resp", "values", "warmer")]
     if native.kernels() is None
     else []
 )
@@ -76,8 +76,13 @@ NATIVE_TESTS: tuple[str, ...] = (
     "test_route_http_exchanges",
     "test_route_lookup_core",
     "test_route_scatter_gather",
+    "test_serve_connection",
+    "test_serve_damage",
+    "test_serve_slow",
 )
-"""How the modules begin whose tests run twice: with the native kernels, if they are installed, and with their twins."""
+"""How the modules begin whose tests run twice: with the native kernels, if they are installed, and with their twins.
+So do tests, in any module, that ask for ``kernels``, or for a fixture that does.
+"""
 
 
 def pytest_report_header() -> str:
@@ -89,15 +94,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Have the tests of what native kernels do run with both kinds."""
     if metafunc.module.__name__.rpartition(".")[2].startswith(NATIVE_TESTS):
         metafunc.fixturenames.append("kernels")
+    if "kernels" in metafunc.fixturenames:
         kinds = ("native", "python") if native.kernels() is not None else ("python",)
-        metafunc.parametrize("kernels", kinds, indirect=True)
+        metafunc.parametrize("kernels", kinds, indirect=True, scope="module")
 
 
-@pytest.fixture
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(scope="module")
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels of this test and of the processes that it starts: ``native`` or ``python``."""
-    monkeypatch.setenv(native.VARIABLE, "1" if request.param == "native" else "0")
-    return str(request.param)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(native.VARIABLE, "1" if request.param == "native" else "0")
+        yield str(request.param)
 
 
 @pytest.fixture

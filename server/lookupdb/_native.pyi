@@ -47,6 +47,46 @@ class ShardFile:
     def expand(self, stored: bytes) -> bytes:
         """The RESP bulk string for ``stored``, a value of this file. Raises Damaged."""
 
+@final
+class ShardKernel:
+    """A shard file, and what answers lookups from it: ``lookupdb.serve.native_replies`` and ``turn`` use it."""
+
+    def __init__(
+        self,
+        path: Path,
+        slot: memoryview,
+        places: tuple[int, int, int, int],
+        error: bytes,
+        *,
+        read_bytes: int,
+        chunk_bytes: int,
+        slice_seconds: float,
+    ) -> None:
+        """``places`` are those of lookups, misses, commands and sent bytes in ``slot``; ``error`` is the reply for what
+        is damaged. Raises OSError, and ValueError for a file that cannot be read here.
+        """
+
+    def run(
+        self, epoll: int, fast_path: bytearray, protocols: bytearray, seconds: float
+    ) -> tuple[list[tuple[int, int, bytes, list[bytes], bytes, bool]], list[tuple[int, int]]]:
+        """Wait on ``epoll`` and answer lookups, for so long or until something is not for here. Returns what is handed
+        over, as arguments of ``RespConnection.resume`` behind a file descriptor and an error number, and events.
+        """
+
+    def answer(self, data: bytes, nil: bytes) -> tuple[bytes, list[bytes], bytes, bool]:
+        """See ``KeyReplies.answer``."""
+
+    def replies(self, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:
+        """The replies to the first of ``keys``, which have been counted, and to how many: to all, unless that is more
+        than one write takes.
+        """
+
+    def find(self, key: bytes) -> bytes | None:
+        """See ``KeyReplies.find``."""
+
+    def take_damage(self) -> tuple[int, str] | None:
+        """How many lookups were of something damaged since the last call, and what was wrong with the first."""
+
 # route/: the router's batches. What they do is told by the protocols of route/lookups/batch_keys.py.
 
 @final

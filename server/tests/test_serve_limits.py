@@ -121,6 +121,7 @@ class TestBeforeAuth:
             assert metrics(guarded_server)[MEMORY] < before + 50 * BEFORE_AUTH_BYTES + 2e6
 
 
+@pytest.mark.usefixtures("kernels")
 def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp_path: Path) -> None:
     """A hundred of them: each may be owed over 1 MiB."""
     generation = write_generation(tmp_path, {"big": os.urandom(1_000_000)})
@@ -138,6 +139,7 @@ def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp
         assert metrics(server)["lookupdb_shard_connections_cut_total"] > 0
 
 
+@pytest.mark.usefixtures("kernels")
 def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generation: Path) -> None:
     with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
@@ -150,6 +152,7 @@ def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generati
         assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
 
 
+@pytest.mark.usefixtures("kernels")
 def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) -> None:
     """80,000 values of 100 KB are looked at for it: some seconds of work."""
     keys = [b"key %d" % number for number in range(100)]

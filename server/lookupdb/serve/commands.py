@@ -61,7 +61,7 @@ def _mget(session: Session, command: Command) -> Reply:
     lookups, nil, keys = session.worker.replies, session.nil, command[1:]
     session.worker.slot[shard_counters.LOOKUPS] += len(keys)
     yield b"*%d\r\n" % len(keys)
-    yield from lookups.remaining_replies(keys, nil, 0)
+    yield from lookups.remaining_replies(keys, nil)
 
 
 def _exists(session: Session, command: Command) -> Reply:

@@ -1,7 +1,7 @@
 """One client's connection off the hot path: bytes in, replies out, within limits; and all that ends it.
 
-A lone GET is answered by ``loop``; what else a client sends comes here. Pipelined GETs and one MGET are recognised by
-one look at the bytes. Anything else, and what a client does not read, becomes an iterator of replies, which
+A turn of the loop answers lookups (``turn``); what it does not take comes here. Lookups alone, with nothing under way,
+are for ``KeyReplies.answer``. Anything else, and what a client does not read, becomes an iterator of replies, which
 ``_send_replies`` sends and stops at: memory is bounded by ``output_high`` and one value, whatever is asked, and no
 client keeps the others waiting for longer than its time slice.
 
@@ -26,27 +26,19 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from lookupdb.serve import shard_counters
 from lookupdb.serve.commands import execute
+from lookupdb.serve.limits import READ_BYTES, TIME_SLICE_SECONDS
 from lookupdb.serve.output import ReplyOutput
 from lookupdb.serve.poller import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Poller
-from lookupdb.serve.resp import (
-    ProtocolError,
-    RequestParser,
-    error,
-    keys_of_gets,
-    keys_of_mget,
-)
+from lookupdb.serve.resp import ProtocolError, RequestParser, error
 from lookupdb.serve.session import Session, WorkerContext
 
-READ_BYTES: Final = 16 << 10
-"""The most bytes of one read: a batch of some 500 keys."""
 FLUSH_BYTES: Final = 64 << 10
 """Replies are collected to so many bytes before they are written."""
-TIME_SLICE_SECONDS: Final = 0.01
-"""After so long a client's further replies wait for its next time slice, behind those of all others."""
 
 
 class RespState(enum.IntEnum):
@@ -174,15 +166,27 @@ class RespConnection:
 
     def receive(self, data: bytes) -> None:
         """Answer ``data``, which was read while nothing was under way. When empty, the client sends no more."""
-        keys = keys_of_gets(data)
-        if keys is not None:
-            self._answer(b"", keys, len(keys))
+        if not data:
+            self._end_of_stream()
             return
-        keys = keys_of_mget(data)
-        if keys is not None:
-            self._answer(b"*%d\r\n" % len(keys), keys, 1)
-            return
-        self._feed(data)
+        replies, keys, rest, is_part = self._stored_replies.answer(data, self._session.nil)
+        if replies:
+            self._send(replies)
+        if keys or rest:
+            self._go_on(keys, rest, is_part)
+        elif self._state is not READING or self._output.unsent or self.held_bytes:
+            self._settle()
+
+    def resume(self, unsent: bytes, keys: list[bytes], rest: bytes, is_part: bool) -> None:
+        """Go on where a turn of the loop stopped: write what is ``unsent``, answer ``keys`` and what is behind them."""
+        if unsent:
+            self._output.keep_unsent(unsent, 0, self._session.limits.output_high)
+        if keys or rest:
+            self._go_on(keys, rest, is_part)
+        elif unsent:
+            self._settle()
+        else:
+            self._end_of_stream()
 
     def handle_events(self, events: int) -> None:
         """Read or write what is ready while the loop must not answer by itself."""
@@ -212,18 +216,28 @@ class RespConnection:
         except OSError:
             self.close()
             return
-        if data and self._may_ask():
-            self.receive(data)
-        else:
-            self._feed(data)
-
-    def _feed(self, data: bytes) -> None:
         if not data:
             self._end_of_stream()
-        elif self._state is not HALF_CLOSED:
-            self._requests.feed(data)
+            return
+        if self._awaits_lookups():
+            data = self._requests.take_part(len(data)) + data
+            if self._requests.is_empty:
+                self.receive(data)
+                return
+        if self._state is not HALF_CLOSED:
+            self._go_on([], data, is_part=False)
+
+    def _go_on(self, keys: list[bytes], rest: bytes, is_part: bool) -> None:
+        """Answer ``keys``, then ``rest``, unless that is but the beginning of a lookup."""
+        if self._state is CLOSED:
+            return
+        self._requests.feed(rest)
+        if keys:
+            lookups = self._stored_replies.remaining_replies(keys, self._session.nil)
+            self._replies = chain(lookups, self._make_replies()) if rest else lookups
+        elif not is_part:
             self._replies = self._make_replies()
-            self._send_replies()
+        self._send_replies()
 
     def _end_of_stream(self) -> None:
         """Answer what the client asked for, then close: it sends no more."""
@@ -231,17 +245,6 @@ class RespConnection:
             self.close()
         else:
             self._enter(CLOSING)
-
-    def _answer(self, head: bytes, keys: list[bytes], commands: int) -> None:
-        """Send ``head`` and the values of ``keys``."""
-        self._slot[shard_counters.COMMANDS] += commands
-        replies, count = self._stored_replies.first_replies(head, keys, self._session.nil)
-        self._send(replies)
-        if count < len(keys):
-            self._replies = self._stored_replies.remaining_replies(keys, self._session.nil, count)
-            self._send_replies()
-        elif self._state is not READING or self._output.unsent:
-            self._settle()
 
     def _make_replies(self) -> Iterator[bytes]:
         """Yield the replies to all requests that have arrived whole."""
@@ -303,8 +306,11 @@ class RespConnection:
 
     def _may_ask(self) -> bool:
         """Return whether the next bytes begin a request of a client that may ask, with nothing else under way."""
-        is_awaiting = self._state is READING or self._state is DRAIN_READING
-        return is_awaiting and self._session.is_authorised and self._requests.is_empty
+        return self._awaits_lookups() and self._requests.is_empty
+
+    def _awaits_lookups(self) -> bool:
+        """Return whether a client that may ask is asking, with no reply under way."""
+        return (self._state is READING or self._state is DRAIN_READING) and self._session.is_authorised
 
     def _settle(self) -> None:
         """Enter the state that follows from what is under way, and end the connection if that is due."""
@@ -336,6 +342,7 @@ class RespConnection:
                 self._poller.change(self.fd, EVENTS[state])
             self._state = state
         self._poller.fast_path[self.fd] = ACTIVE if state is READING and self._may_ask() else BUSY
+        self._poller.protocols[self.fd] = self._session.protocol
 
     def _measure_held_bytes(self) -> int:
         return len(self._output.unsent) + (

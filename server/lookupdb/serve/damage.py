@@ -30,9 +30,9 @@ class DamageReport:
         self._logged_at: float | None = None
         self._logged_count = slot[shard_counters.DAMAGED_LOOKUPS]
 
-    def add(self, problem: Exception) -> None:
-        """Count a lookup that ended in ``problem``, and log it unless one was logged a short while ago."""
-        self._slot[shard_counters.DAMAGED_LOOKUPS] += 1
+    def add(self, problem: Exception, lookups: int = 1) -> None:
+        """Count lookups that ended in ``problem``, and log it unless one was logged a short while ago."""
+        self._slot[shard_counters.DAMAGED_LOOKUPS] += lookups
         now = time.monotonic()
         if self._logged_at is not None and now - self._logged_at < LOG_SECONDS:
             return

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
+READ_BYTES: Final = 16 << 10
+"""The most bytes of one read: a batch of some 500 keys."""
+CHUNK_BYTES: Final = 64 << 10
+"""Replies to lookups are made up to so many bytes, and written before more are made."""
+TIME_SLICE_SECONDS: Final = 0.01
+"""After so long a client's further replies wait for its next time slice, behind those of all others."""
+
 BEFORE_AUTH_ARGUMENTS: Final = 16
 """HELLO with AUTH and SETNAME has seven words."""
 BEFORE_AUTH_BYTES: Final = 4 << 10

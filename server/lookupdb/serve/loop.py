@@ -1,8 +1,6 @@
-"""The worker's event loop, and in it the hot path: one GET is read, looked up and answered without a call to our code.
+"""The worker's event loop: it accepts clients, and gives each event to whoever handles it. ``turn`` answers lookups.
 
-Written by hand because an event loop's transports, protocols and write queues cost as much again as the lookup:
-here an event is one read, one check of its size and beginning, one lookup and one write, and answers leave at once.
-The connection handles what is not a lone GET.
+Written by hand because an event loop's transports, protocols and write queues cost as much again as the lookup.
 """
 
 from __future__ import annotations
@@ -15,19 +13,15 @@ import time
 from typing import Final
 
 from lookupdb.serve import shard_counters
-from lookupdb.serve.connection import READ_BYTES, RespConnection
-from lookupdb.serve.poller import ACTIVE, Poller
-from lookupdb.serve.resp import CRLF, GET_ENDS, GET_HEADS, GET_KEYS, error
+from lookupdb.serve.connection import RespConnection
+from lookupdb.serve.poller import Poller
+from lookupdb.serve.resp import error
 from lookupdb.serve.session import WorkerContext
-from lookupdb.serve.stored_replies import LOOKUP_FAILURES, MISSING
-from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED
+from lookupdb.serve.turn import make_turn
 
 log = logging.getLogger(__name__)
 
-_HEADS: Final = len(GET_HEADS)
 _TOO_MANY: Final = error("ERR max number of clients reached")
-_EVENTS: Final = 256
-"""The most that one poll returns."""
 _ACCEPTED: Final = 64
 """The most clients accepted at once: those that are connected wait meanwhile."""
 
@@ -43,7 +37,9 @@ class WorkerLoop:
         self._accepting = True
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """Kept for a client that is to be told that there are no descriptors left."""
-        self._until = 0.0
+        self.until = 0.0
+        """When ``run`` is to return."""
+        self._turn = make_turn(worker, self._poller)
         self._alarm, self._bell = socket.socketpair()
         for end in (self._alarm, self._bell):
             end.setblocking(False)
@@ -56,67 +52,15 @@ class WorkerLoop:
 
     def stop(self) -> None:
         """Let ``run`` return. A signal's handler may call it if the signal rings the bell."""
-        self._until = 0.0
+        self.until = 0.0
 
     def run(self, seconds: float) -> None:
         """Serve for so long, or until ``stop``."""
-        worker, now = self._worker, time.monotonic
-        poll, read, write = self._poller.epoll.poll, os.read, os.write
-        fast_path, connections, slot = self._poller.fast_path, worker.connections, worker.slot
-        get, inflate = worker.shard.txn.get, worker.shard.inflate
-        heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are looked up fastest
-        bulk_heads, bulk_ends, bulk_sizes = BULK_HEADS, BULK_ENDS, len(BULK_HEADS)
-        tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
-        self._until = now() + seconds
-        while (remaining := self._until - now()) > 0:
-            lookups = sent = fd = 0
-            try:
-                for fd, events in poll(remaining, _EVENTS):
-                    if not fast_path[fd]:
-                        self._handle(fd, events)
-                        continue
-                    fast_path[fd] = ACTIVE
-                    data = read(fd, READ_BYTES)
-                    size = len(data)
-                    if size >= sizes or data < heads[size] or data >= ends[size] or data[tail] != crlf:
-                        connections[fd].receive(data)
-                        continue
-                    lookups += 1
-                    try:
-                        key = data[keys[size]]
-                        reply = get(key, missing)
-                        first = reply[0]
-                        if first != framed and first < claims_size:
-                            reply = inflate(reply)
-                        size = len(reply)
-                        if (
-                            size >= bulk_sizes
-                            or reply < bulk_heads[size]
-                            or reply >= bulk_ends[size]
-                            or reply[tail] != crlf
-                        ):
-                            # missing, large or damaged
-                            reply = worker.replies.verify(key, reply) or connections[fd].nil
-                            size = len(reply)
-                    except LOOKUP_FAILURES:
-                        reply = worker.replies.find_after_failure(key) or connections[fd].nil
-                        get, size = worker.shard.txn.get, len(reply)
-                    try:
-                        written = write(fd, reply)
-                    except BlockingIOError:
-                        written = 0
-                    sent += written
-                    if written != size:
-                        connections[fd].keep_unsent(reply, written)
-            except Exception as problem:  # ends one connection, never the worker
-                self._close_broken(fd, problem)
-            if lookups:
-                slot[shard_counters.LOOKUPS] += lookups
-                slot[shard_counters.COMMANDS] += lookups
-                slot[shard_counters.SENT_BYTES] += sent
+        self.until = time.monotonic() + seconds
+        self._turn.run(self)
 
-    def _handle(self, fd: int, events: int) -> None:
-        """Handle an event that is not for the hot path."""
+    def handle(self, fd: int, events: int) -> None:
+        """Handle an event that is no lookup."""
         connection = self._worker.connections.get(fd)
         if connection is not None:
             connection.handle_events(events)
@@ -125,7 +69,7 @@ class WorkerLoop:
         elif fd == self._alarm.fileno():
             self._alarm.recv(4096)
 
-    def _close_broken(self, fd: int, problem: Exception) -> None:
+    def close_broken(self, fd: int, problem: Exception) -> None:
         """Close the connection of ``fd``, whose event ended in ``problem``: the client is gone, or there is a bug."""
         if isinstance(problem, BlockingIOError):
             return

@@ -23,14 +23,17 @@ class Poller:
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
-        self.fast_path: list[int] = []
-        """By file descriptor: BUSY, IDLE or ACTIVE. A list, because the hot path reads it first."""
+        self.fast_path = bytearray()
+        """By file descriptor: BUSY, IDLE or ACTIVE."""
+        self.protocols = bytearray()
+        """By file descriptor: which version of RESP a client on the hot path speaks."""
 
     def add(self, fd: int) -> None:
         """Wait for ``fd`` to be readable."""
         missing = fd + 1 - len(self.fast_path)
         if missing > 0:
-            self.fast_path += [BUSY] * missing
+            self.fast_path += bytes(missing)  # BUSY
+            self.protocols += bytes(missing)
         self.epoll.register(fd, READ)
 
     def change(self, fd: int, events: int) -> None:

@@ -31,6 +31,7 @@ _LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES 
 
 MAX_QUOTED_BYTES: Final = 4 << 10
 """Of an inline command with quotes, which people type: to read it takes half a microsecond a byte, and others wait."""
+_PART_RATIO: Final = 4
 _ARGUMENT_BYTES: Final = 48
 """What Python needs for an argument beside its bytes."""
 
@@ -109,6 +110,17 @@ class RequestParser:
     def held_bytes(self) -> int:
         """About how many bytes of memory the last command takes, or the part of the next that has arrived."""
         return len(self._buffer) + self._argument_bytes + _ARGUMENT_BYTES * self._argument_count
+
+    def take_part(self, size: int) -> bytes:
+        """Give back what has arrived of the next command, unless some of it has been read already, or it is so much
+        that to read it again is not worth it for ``size`` bytes more.
+        """
+        if self._missing_arguments or len(self._buffer) - self._position > _PART_RATIO * size:
+            return b""
+        part = bytes(self._buffer[self._position :])
+        self._buffer.clear()
+        self._position = 0
+        return part
 
     def feed(self, data: bytes) -> None:
         """Append what has been read."""

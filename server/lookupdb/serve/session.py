@@ -9,8 +9,9 @@ from typing import Any, Final
 from lookupdb.serve.budget import ServerBudget
 from lookupdb.serve.identity import ServerIdentity
 from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.native_replies import open_native_replies
 from lookupdb.serve.resp import NIL
-from lookupdb.serve.stored_replies import StoredReplies
+from lookupdb.serve.stored_replies import KeyReplies, StoredReplies
 from lookupdb.shardfile import ShardReader
 
 
@@ -26,7 +27,7 @@ class WorkerContext:
     password: bytes | None = None
     port: int = 0
     file_bytes: int = 0
-    replies: StoredReplies = field(init=False)
+    replies: KeyReplies = field(init=False)
     started: float = field(default_factory=time.monotonic)
     connections: dict[int, Any] = field(default_factory=dict)
     """By file descriptor."""
@@ -37,7 +38,7 @@ class WorkerContext:
     last_id: int = 0
 
     def __post_init__(self) -> None:
-        self.replies = StoredReplies(self.shard, self.slot)
+        self.replies = open_native_replies(self.shard, self.slot) or StoredReplies(self.shard, self.slot)
         self.budget = ServerBudget(self.limits.max_held_bytes)
         self.limits_before_auth = self.limits.before_auth
 

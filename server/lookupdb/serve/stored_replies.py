@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Final
+from typing import Final, Protocol
 
 import lmdb
 from zstandard import ZstdError
 
 from lookupdb.serve import shard_counters
 from lookupdb.serve.damage import DAMAGED, DamageReport
+from lookupdb.serve.limits import CHUNK_BYTES
+from lookupdb.serve.resp import keys_of_gets, keys_of_mget
 from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED, DamagedValue, ShardReader, expand, is_framed
 
-CHUNK_BYTES: Final = 64 << 10
-"""Of replies to a batch: more are made when these have been sent."""
 CHUNK_KEYS: Final = 512
 """Keys looked up at once of a batch larger than a read."""
 MISSING: Final = b"\xff\xff"
@@ -29,8 +29,29 @@ LOOKUP_FAILURES: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, Memor
 """Errors of an unchecked lookup of something damaged: ``find_after_failure`` looks the key up again."""
 
 
+Answer = tuple[bytes, list[bytes], bytes, bool]
+"""Replies to lookups; the keys that are still to be answered, and have been counted; the bytes behind these lookups,
+which are other requests; and whether those are but the beginning of a lookup, to be given again with what follows.
+"""
+
+
+class KeyReplies(Protocol):
+    """Reads replies from a worker's shard, and counts lookups, misses and commands."""
+
+    def answer(self, data: bytes, nil: bytes) -> Answer:
+        """Answer the lookups that ``data`` begins with. ``nil`` answers for what is missing."""
+
+    def find(self, key: bytes) -> bytes | None:
+        """Count the lookup and return the reply to ``key``: the bulk string stored, or an error where that is damaged.
+        None means missing, as is every key that cannot exist.
+        """
+
+    def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
+        """Yield the replies to ``keys``, which have been counted, some at a time."""
+
+
 class StoredReplies:
-    """Reads replies from a worker's shard, and counts lookups and misses in ``slot``."""
+    """Replies by py-lmdb and zstandard. The native kernels have ``NativeReplies`` for it."""
 
     def __init__(self, shard: ShardReader, slot: memoryview) -> None:
         self._shard = shard
@@ -39,28 +60,35 @@ class StoredReplies:
         self._small = shard.meta.compression == "none" and shard.pages()["overflow_pages"] == 0
         """Whether no reply can be large: nothing is compressed, and no value needed pages of its own (about 2 KB)."""
 
+    def answer(self, data: bytes, nil: bytes) -> Answer:
+        """See ``KeyReplies``. All of ``data`` is GETs, or one MGET, or it is other requests."""
+        keys = keys_of_gets(data)
+        if keys is not None:
+            self._slot[shard_counters.COMMANDS] += len(keys)
+            return self._first_replies(b"", keys, nil)
+        keys = keys_of_mget(data)
+        if keys is not None:
+            self._slot[shard_counters.COMMANDS] += 1
+            return self._first_replies(b"*%d\r\n" % len(keys), keys, nil)
+        return b"", [], data, False
+
+    def _first_replies(self, head: bytes, keys: list[bytes], nil: bytes) -> Answer:
+        """Return ``head`` with the replies to the first of ``keys``: to all, unless that is too much for one write."""
+        self._slot[shard_counters.LOOKUPS] += len(keys)
+        replies = self._next_replies(keys, nil)
+        remaining = keys[len(replies) :]
+        if head:
+            replies.insert(0, head)
+        return b"".join(replies), remaining, b"", False
+
     def find(self, key: bytes) -> bytes | None:
-        """Count the lookup and return the reply to ``key``: the bulk string stored, or an error where that is damaged.
-        None means missing, as is every key that cannot exist.
-        """
+        """See ``KeyReplies``."""
         self._slot[shard_counters.LOOKUPS] += 1
         return self._find(key)
 
-    def first_replies(self, head: bytes, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:
-        """Return ``head`` with the replies to the first of ``keys``, and the number of these: all, unless that is too
-        much for one write.
-
-        Counts all of ``keys``. ``nil`` answers for what is missing.
-        """
-        self._slot[shard_counters.LOOKUPS] += len(keys)
-        replies = self._next_replies(keys, nil)
-        count = len(replies)
-        if head:
-            replies.insert(0, head)
-        return b"".join(replies), count
-
-    def remaining_replies(self, keys: list[bytes], nil: bytes, start: int) -> Iterator[bytes]:
-        """Yield the replies to ``keys[start:]``, which have been counted, some at a time."""
+    def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
+        """See ``KeyReplies``."""
+        start = 0
         while start < len(keys):
             replies = self._next_replies(keys[start : start + CHUNK_KEYS], nil)
             yield b"".join(replies)

@@ -2,7 +2,9 @@
 //!
 //! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
 pub mod reader;
+pub mod resp;
 mod route;
+mod shard;
 mod shard_file;
 pub mod values;
 mod warmer;
@@ -18,6 +20,7 @@ const SOURCES: Option<&str> = option_env!("LOOKUPDB_NATIVE_SOURCES");
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES.unwrap_or_default())?;
+    shard::register(module)?;
     shard_file::register(module)?;
     route::register(module)?;
     warmer::register(module)?;

@@ -13,9 +13,9 @@ import socket
 import time
 
 from lookupdb.serve import shard_counters
-from lookupdb.serve.connection import READ_BYTES, RespConnection, RespState
+from lookupdb.serve.connection import RespConnection, RespState
 from lookupdb.serve.identity import ServerIdentity
-from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.limits import READ_BYTES, ServerLimits
 from lookupdb.serve.poller import ACTIVE, WRITE, Poller
 from lookupdb.serve.session import WorkerContext
 from lookupdb.shardfile import ShardReader
@@ -55,7 +55,7 @@ class LoneConnection:
     """``turn`` is one round of the loop, after which the connection's invariants hold."""
 
     def __init__(self, shard: ShardReader, limits: ServerLimits, password: bytes | None = None) -> None:
-        self.slot = memoryview(bytearray(8 * len(shard_counters.NAMES) + 8)).cast("q")
+        self.slot = memoryview(bytearray(8 * len(shard_counters.NAMES) + 8)).cast("Q")
         identity = ServerIdentity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
         self.worker = WorkerContext(shard=shard, identity=identity, limits=limits, slot=self.slot, password=password)
         server, self.client = socket.socketpair()

@@ -1,0 +1,271 @@
+//! One turn of a worker's loop: read from all clients that ask, look their keys up together, answer.
+//!
+//! What is not for here is handed to Python: requests that are no lookups, replies that a client does not take, clients
+//! with something under way, sockets that are no clients.
+use std::cell::Cell;
+use std::io::{Error, Result};
+use std::time::{Duration, Instant};
+
+use crate::resp::{lone_get, KeyAt};
+use crate::shard::replies::{Batch, Limit, Reached, Shard, TOGETHER};
+use crate::shard::sys;
+
+/// Not for here: no client, or one with a request or replies under way.
+const BUSY: u8 = 0;
+/// Its next bytes begin a request, and it has asked something since the last sweep.
+const ACTIVE: u8 = 2;
+const RESP3: u8 = 3;
+/// The most events of one poll.
+const EVENTS: usize = 256;
+/// Longer than any lone GET.
+const LONE_BYTES: usize = 600;
+/// More than this is not handed over in one turn, apart from one value: who comes next is answered in the next one.
+const HANDED_BYTES: usize = 1 << 20;
+/// A larger buffer is given back once it has been used.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// Python's view of the clients, by file descriptor. It does not change during a turn.
+pub struct Clients<'a> {
+    pub fast_path: &'a [Cell<u8>],
+    pub protocols: &'a [Cell<u8>],
+}
+
+/// The bounds of one client's part of a turn.
+pub struct Bounds {
+    /// Of one read.
+    pub read_bytes: usize,
+    /// Of replies before they are written; one may exceed it.
+    pub chunk_bytes: usize,
+    /// After so long its further replies are made by Python, behind those of all others.
+    pub time_slice: Duration,
+}
+
+/// What Python goes on with for one client. Everything has been counted but the bytes in `unsent`. If there is nothing,
+/// the client sends no more.
+pub struct Handed {
+    pub fd: i32,
+    /// Why nothing can be read from the client, or written to it.
+    pub error: Option<Error>,
+    /// Replies that the client has not taken.
+    pub unsent: Vec<u8>,
+    /// Keys that are still to be answered.
+    pub keys: Vec<Vec<u8>>,
+    /// Requests behind these.
+    pub rest: Vec<u8>,
+    /// Whether `rest` is only the beginning of a lookup.
+    pub is_part: bool,
+}
+
+/// What a turn leaves to Python.
+#[derive(Default)]
+pub struct Leftovers {
+    pub handed: Vec<Handed>,
+    /// File descriptors with the events that are reported of them.
+    pub events: Vec<(i32, u32)>,
+    bytes: usize,
+}
+
+struct LoneGet {
+    fd: i32,
+    start: usize,
+    end: usize,
+    key: KeyAt,
+}
+
+/// The buffers of a worker's turns.
+pub struct Turn {
+    bounds: Bounds,
+    events: Vec<sys::Event>,
+    input: Vec<u8>,
+    lone_gets: Vec<LoneGet>,
+    batch: Batch,
+    out: Vec<u8>,
+}
+
+impl Turn {
+    pub fn new(bounds: Bounds) -> Self {
+        Turn {
+            input: vec![0; EVENTS * LONE_BYTES + bounds.read_bytes],
+            bounds,
+            events: sys::no_events(EVENTS),
+            lone_gets: Vec::with_capacity(EVENTS),
+            batch: Batch::default(),
+            out: Vec::new(),
+        }
+    }
+
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Wait for events: how many there are.
+    pub fn wait(&mut self, epoll: i32, time: Duration) -> Result<usize> {
+        sys::wait(epoll, &mut self.events, time)
+    }
+
+    /// Answer the first `count` events. What is not read because too much is handed over is reported again.
+    pub fn take(&mut self, count: usize, clients: &Clients<'_>, shard: &mut Shard) -> Leftovers {
+        let mut left = Leftovers::default();
+        self.lone_gets.clear();
+        for place in 0..count {
+            let Some(event) = self.events.get(place) else { break };
+            let (fd, events) = (event.u64 as i32, event.events);
+            match clients.state(fd) {
+                Some(state) if state.get() != BUSY => {
+                    state.set(ACTIVE);
+                    self.read(fd, clients, shard, &mut left);
+                }
+                _ => left.events.push((fd, events)),
+            }
+            if left.bytes > HANDED_BYTES {
+                break;
+            }
+        }
+        self.answer_lone_gets(clients, shard, &mut left);
+        left
+    }
+
+    /// Read what a client asks, and answer it unless it is a lone GET, which is answered with those of others.
+    fn read(&mut self, fd: i32, clients: &Clients<'_>, shard: &mut Shard, left: &mut Leftovers) {
+        let start = self.lone_gets.last().map_or(0, |get| get.end);
+        let end = self.input.len().min(start + self.bounds.read_bytes);
+        let Some(room) = self.input.get_mut(start..end) else { return };
+        let size = match sys::receive(fd, room) {
+            Ok(Some(0)) => return left.hand(Handed::new(fd)),
+            Ok(Some(size)) => size,
+            Ok(None) => return,
+            Err(error) => return left.hand_error(fd, error),
+        };
+        let data = room.get(..size).unwrap_or_default();
+        match lone_get(data) {
+            Some(key) => self.lone_gets.push(LoneGet { fd, start, end: start + size, key }),
+            None => self.answer(fd, start, size, clients.nil(fd), shard, left),
+        }
+    }
+
+    /// Answer the lookups of one read, a chunk after the other, for as long as the client takes them at once.
+    fn answer(&mut self, fd: i32, start: usize, size: usize, nil: &[u8], shard: &mut Shard, left: &mut Leftovers) {
+        let data = self.input.get(start..start + size).unwrap_or_default();
+        let limit = self.bounds.limit();
+        self.batch.restart();
+        loop {
+            self.out.clear();
+            let reached = shard.answer(data, &mut self.batch, nil, &limit, &mut self.out);
+            let sent = match self.out.as_slice() {
+                [] => 0,
+                replies => match sys::send(fd, replies) {
+                    Ok(sent) => sent,
+                    Err(error) => return left.hand_error(fd, error),
+                },
+            };
+            shard.maker.counts.sent_bytes += sent as u64;
+            let is_taken = sent == self.out.len();
+            if is_taken && reached == Reached::Limit && Instant::now() < limit.until {
+                continue;
+            }
+            if !is_taken || reached != Reached::End {
+                left.hand(Handed {
+                    fd,
+                    error: None,
+                    unsent: self.out.get(sent..).unwrap_or_default().to_vec(),
+                    keys: self.batch.unanswered(data).map(<[u8]>::to_vec).collect(),
+                    rest: self.batch.rest(data).to_vec(),
+                    is_part: reached == Reached::Part,
+                });
+            }
+            break;
+        }
+        give_back(&mut self.out);
+    }
+
+    /// Look the keys of all lone GETs up together, and answer each client.
+    fn answer_lone_gets(&mut self, clients: &Clients<'_>, shard: &mut Shard, left: &mut Leftovers) {
+        let mut found = Vec::with_capacity(self.lone_gets.len().min(TOGETHER));
+        for gets in self.lone_gets.chunks(TOGETHER) {
+            let mut keys = [&b""[..]; TOGETHER];
+            for (slot, get) in keys.iter_mut().zip(gets) {
+                *slot = get.key.of(get.request(&self.input));
+            }
+            shard.file.find_many(keys.get(..gets.len()).unwrap_or_default(), &mut found);
+            for (get, &found) in gets.iter().zip(&found) {
+                if left.bytes > HANDED_BYTES {
+                    left.hand(Handed { rest: get.request(&self.input).to_vec(), ..Handed::new(get.fd) });
+                    continue;
+                }
+                let maker = &mut shard.maker;
+                maker.counts.lookups += 1;
+                maker.counts.commands += 1;
+                self.out.clear();
+                maker.append(found, clients.nil(get.fd), &mut self.out);
+                match sys::send(get.fd, &self.out) {
+                    Ok(sent) => {
+                        maker.counts.sent_bytes += sent as u64;
+                        if sent != self.out.len() {
+                            let unsent = self.out.get(sent..).unwrap_or_default().to_vec();
+                            left.hand(Handed { unsent, ..Handed::new(get.fd) });
+                        }
+                    }
+                    Err(error) => left.hand_error(get.fd, error),
+                }
+                give_back(&mut self.out);
+            }
+        }
+    }
+}
+
+impl Bounds {
+    /// What one client may have from now on.
+    pub fn limit(&self) -> Limit {
+        Limit { room: self.chunk_bytes, until: Instant::now() + self.time_slice }
+    }
+}
+
+impl Clients<'_> {
+    fn state(&self, fd: i32) -> Option<&Cell<u8>> {
+        self.fast_path.get(usize::try_from(fd).ok()?)
+    }
+
+    /// The reply for a missing key.
+    fn nil(&self, fd: i32) -> &'static [u8] {
+        let place = usize::try_from(fd).unwrap_or(usize::MAX);
+        match self.protocols.get(place).map(Cell::get) {
+            Some(RESP3) => b"_\r\n",
+            _ => b"$-1\r\n",
+        }
+    }
+}
+
+impl Handed {
+    /// Nothing yet.
+    fn new(fd: i32) -> Self {
+        Handed { fd, error: None, unsent: Vec::new(), keys: Vec::new(), rest: Vec::new(), is_part: false }
+    }
+}
+
+impl Leftovers {
+    /// Whether there is nothing for Python to do.
+    pub fn is_empty(&self) -> bool {
+        self.handed.is_empty() && self.events.is_empty()
+    }
+
+    fn hand(&mut self, handed: Handed) {
+        self.bytes += handed.unsent.len() + 2 * handed.rest.len() + 64 * handed.keys.len();
+        self.handed.push(handed);
+    }
+
+    fn hand_error(&mut self, fd: i32, error: Error) {
+        self.hand(Handed { error: Some(error), ..Handed::new(fd) });
+    }
+}
+
+impl LoneGet {
+    fn request<'a>(&self, input: &'a [u8]) -> &'a [u8] {
+        input.get(self.start..self.end).unwrap_or_default()
+    }
+}
+
+fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > KEPT_BYTES {
+        *buffer = Vec::new();
+    }
+}

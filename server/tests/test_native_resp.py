@@ -1,0 +1,197 @@
+"""Whatever clients send, in whatever pieces: both kinds of turn give the same bytes and count the same."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.shards import write_generation
+from support.two_kinds import InProcessWorker
+from test_resp import ODD_KEYS, request
+
+from lookupdb.serve.limits import CHUNK_BYTES, ServerLimits
+from lookupdb.shard_name import file_name
+from lookupdb.shardfile import ShardReader, frame
+
+KINDS = ("native", "python")
+VALUES = {f"key {number}": b"value %d of the sample " % number * (number % 60) for number in range(500)}
+VALUES |= {f"large {number}": bytes([65 + number]) * 70_000 for number in range(5)}
+DAMAGED_KEYS = ("key 59", "key 118", "large 3")
+
+Script = Sequence[tuple[int, bytes, bool]]
+"""Which client sends what, and whether it then reads what it was sent."""
+
+
+@pytest.fixture(scope="module", params=["none", "zstd"])
+def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shard file of VALUES in which those of DAMAGED_KEYS are damaged, each in its own way."""
+    directory = tmp_path_factory.mktemp(request.param)
+    path = write_generation(directory, VALUES, compression=request.param) / file_name(0, 1)
+    with ShardReader(path) as reader:
+        stored_values = [reader.txn.get(key.encode()) or b"" for key in DAMAGED_KEYS]
+    content = path.read_bytes()
+    for stored, damage in zip(stored_values, (bytes(8), b"$9\r\n", b"\xa0\xff\xff\xff\xff"), strict=True):
+        assert content.count(stored) == 1
+        content = content.replace(stored, damage + stored[len(damage) :])
+    path.chmod(0o644)
+    path.write_bytes(content)
+    return path
+
+
+def play(path: Path, kernels: str, script: Script, limits: ServerLimits | None = None) -> tuple[list[bytes], object]:
+    """What each of three clients is sent, and what was counted."""
+    with InProcessWorker(path, kernels, limits) as worker:
+        clients = [worker.connect(1 << 14) for _ in range(3)]
+        for number, data, reads in script:
+            worker.send(clients[number], data)
+            worker.take_turns()
+            if reads:
+                worker.replies(clients[number])
+        replies = [worker.replies(client) for client in clients]
+        assert worker.errors == []
+        assert worker.worker.budget.total == sum(
+            connection.held_bytes for connection in worker.worker.connections.values()
+        )
+        return replies, worker.counters()
+
+
+KEYS = st.one_of(
+    st.sampled_from([key.encode() for key in VALUES]),
+    st.sampled_from([*ODD_KEYS, b"", b"k" * 512, *(key.encode() for key in DAMAGED_KEYS)]),
+    st.binary(max_size=20),
+)
+LOOKUPS = st.one_of(
+    KEYS.map(lambda key: request(b"GET", key)),
+    st.tuples(st.sampled_from([b"GET", b"get", b"Mget", b"MGET"]), st.lists(KEYS, max_size=40)).map(
+        lambda words: request(words[0], *words[1])
+    ),
+    st.lists(KEYS, min_size=1, max_size=30).map(lambda keys: b"".join(request(b"GET", key) for key in keys)),
+)
+OTHERS = st.one_of(
+    st.sampled_from(
+        [
+            request(b"PING"),
+            b"PING\r\n",
+            b"get 'key 1'\r\n",
+            b"\r\n",
+            b"*0\r\n",
+            request(b"HELLO", b"3"),
+            request(b"HELLO", b"2"),
+            request(b"RESET"),
+            request(b"EXISTS", b"key 1", b"none", b"key 2"),
+            request(b"DEL", b"key 1"),
+            request(b"FOO"),
+            request(b"QUIT"),
+            b"*2\r\n$3\r\nGET\r\n$05\r\nkey 1\r\n",
+            b"*2\n$3\nGET\r\n$5\nkey 1\r\n",
+            b"*2\r\n$3\r\nGET\r\n$-1\r\n",
+            b"*99999999\r\n",
+            b"*20000\r\n$4\r\nMGET\r\n",
+            b"*2\r\n$3\r\nGET\r\n:5\r\n",
+        ]
+    ),
+    st.binary(max_size=30),
+)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> Script:
+    """Requests of three clients, cut anywhere, in any order between the clients."""
+    script = []
+    for _ in range(draw(st.integers(1, 4))):
+        number = draw(st.integers(0, 2))
+        data = b"".join(draw(st.lists(st.one_of(LOOKUPS, LOOKUPS, LOOKUPS, OTHERS), min_size=1, max_size=6)))
+        if draw(st.integers(0, 5)) == 0:
+            data = data[: draw(st.integers(0, len(data)))]
+        cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=4)))
+        for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            script.append((number, data[start:end], draw(st.booleans())))
+    return script
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(script=scripts())
+def test_both_kinds_answer_alike(shard: Path, script: Script) -> None:
+    native, python = (play(shard, kernels, script) for kernels in KINDS)
+    assert native == python
+
+
+@pytest.mark.parametrize("pieces", [1000, CHUNK_BYTES // 2, 1 << 30])
+def test_a_large_request_in_pieces_of_any_size(shard: Path, pieces: int) -> None:
+    chance = random.Random(3)
+    keys = [key.encode() for key in chance.choices([*VALUES, "none"], k=3000)]
+    data = request(b"MGET", *keys) + b"".join(request(b"GET", key) for key in keys[:1500]) + request(b"PING")
+    script = [(0, data[start : start + pieces], True) for start in range(0, len(data), pieces)]
+    native, python = (play(shard, kernels, script) for kernels in KINDS)
+    assert native == python
+    assert native[0][0].endswith(b"+PONG\r\n")
+
+
+def test_the_lookups_of_clients_that_ask_at_once_are_answered_each_to_its_own(shard: Path) -> None:
+    keys = [key for key in VALUES if key not in DAMAGED_KEYS and key.startswith("key")][:400]
+    for kernels in KINDS:
+        with InProcessWorker(shard, kernels) as worker:
+            clients = [worker.connect() for _ in keys]
+            for number, (client, key) in enumerate(zip(clients, keys, strict=True)):
+                sent = request(b"GET", key.encode())
+                worker.send(client, sent[: -(number % 3)] if number % 3 else sent)
+            worker.take_turns(10)
+            for number, client in enumerate(clients):
+                worker.send(client, b"\r\n"[2 - number % 3 :] if number % 3 else b"")
+            worker.take_turns(10)
+            for client, key in zip(clients, keys, strict=True):
+                assert worker.replies(client) == frame(VALUES[key])
+            assert worker.counters()["lookups"] == len(keys)
+
+
+def test_clients_that_ask_at_once_and_read_nothing_hold_no_more_than_the_budget(tmp_path: Path) -> None:
+    """Three hundred ask for 4 MB each, and all of them are ready in one turn."""
+    path = write_generation(tmp_path, {"big": os.urandom(4_000_000)}) / file_name(0, 1)
+    with InProcessWorker(path, "native", ServerLimits(max_held_bytes=16 << 20)) as worker:
+        clients = [worker.connect(1 << 14) for _ in range(300)]
+        for client in clients:
+            worker.send(client, request(b"GET", b"big"))
+        before = peak_memory()
+        worker.take_turns(20)
+        assert peak_memory() - before < 100e6
+        assert worker.worker.budget.total <= 16 << 20
+        assert worker.counters()["connections_cut"] >= 290
+        survivor = next(iter(worker.worker.connections))
+        assert worker.worker.connections[survivor].held_bytes > 3_000_000
+
+
+def peak_memory() -> float:
+    """The most that this process has had in memory, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def test_a_client_that_may_not_ask_yet_reaches_no_kernel(shard: Path) -> None:
+    for kernels in KINDS:
+        with InProcessWorker(shard, kernels, password=b"secret") as worker:
+            client = worker.connect()
+            worker.send(client, request(b"GET", b"key 1"))
+            assert worker.replies(client) == b"-NOAUTH Authentication required.\r\n"
+            worker.send(client, request(b"AUTH", b"secret") + request(b"GET", b"key 1"))
+            assert worker.replies(client).endswith(b"+OK\r\n" + frame(VALUES["key 1"]))
+            assert worker.counters()["lookups"] == 1
+            worker.send(client, request(b"RESET") + request(b"GET", b"key 1"))
+            worker.send(client, request(b"GET", b"key 1"))
+            assert worker.replies(client).endswith(b"+RESET\r\n" + b"-NOAUTH Authentication required.\r\n" * 2)
+
+
+def test_a_client_that_is_gone_when_it_is_answered_ends_alone(shard: Path) -> None:
+    for kernels in KINDS:
+        with InProcessWorker(shard, kernels) as worker:
+            gone, there = worker.connect(), worker.connect()
+            for client in (gone, there):
+                worker.send(client, request(b"GET", b"key 1"))
+            gone.close()
+            assert worker.replies(there) == frame(VALUES["key 1"])
+            worker.take_turns(1)
+            assert len(worker.worker.connections) == 1
