@@ -12,10 +12,17 @@ import native_build
 import pytest
 import xxhash
 
+import lookupdb
 from lookupdb import native
 from lookupdb.errors import UsageError
 
 Load = Callable[..., ModuleType]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process, whatever earlier tests have imported."""
+    monkeypatch.delattr(lookupdb, "_native", raising=False)
 
 
 @pytest.fixture
@@ -96,8 +103,6 @@ def test_a_module_that_cannot_be_loaded_is_told_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A file that was cut short, or one for another libc."""
-    import lookupdb
-
     (tmp_path / "_native.abi3.so").write_bytes(b"\x7fELF")
     monkeypatch.setattr(lookupdb, "__path__", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "lookupdb._native", raising=False)
