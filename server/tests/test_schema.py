@@ -1,6 +1,8 @@
 """Manifests are validated and defaulted against the CRD itself, so that laptop and cluster agree."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,3 +250,12 @@ def test_rules_are_compiled_once_for_all_datasets() -> None:
     compiled = schema._compile_rule.cache_info().misses
     schema.complete_resource(resource())
     assert schema._compile_rule.cache_info().misses == compiled > 0
+
+
+def test_rules_are_checked_without_the_command_line_that_their_package_brings() -> None:
+    program = "import sys; from pathlib import Path; from lookupdb import spec; spec.read_manifest(Path(sys.argv[1]));"
+    program += "print(*sys.modules)"
+    command = [sys.executable, "-c", program, str(REPOSITORY / "examples" / "airports.yaml")]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert {"jsonschema", "yaml"} <= set(loaded)
+    assert {"cel.cli", "prompt_toolkit", "typer"} & set(loaded) == set()
