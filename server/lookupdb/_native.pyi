@@ -68,10 +68,14 @@ class ShardKernel:
 
     def run(
         self, epoll: int, fast_path: bytearray, protocols: bytearray, seconds: float
-    ) -> tuple[list[tuple[int, int, bytes, list[bytes], bytes, bool]], list[tuple[int, int]]]:
-        """Wait on ``epoll`` and answer lookups, for so long or until something is not for here. Returns what is handed
-        over, as arguments of ``RespConnection.resume`` behind a file descriptor and an error number, and events.
+    ) -> tuple[list[tuple[int, int, bytes, list[bytes], bytes, bool]], list[tuple[int, int]], bool]:
+        """Wait on ``epoll`` and answer lookups, for so long, until something is not for here, or until a turn was slow.
+        Returns what is handed over, as arguments of ``RespConnection.resume`` behind a file descriptor and an error
+        number, events, and whether the turn was slow.
         """
+
+    def warmer(self) -> PageWarmer:
+        """What reads the pages of this file from disk, for other threads."""
 
     def answer(self, data: bytes, nil: bytes) -> tuple[bytes, list[bytes], bytes, bool]:
         """See ``KeyReplies.answer``."""

@@ -124,6 +124,7 @@ class RespConnection:
         "_active_at",
         "_is_active",
         "_output",
+        "_parked",
         "_poller",
         "_replies",
         "_requests",
@@ -149,6 +150,8 @@ class RespConnection:
         self._replies: Iterator[bytes] | None = None
         """The replies that are still to be made. Nothing is read meanwhile."""
         self._output = ReplyOutput(self.fd, worker.slot)
+        self._parked = b""
+        """What is answered when its pages are in memory (``cold_data``). Nothing is read meanwhile."""
         self._state = READING
         self._is_active = True
         """Whether it has made progress since the last sweep: taken replies if there are any, else asked."""
@@ -219,6 +222,27 @@ class RespConnection:
         if not data:
             self._end_of_stream()
             return
+        if self._poller.park is not None and self._awaits_lookups():
+            self._parked = data
+            self._poller.change(self.fd, 0)
+            self._poller.park(self, data)
+            self._worker.budget.charge(self, self._measure_held_bytes())
+        else:
+            self._take(data)
+
+    def unpark(self) -> None:
+        """Answer what was parked."""
+        if self._state is not CLOSED:
+            data, self._parked = self._parked, b""
+            self._poller.change(self.fd, EVENTS[self._state])
+            self._take(data)
+            self._settle()
+
+    def choose_path(self) -> None:
+        """Let the hot path answer the client, or not, as the poller says now."""
+        self._enter(self._state)
+
+    def _take(self, data: bytes) -> None:
         if self._awaits_lookups():
             data = self._requests.take_part(len(data)) + data
             if self._requests.is_empty:
@@ -312,6 +336,9 @@ class RespConnection:
         """Return whether a client that may ask is asking, with no reply under way."""
         return (self._state is READING or self._state is DRAIN_READING) and self._session.is_authorised
 
+    def _is_for_hot_path(self) -> bool:
+        return self._state is READING and self._may_ask() and not self._parked and self._poller.park is None
+
     def _settle(self) -> None:
         """Enter the state that follows from what is under way, and end the connection if that is due."""
         if self._state >= HALF_CLOSED:
@@ -341,12 +368,14 @@ class RespConnection:
                 self._is_active = True  # the client has all its time for what is awaited from now on
                 self._poller.change(self.fd, EVENTS[state])
             self._state = state
-        self._poller.fast_path[self.fd] = ACTIVE if state is READING and self._may_ask() else BUSY
+        self._poller.fast_path[self.fd] = ACTIVE if self._is_for_hot_path() else BUSY
         self._poller.protocols[self.fd] = self._session.protocol
 
     def _measure_held_bytes(self) -> int:
-        return len(self._output.unsent) + (
-            0 if self._replies is None and self._requests.is_empty else self._requests.held_bytes
+        return (
+            len(self._output.unsent)
+            + len(self._parked)
+            + (0 if self._replies is None and self._requests.is_empty else self._requests.held_bytes)
         )
 
     def sweep(self, now: float) -> None:
@@ -387,7 +416,7 @@ class RespConnection:
         assert state is CLOSED or self.held_bytes == self._measure_held_bytes(), "the budget counts something else"
         assert (self.fd in self._worker.connections) is (state is not CLOSED), "the worker's list is wrong"
         if state is not CLOSED:
-            is_fast = state is READING and self._session.is_authorised and self._requests.is_empty
+            is_fast = self._is_for_hot_path()
             assert (self._poller.fast_path[self.fd] != BUSY) is is_fast, f"{state.name}: fast path {not is_fast}"
 
     def drain(self) -> None:
@@ -397,7 +426,7 @@ class RespConnection:
 
     def end(self) -> None:
         """Send the end of the stream if no reply is due."""
-        if self._state is DRAIN_READING:
+        if self._state is DRAIN_READING and not self._parked:
             self._enter(HALF_CLOSED)
             self._shut_down()
 

@@ -13,7 +13,9 @@ import time
 from typing import Final
 
 from lookupdb.serve import shard_counters
+from lookupdb.serve.cold_data import ColdData
 from lookupdb.serve.connection import RespConnection
+from lookupdb.serve.native_replies import NativeReplies
 from lookupdb.serve.poller import Poller
 from lookupdb.serve.resp import error
 from lookupdb.serve.session import WorkerContext
@@ -44,6 +46,10 @@ class WorkerLoop:
         for end in (self._alarm, self._bell):
             end.setblocking(False)
         self._poller.add(self._alarm.fileno())
+        replies = worker.replies
+        self.cold_data: Final = (
+            ColdData(self._poller, replies.kernel.warmer(), self._ring) if isinstance(replies, NativeReplies) else None
+        )
 
     @property
     def bell(self) -> int:
@@ -68,6 +74,23 @@ class WorkerLoop:
             self._accept()
         elif fd == self._alarm.fileno():
             self._alarm.recv(4096)
+            self._answer_warmed()
+
+    def check_disk(self) -> None:
+        """See whether lookups wait for a disk: after a slow turn, and once in a while."""
+        if self.cold_data is not None:
+            self.cold_data.check(list(self._worker.connections.values()))
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it has been rung often enough
+            self._bell.send(b"\0")
+
+    def _answer_warmed(self) -> None:
+        while self.cold_data is not None and (connection := self.cold_data.pop_warmed()):
+            try:
+                connection.unpark()
+            except Exception as problem:  # ends one connection, never the worker
+                self.close_broken(connection.fd, problem)
 
     def close_broken(self, fd: int, problem: Exception) -> None:
         """Close the connection of ``fd``, whose event ended in ``problem``: the client is gone, or there is a bug."""

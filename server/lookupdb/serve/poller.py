@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import select
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 READ: Final = select.EPOLLIN
 WRITE: Final = select.EPOLLOUT
@@ -27,6 +28,9 @@ class Poller:
         """By file descriptor: BUSY, IDLE or ACTIVE."""
         self.protocols = bytearray()
         """By file descriptor: which version of RESP a client on the hot path speaks."""
+        self.park: Callable[[Any, bytes], None] | None = None
+        """While data is cold, no client is for the hot path: its connection gives itself and what it has read to this,
+        and is called back by ``unpark``."""
 
     def add(self, fd: int) -> None:
         """Wait for ``fd`` to be readable."""

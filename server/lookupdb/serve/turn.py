@@ -37,6 +37,9 @@ class EventHandler(Protocol):
     def close_broken(self, fd: int, problem: Exception) -> None:
         """Close the connection of ``fd``, whose event ended in ``problem``."""
 
+    def check_disk(self) -> None:
+        """See whether lookups wait for a disk."""
+
 
 class ShardTurn(Protocol):
     """Answers lookups."""
@@ -68,7 +71,7 @@ class NativeTurn:
         epoll, poller, connections = self._poller.epoll.fileno(), self._poller, self._connections
         fd = 0
         while (remaining := loop.until - now()) > 0:
-            handed, events = run(epoll, poller.fast_path, poller.protocols, remaining)
+            handed, events, is_slow = run(epoll, poller.fast_path, poller.protocols, remaining)
             report_damage()
             for fd, errno, *progress in handed:  # before any event: it could accept a client on a descriptor of these
                 try:
@@ -83,6 +86,8 @@ class NativeTurn:
                     loop.handle(fd, event)
             except Exception as problem:
                 loop.close_broken(fd, problem)
+            if is_slow:
+                loop.check_disk()
 
 
 class PythonTurn:

@@ -115,6 +115,7 @@ def _serve(loop: WorkerLoop, context: WorkerContext, is_stopping: Callable[[], b
         loop.run(SWEEP_SECONDS)
         beat()
         loop.resume_accepting()
+        loop.check_disk()
         _sweep(context)
 
 

@@ -1,6 +1,7 @@
 //! The shard kernel as Python sees it. `lookupdb/serve/native_replies.py` and `turn.py` use it.
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
@@ -12,6 +13,7 @@ use crate::reader::ShardFile;
 use crate::shard::replies::{Batch, Counts, Damaged, Limit, Reached, ReplyMaker, Shard};
 use crate::shard::turn::{Bounds, Clients, Handed, Leftovers, Turn};
 use crate::values::Expander;
+use crate::warmer::PageWarmer;
 
 /// Add this module's class.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -35,8 +37,11 @@ struct ShardKernel {
     slot: Slot,
 }
 
-/// What `run` returns: what is handed over, and events.
-type GivenOut<'py> = (Bound<'py, PyList>, Vec<(i32, u32)>);
+/// A turn that took longer has perhaps waited for a disk.
+const SLOW: Duration = Duration::from_millis(2);
+
+/// What `run` returns: what is handed over, events, and whether the last turn was slow.
+type GivenOut<'py> = (Bound<'py, PyList>, Vec<(i32, u32)>, bool);
 /// Replies, keys still to be answered, what is behind them, whether that is only the beginning of a lookup.
 type Answer<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyBytes>, bool);
 
@@ -55,7 +60,7 @@ impl ShardKernel {
         chunk_bytes: usize,
         slice_seconds: f64,
     ) -> PyResult<Self> {
-        let file = ShardFile::open(&path)?;
+        let file = Arc::new(ShardFile::open(&path)?);
         let expander = Expander::new(file.dictionary()).map_err(PyValueError::new_err)?;
         let (lookups, misses, commands, sent_bytes) = places;
         let time_slice = Duration::try_from_secs_f64(slice_seconds).unwrap_or_default();
@@ -66,8 +71,9 @@ impl ShardKernel {
         })
     }
 
-    /// Wait on `epoll` and answer lookups, for so long or until something is not for here. Returns what is handed over,
-    /// as arguments of `RespConnection.resume` behind a file descriptor and an error number, and events.
+    /// Wait on `epoll` and answer lookups, for so long, until something is not for here, or until a turn was slow.
+    /// Returns what is handed over, as arguments of `RespConnection.resume` behind a file descriptor and an error number,
+    /// events, and whether the turn was slow.
     fn run<'py>(
         &mut self,
         py: Python<'py>,
@@ -81,11 +87,14 @@ impl ShardKernel {
             let time = until.saturating_duration_since(Instant::now());
             let turn = &mut self.turn;
             let count = py.detach(|| turn.wait(epoll, time)).map_err(PyOSError::new_err)?;
+            let began = Instant::now();
             let clients = Clients { fast_path: cells(py, &fast_path)?, protocols: cells(py, &protocols)? };
             let left = turn.take(count, &clients, &mut self.shard);
             self.slot.add(py, &mut self.shard.maker.counts)?;
-            if count == 0 || !left.is_empty() || self.shard.maker.damaged.count > 0 || Instant::now() >= until {
-                return give_out(py, left);
+            let ended = Instant::now();
+            let is_slow = ended - began > SLOW;
+            if count == 0 || !left.is_empty() || self.shard.maker.damaged.count > 0 || is_slow || ended >= until {
+                return give_out(py, left, is_slow);
             }
         }
     }
@@ -129,6 +138,11 @@ impl ShardKernel {
         Ok((!reply.is_empty()).then(|| PyBytes::new(py, &reply)))
     }
 
+    /// What reads the pages of this file from disk, for other threads.
+    fn warmer(&self) -> PageWarmer {
+        PageWarmer::new(Arc::clone(&self.shard.file))
+    }
+
     /// How many lookups were of something damaged since the last call, and what was wrong with the first; None if none.
     fn take_damage(&mut self) -> Option<(u64, String)> {
         if self.shard.maker.damaged.count == 0 {
@@ -162,12 +176,12 @@ fn cells<'a, T: pyo3::buffer::Element>(py: Python<'a>, buffer: &'a PyBuffer<T>) 
     buffer.as_mut_slice(py).ok_or_else(|| PyValueError::new_err("expected writable memory"))
 }
 
-fn give_out(py: Python<'_>, left: Leftovers) -> PyResult<GivenOut<'_>> {
+fn give_out(py: Python<'_>, left: Leftovers, is_slow: bool) -> PyResult<GivenOut<'_>> {
     let handed = PyList::empty(py);
     for item in left.handed {
         handed.append(give_out_one(py, item)?)?; // its bytes are free before the next are copied
     }
-    Ok((handed, left.events))
+    Ok((handed, left.events, is_slow))
 }
 
 fn give_out_one(py: Python<'_>, item: Handed) -> PyResult<Bound<'_, PyTuple>> {

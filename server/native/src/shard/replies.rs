@@ -1,4 +1,5 @@
 //! Keys to their replies. Keys are looked up together, in lock step; replies are made one by one, up to a bound.
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::reader::{Found, ShardFile};
@@ -121,7 +122,7 @@ impl ReplyMaker {
 
 /// The shard's file, and what makes replies of what is found in it.
 pub struct Shard {
-    pub file: ShardFile,
+    pub file: Arc<ShardFile>,
     pub maker: ReplyMaker,
 }
 

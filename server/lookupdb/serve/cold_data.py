@@ -1,0 +1,124 @@
+"""Cold data: requests whose pages are on disk wait for them, and not the whole worker, one page fault after the other.
+
+While the process takes many page faults its data is cold: connections then park what they read, threads let the kernel
+read all pages that the requests need from disk together, and the loop answers them as it answers every request. The
+threads answer nothing themselves. When the disk is left alone for a while the hot path is in use again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lookupdb.serve.poller import Poller
+
+if TYPE_CHECKING:
+    from lookupdb._native import PageWarmer
+
+log = logging.getLogger(__name__)
+
+_THREADS: Final = 4
+"""Requests that arrive while a disk is waited for need not wait for the same reads."""
+_TOGETHER: Final = 16
+"""The most requests whose pages a thread asks for together."""
+_BLOCKS_A_PAGE: Final = 8
+"""The kernel counts what is read in blocks of 512 bytes."""
+
+COLD_FAULTS: Final = 100
+"""So many page faults in WARM_SECONDS make data cold: of a tenth of a millisecond each, they take a hundredth of it."""
+WARM_SECONDS: Final = 1.0
+WARM_READS: Final = 500
+"""With fewer pages read in COLD_SECONDS, data is warm again."""
+COLD_SECONDS: Final = 10.0
+
+
+class Parkable(Protocol):
+    """A connection that has read something."""
+
+    fd: int
+
+    def unpark(self) -> None:
+        """Answer what was parked."""
+
+    def choose_path(self) -> None:
+        """Let the hot path answer the client, or not, as the poller says now."""
+
+
+class ColdSwitch:
+    """Decides from what the kernel has counted since the process began: page faults that waited for a disk, and pages
+    read, also by the threads, whose reads are no faults.
+    """
+
+    def __init__(self) -> None:
+        self.is_cold = False
+        self._faults = self._reads = 0
+        self._since = 0.0
+
+    def update(self, faults: int, reads: int, now: float) -> bool:
+        """Take note of the counts. Returns whether data became cold, or warm."""
+        span = COLD_SECONDS if self.is_cold else WARM_SECONDS
+        if self.is_cold:
+            has_changed = now - self._since >= span and reads - self._reads < WARM_READS
+        else:
+            has_changed = faults - self._faults >= COLD_FAULTS
+        if has_changed or now - self._since >= span:
+            self._faults, self._reads, self._since = faults, reads, now
+        self.is_cold ^= has_changed
+        return has_changed
+
+
+class ColdData:
+    """Parks what connections read while data is cold. ``ring`` makes the loop call ``unpark_warmed``."""
+
+    def __init__(self, poller: Poller, warmer: PageWarmer, ring: Callable[[], None]) -> None:
+        self._poller = poller
+        self._warmer = warmer
+        self._ring = ring
+        self._switch = ColdSwitch()
+        self._parked: SimpleQueue[tuple[Parkable, bytes]] = SimpleQueue()
+        self._warmed: deque[Parkable] = deque()
+        self._has_threads = False
+
+    def check(self, connections: list[Parkable]) -> None:
+        """See whether data became cold or warm; if so, let ``connections``, which are all, take the path for that."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        if self._switch.update(usage.ru_majflt, usage.ru_inblock // _BLOCKS_A_PAGE, time.monotonic()):
+            self.use(self._switch.is_cold, connections)
+
+    def use(self, is_cold: bool, connections: list[Parkable]) -> None:
+        """Park from now on, or no longer. What is parked is answered in either case."""
+        log.info("pages are read from disk before requests are answered" if is_cold else "the disk is left alone again")
+        if is_cold and not self._has_threads:
+            self._has_threads = True
+            for number in range(_THREADS):
+                threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
+        self._poller.park = self._park if is_cold else None
+        for connection in connections:
+            connection.choose_path()
+
+    def pop_warmed(self) -> Parkable | None:
+        """The next connection whose pages are there, None if there is none."""
+        return self._warmed.popleft() if self._warmed else None
+
+    def _park(self, connection: Parkable, data: bytes) -> None:
+        self._parked.put((connection, data))
+
+    def _warm(self) -> None:
+        while True:
+            batch = [self._parked.get()]
+            with contextlib.suppress(Empty):
+                while len(batch) < _TOGETHER:
+                    batch.append(self._parked.get_nowait())
+            try:
+                self._warmer.warm([data for _, data in batch])
+            except Exception:
+                log.exception("pages could not be read ahead of requests")
+            self._warmed.extend(connection for connection, _ in batch)
+            self._ring()

@@ -1,0 +1,281 @@
+"""Cold data: requests wait for their pages apart from the loop, and are answered as they would be otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from support.lone_connection import LoneConnection
+from support.shards import write_generation
+from support.waiting import until
+from test_serve import request
+
+from lookupdb import native
+from lookupdb.runtime import listeners
+from lookupdb.serve import shard_counters
+from lookupdb.serve.cold_data import COLD_FAULTS, COLD_SECONDS, WARM_READS, ColdSwitch
+from lookupdb.serve.connection import CLOSED, DRAIN_READING, HALF_CLOSED, READING
+from lookupdb.serve.identity import ServerIdentity
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.loop import WorkerLoop
+from lookupdb.serve.poller import BUSY, READ
+from lookupdb.serve.session import WorkerContext
+from lookupdb.shardfile import ShardReader
+
+RECORDS = {f"key-{number}": b"%d" % number * 50 for number in range(5000)} | {"large": b"v" * 300_000}
+GET, REPLY = request(b"GET", b"key-7"), b"$50\r\n%b\r\n" % (b"7" * 50)
+
+
+class TestWhatIsCold:
+    def test_many_faults_make_data_cold_at_once(self) -> None:
+        switch = ColdSwitch()
+        assert not switch.update(COLD_FAULTS - 1, 0, now=0.1)
+        assert switch.update(COLD_FAULTS, 0, now=0.2)
+        assert switch.is_cold
+
+    def test_as_many_in_a_longer_time_do_not(self) -> None:
+        switch = ColdSwitch()
+        for second in range(100):
+            assert not switch.update(second * (COLD_FAULTS - 1), 0, now=float(second))
+
+    def test_it_stays_cold_while_much_is_read_though_nothing_faults(self) -> None:
+        switch = ColdSwitch()
+        switch.update(COLD_FAULTS, 0, now=0.0)
+        for second in range(1, 100):
+            assert not switch.update(COLD_FAULTS, second * WARM_READS, now=float(second))
+        assert switch.is_cold
+
+    def test_it_is_warm_again_when_little_was_read_for_a_while(self) -> None:
+        switch = ColdSwitch()
+        switch.update(COLD_FAULTS, 0, now=0.0)
+        assert not switch.update(COLD_FAULTS, WARM_READS - 1, now=COLD_SECONDS - 0.1)
+        assert switch.update(COLD_FAULTS, WARM_READS - 1, now=COLD_SECONDS)
+        assert not switch.is_cold
+
+    def test_the_faults_of_a_cold_time_do_not_count_afterwards(self) -> None:
+        switch = ColdSwitch()
+        switch.update(COLD_FAULTS, 0, now=0.0)
+        switch.update(10 * COLD_FAULTS, 0, now=COLD_SECONDS)
+        assert not switch.update(10 * COLD_FAULTS, 0, now=COLD_SECONDS + 1)
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
+    directory: Path = tmp_path_factory.mktemp("cold")
+    return ShardReader(next(write_generation(directory, RECORDS).glob("*.lmdb")))
+
+
+@pytest.fixture
+def talk(shard: ShardReader) -> Iterator[LoneConnection]:
+    """A connection that parks what it reads; the test calls it back."""
+    with contextlib.closing(LoneConnection(shard, ServerLimits(idle_seconds=1000))) as talk:
+        talk.poller.park = lambda *_: None
+        talk.connection.choose_path()
+        yield talk
+
+
+class TestAParkedConnection:
+    def test_answers_when_it_is_called_back(self, talk: LoneConnection) -> None:
+        talk.send(GET)
+        assert talk.take_rest() == b""
+        talk.connection.unpark()
+        talk.connection.check_invariants()
+        assert talk.take_rest() == REPLY
+
+    def test_reads_nothing_meanwhile(self, talk: LoneConnection) -> None:
+        talk.send(GET)
+        talk.client.sendall(request(b"GET", b"none"))
+        assert talk.turn() == 0
+        talk.connection.unpark()
+        assert talk.turn() == READ
+        talk.connection.unpark()
+        assert talk.take_rest() == REPLY + b"$-1\r\n"
+
+    def test_may_have_read_any_part_of_a_request(self, talk: LoneConnection) -> None:
+        requests = request(b"MGET", b"key-7", b"key-8") + b"PING\r\n"
+        for cut in range(1, len(requests)):
+            for part in (requests[:cut], requests[cut:]):
+                talk.send(part)
+                talk.connection.unpark()
+                talk.connection.check_invariants()
+            assert talk.take_rest() == b"*2\r\n" + REPLY + REPLY.replace(b"7", b"8") + b"+PONG\r\n"
+
+    def test_is_not_for_the_hot_path_before_it_has_answered(self, talk: LoneConnection) -> None:
+        talk.send(GET)
+        talk.poller.park = None
+        talk.connection.choose_path()
+        assert talk.poller.fast_path[talk.connection.fd] == BUSY
+        talk.connection.unpark()
+        assert talk.poller.fast_path[talk.connection.fd] != BUSY
+
+    def test_counts_what_it_holds(self, talk: LoneConnection) -> None:
+        talk.send(GET)
+        assert talk.connection.held_bytes == len(GET)
+        talk.connection.unpark()
+        assert talk.connection.held_bytes == 0
+
+    def test_is_answered_before_the_worker_ends(self, talk: LoneConnection) -> None:
+        talk.send(GET)
+        talk.connection.drain()
+        talk.connection.end()
+        assert talk.connection.state is DRAIN_READING
+        talk.connection.unpark()
+        assert talk.connection.state is HALF_CLOSED
+        assert talk.take_rest() == REPLY
+
+    def test_notices_that_its_client_is_gone(self, talk: LoneConnection) -> None:
+        talk.send(GET)
+        talk.client.close()
+        talk.turn()
+        assert talk.connection.state is CLOSED
+        talk.connection.unpark()
+        assert talk.connection.state is CLOSED
+
+    def test_of_a_client_without_the_password_parks_nothing(self, shard: ShardReader) -> None:
+        with contextlib.closing(LoneConnection(shard, ServerLimits(), b"secret")) as talk:
+            talk.poller.park = lambda *_: pytest.fail("it may not ask")
+            talk.send(GET)
+            assert talk.take_rest().startswith(b"-NOAUTH")
+            assert talk.connection.state is READING
+
+
+class ServedShard:
+    """A worker's loop in a thread of this process, whose data is cold or not as the test says."""
+
+    def __init__(self, shard: ShardReader) -> None:
+        self.slot = memoryview(bytearray(8 * len(shard_counters.NAMES) + 8)).cast("Q")
+        identity = ServerIdentity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
+        self.worker = WorkerContext(shard=shard, identity=identity, limits=ServerLimits(), slot=self.slot)
+        self._listener = listeners.bind("127.0.0.1", 0)
+        self._listener.listen()
+        self.port = listeners.bound_port(self._listener)
+        self.loop = WorkerLoop(self.worker, self._listener)
+        self._orders: list[Callable[[], None]] = []
+        self._is_running = True
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def use(self, is_cold: bool) -> None:
+        """Let data be cold from now on, or warm, and return when it is."""
+        cold_data = self.loop.cold_data
+        assert cold_data is not None
+        self._orders.append(lambda: cold_data.use(is_cold, list(self.worker.connections.values())))
+        until(lambda: not self._orders, "the loop has taken note")
+
+    def close(self) -> None:
+        """End the loop."""
+        self._is_running = False
+        self._thread.join()
+        for connection in list(self.worker.connections.values()):
+            connection.close()
+        for end in (self._listener, self.loop._alarm, self.loop._bell, self.loop._poller.epoll):
+            end.close()
+        os.close(self.loop._spare)
+
+    def _run(self) -> None:
+        while self._is_running:
+            self.loop.run(0.01)
+            while self._orders:
+                self._orders[0]()
+                self._orders.pop(0)
+            for connection in list(self.worker.connections.values()):
+                connection.check_invariants()
+
+
+@pytest.fixture
+def served(shard: ShardReader) -> Iterator[ServedShard]:
+    with contextlib.closing(ServedShard(shard)) as served:
+        yield served
+
+
+class FailingWarmer:
+    """As a kernel that has a bug."""
+
+    def warm(self, requests: list[bytes]) -> int:
+        raise RuntimeError(requests)
+
+
+if native.kernels() is not None:  # Python's kernels park nothing
+
+    class TestAWorkerWhoseDataIsCold:
+        def test_answers_many_clients_rightly_however_often_it_changes(self, served: ServedShard) -> None:
+            keys = [*RECORDS, *(f"none-{number}" for number in range(200))]
+            wrong: list[object] = []
+
+            def ask(seed: int) -> None:
+                chance, end = random.Random(seed), time.monotonic() + 1.0
+                with redis.Redis(port=served.port) as client:
+                    while time.monotonic() < end:
+                        asked = chance.choices(keys, k=chance.choice((1, 3, 100, 1500)))
+                        found = [client.get(asked[0])] if len(asked) == 1 else client.mget(asked)
+                        wrong.extend(key for key, value in zip(asked, found, strict=True) if value != RECORDS.get(key))
+
+            threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(6)]
+            for thread in threads:
+                thread.start()
+            is_cold = False
+            while any(thread.is_alive() for thread in threads):
+                served.use(is_cold := not is_cold)
+                time.sleep(0.02)
+            assert wrong == []
+            assert served.slot[shard_counters.LOOKUPS] > 0
+
+        def test_answers_others_while_one_waits_for_a_disk(
+            self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+            disk, waiting = threading.Event(), threading.Semaphore(0)
+
+            class SlowWarmer:
+                def warm(self, requests: list[bytes]) -> int:
+                    if b"key-1\r\n" in requests[0]:
+                        waiting.release()
+                        disk.wait()
+                    return 0
+
+            monkeypatch.setattr(served.loop.cold_data, "_warmer", SlowWarmer())
+            served.use(True)
+            with redis.Redis(port=served.port) as slow, redis.Redis(port=served.port) as other:
+                found: list[object] = []
+                thread = threading.Thread(target=lambda: found.append(slow.get("key-1")))
+                thread.start()
+                assert waiting.acquire(timeout=30)
+                assert [other.get(key) for key in ("key-2", "key-3")] == [RECORDS["key-2"], RECORDS["key-3"]]
+                assert not found
+                disk.set()
+                thread.join()
+                assert found == [RECORDS["key-1"]]
+
+        def test_answers_though_pages_cannot_be_read_ahead(
+            self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+            monkeypatch.setattr(served.loop.cold_data, "_warmer", FailingWarmer())
+            served.use(True)
+            with redis.Redis(port=served.port) as client:
+                until(lambda: client.get("key-1") == RECORDS["key-1"], "it answers")
+                assert client.mget(["key-2", "none", "large"]) == [RECORDS["key-2"], None, RECORDS["large"]]
+
+        def test_goes_back_to_the_hot_path(self, served: ServedShard) -> None:
+            with redis.Redis(port=served.port) as client:
+                client.ping()
+                (connection,) = served.worker.connections.values()
+                served.use(True)
+                until(lambda: served.loop._poller.fast_path[connection.fd] == BUSY, "it is off the hot path")
+                assert client.get("key-1") == RECORDS["key-1"]
+                served.use(False)
+                until(lambda: served.loop._poller.fast_path[connection.fd] != BUSY, "it is on the hot path")
+                assert client.get("key-1") == RECORDS["key-1"]
+
+
+def test_without_native_kernels_nothing_is_parked(shard: ShardReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOKUPDB_NATIVE", "0")
+    with contextlib.closing(ServedShard(shard)) as served:
+        assert served.loop.cold_data is None
+        with redis.Redis(port=served.port) as client:
+            assert client.get("key-1") == RECORDS["key-1"]
