@@ -27,7 +27,7 @@ ODD_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(kernels: str) -> Iterator[Server]:
     lookups = ScriptedLookups(
         values={"KJFK": KENNEDY, "big": b'"' + b"x" * 1_000_000 + b'"', **ODD_KEYS},
         unavailable={"lost", "gone"},
@@ -290,8 +290,8 @@ class TestBatches:
         )
 
     @pytest.mark.parametrize("key", ['"', "\\", "\x00", "🐎", "\u2028"], ids=ascii)
-    def test_keys_are_escaped(self, server: Server, client: Client, key: str) -> None:
-        server.lookups.values[key] = b"1"
+    def test_keys_are_escaped(self, server: Server, client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(server.lookups.values, key, b"1")
         assert json.loads(client.post(json.dumps({"keys": [key]}).encode()).body)["found"] == {key: 1}
 
     def test_a_key_that_no_record_can_have_spoils_nothing(self, client: Client) -> None:
