@@ -169,14 +169,12 @@ def test_one_command_leads_from_a_manifest_to_lookups_and_ctrl_c_stops_it_all(pe
     assert not state_file(stack.data, "default", "people").exists()
 
 
-def test_a_whole_generation_of_an_unchanged_source_is_reused(people: Callable[..., Stack]) -> None:
-    first = people()
-    assert first.find("ada@example.com")
-    first.stop()
-    second = people()
-    assert second.find("ada@example.com")
-    assert second.generations() == ["g1"]
-    second.says("g1 is whole and its source has not changed")
+def test_a_whole_generation_of_an_unchanged_source_is_reused(people: Callable[..., Stack], tmp_path: Path) -> None:
+    build_people(tmp_path)
+    stack = people()
+    assert stack.find("ada@example.com")
+    assert stack.generations() == ["g1"]
+    stack.says("g1 is whole and its source has not changed")
 
 
 def test_a_changed_source_is_built_at_the_next_start(people: Callable[..., Stack], tmp_path: Path) -> None:
@@ -221,7 +219,7 @@ def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: 
     asker = threading.Thread(target=ask)
     asker.start()
     try:
-        for round_ in range(2, 5):
+        for round_ in (2, 3):
             write_people(stack.directory, ada=f"Countess {round_}", alan=f"Reader {round_}")
             stack.says(f"cut over to g{round_}")
             eventually(partial(answers.__contains__, (f"Countess {round_}", f"Reader {round_}")), "the new values")
@@ -229,9 +227,8 @@ def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: 
         stop.set()
         asker.join()
     assert failures == []
-    titles = [("Countess", "Reader"), *((f"Countess {number}", f"Reader {number}") for number in range(2, 5))]
-    assert answers <= set(titles)
-    assert stack.generations() == ["g3", "g4"], "keepGenerations: 2"
+    assert answers <= {("Countess", "Reader"), ("Countess 2", "Reader 2"), ("Countess 3", "Reader 3")}
+    assert stack.generations() == ["g2", "g3"], "keepGenerations: 2"
 
 
 def test_an_older_generation_that_cannot_be_removed_does_not_undo_a_cutover(people: Callable[..., Stack]) -> None:
