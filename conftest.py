@@ -72,6 +72,11 @@ collect_ignore_glob = (
 """Modules that compare native kernels with their twins: without kernels there is nothing to compare."""
 
 NATIVE_TESTS: tuple[str, ...] = (
+    "test_build_csv",
+    "test_build_json",
+    "test_build_slices",
+    "test_build_sort",
+    "test_build_write",
     "test_route_connection",
     "test_route_http_exchanges",
     "test_route_lookup_core",

@@ -136,3 +136,93 @@ class PackedValues:
     def to_list(self, unavailable: object) -> list[Any]: ...
     def encode(self, start: bytes, keys: PackedKeys, raw: bool, partial: bool) -> bytes: ...
     def encode_in_pieces(self, start: bytes, keys: PackedKeys, raw: bool, partial: bool) -> list[bytes]: ...
+
+# build/: rows, sorted runs and what shards store. What they do is told by their twins in lookupdb.build.
+
+_Record = tuple[bytes, int, bytes]
+
+@final
+class RecordBatch:
+    def __init__(self, records: list[_Record], /) -> None: ...
+    @property
+    def data_bytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[_Record]: ...
+
+@final
+class RecordBuffer:
+    @property
+    def memory(self) -> int: ...
+    def put(self, key: bytes, place: int, value: bytes, /) -> None: ...
+    def write_run(self, path: Path, /) -> None: ...
+    def take_sorted(self, spools: dict[int, Path], /) -> Iterator[RecordBatch]: ...
+
+@final
+class Merge:
+    def __init__(self, paths: list[Path], spools: dict[int, Path], /) -> None: ...
+    def __iter__(self) -> Iterator[RecordBatch]: ...
+    def __next__(self) -> RecordBatch: ...
+    def write_run(self, path: Path, /) -> None: ...
+
+@final
+class UniqueRecords:
+    def __init__(self, keeps_last: bool, named: int, /) -> None: ...
+    def filter(self, batch: RecordBatch, /) -> tuple[RecordBatch, int, list[tuple[bytes, int, int]]]: ...
+    def finish(self) -> RecordBatch: ...
+
+@final
+class Packer:
+    def __init__(self, shards: int, largest_record: int, dictionary: bytes, parameters: Any, /) -> None: ...
+    def pack(self, batch: RecordBatch, /) -> PackedRecords: ...
+
+@final
+class PackedRecords:
+    def items(self, shard: int, /) -> tuple[list[tuple[bytes, bytes]], tuple[int, int, int, int, int]]: ...
+
+@final
+class JsonRows:
+    def __init__(
+        self,
+        steps: list[str],
+        encode: Callable[[str], bytes],
+        key_columns: list[bytes],
+        separator: bytes,
+        rule: str,
+        columns: list[bytes],
+        max_value: int,
+        max_row: int,
+        /,
+    ) -> None: ...
+    def watch(self, missing: list[bytes], known: set[bytes] | None, /) -> None: ...
+    def read(
+        self, block: bytes, at: int, place: int, records: RecordBuffer, memory: int, last_rank: int | None, /
+    ) -> tuple[int, int, int, list[tuple[int, int, bytes]]]: ...
+
+@final
+class CsvRows:
+    def __init__(
+        self,
+        steps: list[str],
+        encode: Callable[[str], bytes],
+        dialect: tuple[int, int | None],
+        width: int,
+        key_fields: list[int],
+        separator: bytes,
+        rule: str,
+        columns: list[tuple[int, bytes, str, bool]],
+        max_value: int,
+        max_row: int,
+        /,
+    ) -> None: ...
+    def read(
+        self,
+        block: bytes,
+        at: int,
+        is_last: bool,
+        place: int,
+        records: RecordBuffer,
+        memory: int,
+        last_rank: int | None,
+        /,
+    ) -> tuple[str, int, int, int, list[tuple[int, int, bytes]]]: ...
+    def read_fields(self, block: bytes, at: int, is_last: bool, /) -> tuple[int, list[str]] | None: ...

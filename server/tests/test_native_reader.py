@@ -18,6 +18,7 @@ from support.lmdb_files import BRANCH, LEAF, OVERFLOW, PAGE, Changes, keys_on, p
 
 from lookupdb import shardfile
 from lookupdb._native import Damaged, ShardFile
+from lookupdb.build.write.packing import sum_items
 from lookupdb.build.write.shard_writer import ShardWriter
 from lookupdb.shardfile import ShardMeta, ShardReader
 from support import damage_sweep
@@ -99,7 +100,8 @@ class TestWholeFiles:
 
     def test_that_the_builder_wrote_in_many_transactions(self, tmp_path: Path) -> None:
         writer = ShardWriter(tmp_path / "f", transaction_bytes=5000)
-        writer.append([(key, shardfile.frame(value)) for key, value in numbered(3000).items()], 0)
+        items = [(key, shardfile.frame(value)) for key, value in numbered(3000).items()]
+        writer.append(items, sum_items(items, 0))
         writer.finish(ShardMeta("default/things", 0, 1, 3000, (), "raw", "none", "content"), b"")
         file = assert_equal_to_lmdb(tmp_path / "f")
         assert (file.records, file.dictionary) == (3000, b"")

@@ -1,6 +1,7 @@
 //! The native kernels of lookupdb. Python keeps the event loops, HTTP, retries, cutover and supervision.
 //!
 //! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
+mod build;
 pub mod reader;
 pub mod resp;
 mod route;
@@ -24,5 +25,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     shard_file::register(module)?;
     route::register(module)?;
     warmer::register(module)?;
+    build::register(module)?;
     module.add("INTERFACE", xxhash_rust::xxh3::xxh3_64(INTERFACE))
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +41,15 @@ class ColumnTracker:
         self.missing.difference_update([name for name in self.missing if get_column(record, name) is not ABSENT])
         if len(self._names) < _MAX_NAMES:
             self._names.update(dict.fromkeys(record))
+
+    def count_more(self, rows: int) -> None:
+        """Note so many rows that have no missing column, and none whose name was not noted."""
+        self._rows += rows
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """The names noted so far; None if no more are noted."""
+        return self._names if len(self._names) < _MAX_NAMES else None
 
     def snapshot(self) -> SeenColumns:
         """What was observed so far, for another tracker to ``merge``."""

@@ -112,6 +112,11 @@ class CsvParser:
             hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}: check both, and the row",
         )
 
+    def unfinished_error(self, row: int, line: int) -> BadSource:
+        """The error for a slice that ends within quotes, in its row ``row`` and line ``line``."""
+        row, line = self._slice.rows_before + row, self._slice.lines_before + line
+        return self._syntax_error(row, "unexpected end of data", line)
+
     def _syntax_error(self, row: int, reason: str, line: int) -> BadSource:
         if "field larger than" in reason:
             reason = f"a field is longer than {self._max_row} bytes; or a quote before it is never closed"

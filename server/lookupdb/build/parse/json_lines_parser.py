@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from io import BufferedReader
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -39,31 +39,37 @@ class JsonLinesParser:
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        loads, missing, observe = orjson.loads, self.columns.missing, self.columns.observe
+        parse = self.parse_line
         row, number, lines_before = self._piece.rows_before, self._piece.lines_before, self._piece.lines_before
         for number, line in enumerate(iter(partial(self._text.readline, self._max_row), b""), lines_before + 1):
-            try:
-                record = loads(line)
-            except orjson.JSONDecodeError as error:
-                text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
-                if not text.strip():
-                    continue
-                record = self._parse_again_or_explain(text, error, row + 1, number)
-            row += 1
-            if type(record) is not dict:
-                if type(record) is not UnusableRow:
-                    raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record)
+            record = parse(line, row + 1, number)
+            if record is not None:
+                row += 1
                 yield record
-                continue
-            try:
-                if not is_exact(record, line):
-                    record = decode_exactly(line)
-            except RecursionError:
-                record = too_deep_row()
-            if missing and type(record) is dict:
-                observe(record)
-            yield record
         self.lines = number - lines_before
+
+    def parse_line(self, line: bytes, row: int, number: int) -> dict[str, Any] | None:
+        """The file's row ``row``, which is in line ``number``; None if the line is blank. Raises BadSource,
+        NotEnoughRoom."""
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
+            if not text.strip():
+                return None
+            record = self._parse_again_or_explain(text, error, row, number)
+        if type(record) is not dict:
+            if type(record) is not UnusableRow:
+                raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record)
+            return record
+        try:
+            if not is_exact(record, line):
+                record = decode_exactly(line)
+        except RecursionError:
+            record = too_deep_row()
+        if self.columns.missing and type(record) is dict:
+            self.columns.observe(record)
+        return cast("dict[str, Any]", record)
 
     def _parse_again_or_explain(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
         """Parse the line without its byte order mark. Raises the error that says what is wrong with it."""

@@ -38,7 +38,7 @@ class CrewMember:
             (self._number,) = NUMBER.unpack(number)
             state = CrewState.DONE
             try:
-                result = self._job.read(self._number, self._job.pieces[self._number], self._report)
+                result = self._job.read(self._number, self._job.pieces[self._number], self._report, explains=False)
                 result.save(self._job.folder, self._number)
             except (UnfinishedSlice, NotEnoughRoom):
                 state = CrewState.UNFINISHED

@@ -12,7 +12,8 @@ import orjson
 
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.columns import SeenColumns
-from lookupdb.build.read.slice_reader import ReportProgress, SliceOutcome, SliceReader
+from lookupdb.build.read.native_rows import ReportProgress
+from lookupdb.build.read.slice_reader import SliceOutcome, SliceReader
 from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.sort import runs
 from lookupdb.build.sort.sample import Sample
@@ -88,12 +89,13 @@ class SliceJob:
             BuildBudget(**members["budget"]),
         )
 
-    def read(self, number: int, piece: Slice, report: ReportProgress) -> SliceResult:
-        """Read ``piece``, slice ``number`` of the source, into files. Raises BadSource, NotEnoughRoom."""
+    def read(self, number: int, piece: Slice, report: ReportProgress, *, explains: bool = True) -> SliceResult:
+        """Read ``piece``, slice ``number`` of the source, into files. Raises BadSource (see ``SliceReader``),
+        NotEnoughRoom."""
         name = f"slice-{number:05d}-{uuid.uuid4().hex[:8]}"
         sample = Sample(self.budget.sample, sum(file.bytes for file in self.files))
         with Sorter(self.folder, self.budget.sorting, name) as sorter:
-            reader = SliceReader(self.spec, sorter, sample, self.budget, 1, report)
+            reader = SliceReader(self.spec, sorter, sample, self.budget, 1, report, explains=explains)
             outcome = reader.read(number, piece, self.files[piece.file])
             with scratch_errors(self.folder), (self.folder / f"{name}-sample").open("xb", buffering=0) as file:
                 runs.write_run(file, [sample.records()])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
-
-import orjson
 
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.columns import SeenColumns
@@ -16,19 +15,15 @@ from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.parse.json_document_parser import make_json_parser
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
 from lookupdb.build.parse.parser import RowParser
-from lookupdb.build.parse.rows import RowRejected, describe_encode_error
-from lookupdb.build.sort.runs import encode_place
-from lookupdb.build.sort.sample import Sample, rank_key
+from lookupdb.build.parse.rows import Row
+from lookupdb.build.read.native_rows import ReportProgress, open_native_rows
+from lookupdb.build.read.slice_records import SliceRecords
+from lookupdb.build.sort.sample import Sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource
-from lookupdb.keys import InvalidKey, make_key_encoder
-from lookupdb.manifest import SAMPLES
 from lookupdb.spec import DatasetSpec
-
-ReportProgress = Callable[[int, int], None]
-"""Called now and then with the number of bytes and rows read since the last call."""
 
 _REPORT_EVERY_ROWS: Final = 2000
 
@@ -59,75 +54,60 @@ class SliceReader:
         budget: BuildBudget,
         threads: int,
         report: ReportProgress,
+        *,
+        explains: bool = True,
     ) -> None:
+        """``explains`` says whether to tell what is wrong with a slice; if not, its error may have no message."""
+        self._explains = explains
         self._spec, self._sorter, self._sample, self._budget = spec, sorter, sample, budget
         self._threads, self._report = threads, report
-        self._encode = make_key_encoder(spec.key.normalize)
 
     def read(self, number: int, piece: Slice, file: LocalFile) -> SliceOutcome:
         """Read all of slice ``number`` of the source. Raises BadSource, NotEnoughRoom."""
         with ExitStack() as stack:
-            try:
-                raw = stack.enter_context(SliceFile(file.path, piece))
-            except OSError as error:
-                raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
-            if file.format == "parquet":
-                # Imported here, because DuckDB takes 20 MB that other formats do not need.
-                from lookupdb.build.parse.parquet_parser import ParquetParser
+            records = SliceRecords(self._spec, self._sorter, self._sample, number)
+            parser = self._open_parser(file, piece, stack)
+            native_rows = open_native_rows(self._spec, file, piece, self._budget.row, parser, records)
+            if native_rows is None:
+                self._read_rows(parser, parser, records, (0, 0))
+            elif not native_rows.read(self._report):
+                if not self._explains:
+                    raise BadSource("")
+                parser = self._open_parser(file, piece, stack)
+                rest, reported = islice(parser, records.row, None), (native_rows.position, records.row)
+                native_rows = None
+                self._read_rows(rest, parser, records, reported)
+            lines, end = (parser.lines, parser.end) if native_rows is None else (native_rows.lines, native_rows.end)
+            columns = None if parser.columns is None else parser.columns.snapshot()
+            return SliceOutcome(records.row, lines, records.rejected, records.samples, columns, end)
 
-                parser: RowParser = stack.enter_context(
-                    ParquetParser(self._spec, file, self._budget.duckdb, self._threads)
-                )
-            else:
-                parser = _PARSERS[file.format](self._spec, file, piece, raw, self._budget.row)
-            return self._read_rows(number, parser)
+    def _open_parser(self, file: LocalFile, piece: Slice, stack: ExitStack) -> RowParser:
+        try:
+            raw = stack.enter_context(SliceFile(file.path, piece))
+        except OSError as error:
+            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
+        if file.format == "parquet":
+            # Imported here, because DuckDB takes 20 MB that other formats do not need.
+            from lookupdb.build.parse.parquet_parser import ParquetParser
 
-    def _read_rows(self, number: int, parser: RowParser) -> SliceOutcome:
-        extract_key, extract_value, encode = parser.key, parser.value, self._encode
-        put, sample, max_bytes = self._sorter.put, self._sample, self._spec.value.max_bytes
-        row, reported, rejected = 0, (0, 0), _RejectedRows()
-        start = encode_place(number, 0)
-        for row, fields in enumerate(parser, 1):
-            try:
-                key = encode(extract_key(fields))
-                value = extract_value(fields)
-                if len(value) > max_bytes:
-                    raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {max_bytes}")
-            except (RowRejected, InvalidKey) as error:
-                rejected.add(row, str(error))
-            except orjson.JSONEncodeError as error:
-                rejected.add(row, describe_encode_error(error))
-            else:
-                value = bytes(
-                    memoryview(value)
-                )  # a copy of its own size: what orjson returns sits in a far larger block
-                put(key, start + row, value)
-                rank = rank_key(key)
-                if rank < sample.bound:
-                    sample.keep(rank, start + row, value)
-            if row % _REPORT_EVERY_ROWS == 0:
-                reported = self._report_progress(parser.position(), row, reported)
-        self._report_progress(parser.position(), row, reported)
-        columns = None if parser.columns is None else parser.columns.snapshot()
-        return SliceOutcome(row, parser.lines, rejected.count, rejected.samples, columns, parser.end)
+            return stack.enter_context(ParquetParser(self._spec, file, self._budget.duckdb, self._threads))
+        return _PARSERS[file.format](self._spec, file, piece, raw, self._budget.row)
+
+    def _read_rows(
+        self, rows: Iterable[Row], parser: RowParser, records: SliceRecords, reported: tuple[int, int]
+    ) -> None:
+        """Take ``rows`` of ``parser``; so many bytes and rows were ``reported`` before."""
+        take, extract_key, extract_value = records.take, parser.key, parser.value
+        for fields in rows:
+            take(extract_key, extract_value, fields)
+            if records.row % _REPORT_EVERY_ROWS == 0:
+                reported = self._report_progress(parser.position(), records.row, reported)
+        self._report_progress(parser.position(), records.row, reported)
 
     def _report_progress(self, position: int, row: int, reported: tuple[int, int]) -> tuple[int, int]:
+        position = max(position, reported[0])
         self._report(position - reported[0], row - reported[1])
         return position, row
-
-
-class _RejectedRows:
-    """Counts the rejected rows, and keeps the first."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.samples: list[tuple[int, str]] = []
-
-    def add(self, row: int, reason: str) -> None:
-        """Count a row, and keep it if it is among the first."""
-        self.count += 1
-        if len(self.samples) < SAMPLES:
-            self.samples.append((row, reason))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from lookupdb.build.read.crew import MAX_CREW_SLICES, Crew, CrewState
 from lookupdb.build.read.slice_job import SliceJob, SliceResult
 from lookupdb.build.read.slice_reader import SliceOutcome, SliceReader
 from lookupdb.build.sort import runs
-from lookupdb.build.sort.runs import Record, decode_place
+from lookupdb.build.sort.runs import Batch, decode_place
 from lookupdb.build.sort.sample import Sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source import slices
@@ -32,8 +32,6 @@ from lookupdb.build.source.slices import PARALLEL_FROM, Slice
 from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
-
-__all__ = ["Record", "SortedRecords"]
 
 
 class SortedRecords:
@@ -104,7 +102,7 @@ class SortedRecords:
     ) -> None:
         self._open.close()
 
-    def __iter__(self) -> Iterator[list[Record]]:
+    def __iter__(self) -> Iterator[Batch]:
         return iter(self._sorter)
 
     def find_origin(self, place: int) -> tuple[int, int]:

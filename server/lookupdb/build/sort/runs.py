@@ -11,10 +11,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter
-from typing import IO, Final
+from typing import IO, Any, Final, Protocol
 
 Record = tuple[bytes, int, bytes]
 """Encoded key, place, value. The place tells where in the source the record stood: see ``encode_place``."""
+
+
+class Batch(Protocol):
+    """Some records of a stream in key order: a list, or native."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Record]: ...
+
 
 BLOCK_BYTES: Final = 256 << 10
 """The approximate size of a run's block. A merge holds one block of each run, and Python's objects for it."""
@@ -37,6 +45,11 @@ def encode_place(piece: int, row: int) -> int:
 def decode_place(place: int) -> tuple[int, int]:
     """The slice and the row of ``place``."""
     return place >> _ROW_BITS, place & _ROW_MASK
+
+
+def as_native(kernels: Any, batch: Batch) -> Any:
+    """``batch`` as the ``kernels`` have it."""
+    return batch if isinstance(batch, kernels.RecordBatch) else kernels.RecordBatch(list(batch))
 
 
 def write_run(run: IO[bytes], batches: Iterable[Sequence[Record]]) -> None:

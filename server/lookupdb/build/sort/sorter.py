@@ -14,11 +14,13 @@ from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from lookupdb import native
 from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.sort import runs
-from lookupdb.build.sort.runs import Record, decode_place, record_key
+from lookupdb.build.sort.record_buffer import RecordList, make_record_buffer
+from lookupdb.build.sort.runs import Batch, Record, decode_place
 from lookupdb.runtime.descriptors import enough_descriptors, free_descriptors
 
 SPOOL_BYTES: Final = 32 << 10
@@ -41,9 +43,10 @@ class Sorter:
 
     def __init__(self, scratch: Path, memory: int, name: str = "sort") -> None:
         """``memory`` limits the bytes of records in memory; file names begin with ``name``."""
-        self._scratch, self._memory, self._name = scratch, memory, name
-        self._records: list[Record] = []
-        self._record_bytes = 0
+        self._scratch, self.memory, self._name = scratch, memory, name
+        self.records = make_record_buffer()
+        """Where ``put`` puts them. The native row kernels put records there themselves, with ``spill_if_full``."""
+        self._kernels = native.kernels()
         self._runs: list[Path] = []
         self._file_count = 0
         self._spool: FileIO | None = None
@@ -54,10 +57,15 @@ class Sorter:
         """Add a record. Raises NotEnoughRoom if scratch is full."""
         if len(value) > SPOOL_BYTES:
             place, value = place | _SPOOLED, self._spool_value(place, value)
-        self._records.append((key, place, value))
-        self._record_bytes += len(key) + len(value) + runs.RECORD_MEMORY
-        if self._record_bytes > self._memory:
+        self.records.put(key, place, value)
+        self.spill_if_full()
+
+    def spill_if_full(self) -> bool:
+        """Write the records of the buffer, if they take more memory than they may. Returns whether they did."""
+        is_full = self.records.memory > self.memory
+        if is_full:
             self._spill()
+        return is_full
 
     def _spool_value(self, place: int, value: bytes) -> bytes:
         with scratch_errors(self._scratch):
@@ -81,16 +89,11 @@ class Sorter:
         return path
 
     def _spill(self) -> None:
-        if self._records:
-            self._records.sort(key=record_key)
-            self._runs.append(self._write_run([self._records]))
-            self._records, self._record_bytes = [], 0
-
-    def _write_run(self, batches: Iterable[list[Record]]) -> Path:
-        path = self._new_path()
-        with scratch_errors(self._scratch), FileIO(path, "x") as run:
-            runs.write_run(run, batches)
-        return path
+        if self.records.memory:
+            path = self._new_path()
+            with scratch_errors(self._scratch):
+                self.records.write_run(path)
+            self._runs.append(path)
 
     def detach(self) -> tuple[list[str], str | None]:
         """Write all records, and leave all files to another sorter's ``adopt``: returns the names of the runs and of
@@ -125,31 +128,47 @@ class Sorter:
                 self._runs[start : start + surplus] = [self._merge(self._runs[start : start + surplus])]
 
     def _max_merge_width(self) -> int:
-        width = min(self._memory // runs.BLOCK_MEMORY, _MAX_MERGED_RUNS, free_descriptors() - _SPARE_DESCRIPTORS)
+        width = min(self.memory // runs.BLOCK_MEMORY, _MAX_MERGED_RUNS, free_descriptors() - _SPARE_DESCRIPTORS)
         return max(2, width)
 
     def _merge(self, group: Sequence[Path]) -> Path:
         if len(group) == 1:
             return group[0]
-        with self._open_runs(group) as files:
-            merged = self._write_run(runs.merge_runs(files))
+        merged = self._new_path()
+        with scratch_errors(self._scratch):
+            if self._kernels is not None:
+                self._start_merge(group).write_run(merged)
+            else:
+                with self._open_runs(group) as files, FileIO(merged, "x") as run:
+                    runs.write_run(run, runs.merge_runs(files))
         for path in group:
             path.unlink()
         return merged
+
+    def _start_merge(self, group: Sequence[Path]) -> Any:
+        assert self._kernels is not None
+        with enough_descriptors("merge what it has sorted"):
+            return self._kernels.Merge(group, self._spools)
 
     @contextmanager
     def _open_runs(self, group: Sequence[Path]) -> Iterator[list[FileIO]]:
         with ExitStack() as stack, enough_descriptors("merge what it has sorted"):
             yield [stack.enter_context(FileIO(path)) for path in group]
 
-    def __iter__(self) -> Iterator[list[Record]]:
+    def __iter__(self) -> Iterator[Batch]:
         """Batches of at most a few MiB, in key order. Raises NotEnoughRoom if scratch is full."""
         if not self._runs:
-            self._records.sort(key=record_key)
-            yield from self._split_into_batches([self._records])
+            if isinstance(self.records, RecordList):
+                yield from self._split_into_batches([self.records.take_sorted()])
+            else:
+                buffer: Any = self.records
+                yield from buffer.take_sorted(self._spools)
             return
         self._spill()
         self._reduce_runs()
+        if self._kernels is not None:
+            yield from self._start_merge(self._runs)
+            return
         with self._open_runs(self._runs) as files:
             yield from self._split_into_batches(runs.merge_runs(files))
 
@@ -188,7 +207,7 @@ class Sorter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
-        self._records, self._runs, self._spool, self._spools = [], [], None, {}
+        self.records, self._runs, self._spool, self._spools = make_record_buffer(), [], None, {}
 
 
 def _find_smallest_window(sizes: Sequence[int], length: int) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
-from lookupdb.build.sort.runs import Record
+from lookupdb import native
+from lookupdb.build.sort.runs import Batch, Record, as_native
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample
 
@@ -32,14 +32,31 @@ class DuplicateFilter:
         """The rows dropped so far."""
         return ExcludedRows(self._count, tuple(self._samples))
 
-    def drop_duplicates(self, batches: Iterable[list[Record]]) -> Iterator[list[Record]]:
+    def drop_duplicates(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches, with one record per key. Raises BadSource if the policy is fail and a key occurs twice.
 
         The last record of a batch waits until the next batch shows whether its key occurs again.
         """
+        kernels = native.kernels()
+        return self._drop_in_lists(batches) if kernels is None else self._drop_natively(kernels, batches)
+
+    def _drop_natively(self, kernels: Any, batches: Iterable[Batch]) -> Iterator[Batch]:
+        unique = kernels.UniqueRecords(self._policy == "last", SAMPLES)
+        for batch in batches:
+            kept, dropped, first = unique.filter(as_native(kernels, batch))
+            for key, place, survivor in first:
+                self._sample_drop(key, place, survivor)
+            self._count += dropped
+            if len(kept):
+                yield kept
+        last = unique.finish()
+        if len(last):
+            yield last
+
+    def _drop_in_lists(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         pending: list[Record] = []
         for batch in batches:
-            records = pending + batch
+            records = [*pending, *batch]
             if len({record[0] for record in records}) != len(records):
                 records = self._remove_duplicates(records)
             pending = records[-1:]
@@ -51,30 +68,31 @@ class DuplicateFilter:
     def _remove_duplicates(self, records: list[Record]) -> list[Record]:
         unique = records[:1]
         for record in records[1:]:
-            if record[0] != unique[-1][0]:
+            key, place, _ = record
+            _, last_place, _ = unique[-1]
+            if key != unique[-1][0]:
                 unique.append(record)
-            elif self._policy == "last":
-                self._record_drop(unique[-1], record)
+                continue
+            self._count += 1
+            if self._policy == "last":
+                self._sample_drop(key, last_place, place)
                 unique[-1] = record
             else:
-                self._record_drop(record, unique[-1])
+                self._sample_drop(key, place, last_place)
         return unique
 
-    def _record_drop(self, duplicate: Record, survivor: Record) -> None:
+    def _sample_drop(self, key: bytes, place: int, survivor: int) -> None:
         if self._policy == "fail":
-            first, second = map(self._describe_origin, sorted((duplicate, survivor), key=itemgetter(1)))
+            first, second = map(self._describe_origin, sorted((place, survivor)))
             raise BadSource(
-                f"the key {duplicate[0].decode()!r} occurs twice: {first} and {second}",
+                f"the key {key.decode()!r} occurs twice: {first} and {second}",
                 hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
             )
-        self._count += 1
         if len(self._samples) < SAMPLES:
-            reason = (
-                f"the key {duplicate[0].decode()!r} stands also in {self._describe_origin(survivor)}, which is kept"
-            )
-            file, row = self._find_origin(duplicate[1])
+            reason = f"the key {key.decode()!r} stands also in {self._describe_origin(survivor)}, which is kept"
+            file, row = self._find_origin(place)
             self._samples.append(RowSample(self._files[file], row, reason))
 
-    def _describe_origin(self, record: Record) -> str:
-        file, row = self._find_origin(record[1])
+    def _describe_origin(self, place: int) -> str:
+        file, row = self._find_origin(place)
         return f"row {row} of {self._files[file]}"

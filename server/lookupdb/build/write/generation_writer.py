@@ -17,15 +17,16 @@ from typing import Final, Self
 
 from lookupdb import shard_name
 from lookupdb.build.budget import transaction_bytes
-from lookupdb.build.sort.runs import Record
-from lookupdb.build.write.compression import Compressor
-from lookupdb.build.write.shard_writer import Item, ShardSums, ShardWriter
-from lookupdb.keys import shard_number
+from lookupdb.build.sort.runs import Batch
+from lookupdb.build.write.packing import ListPacker, PackedRecords, ShareSums, make_packer
+from lookupdb.build.write.shard_writer import ShardSums, ShardWriter
 from lookupdb.manifest import ShardFile, Totals
 from lookupdb.runtime.descriptors import require_descriptors
-from lookupdb.shardfile import ShardMeta, frame
+from lookupdb.shardfile import ShardMeta
 
-_BATCHES_AHEAD: Final = 3
+_BATCHES_AHEAD: Final = 2
+_BYTES_AHEAD: Final = 24 << 20
+"""As many bytes of native batches wait for what is written before them; packed, they take as much again."""
 _FILES_A_SHARD: Final = 2
 _OTHER_FILES: Final = 128
 """Sockets of the store, pipes, and runs to merge: these adapt to the number of files that may be open."""
@@ -39,7 +40,10 @@ class GenerationWriter:
         self._meta = meta
         self._dictionary = dictionary
         self._threads = threads
-        self._compressor = Compressor(dictionary, threads) if meta.compression == "zstd" else None
+        self._packer = make_packer(
+            meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary, threads=threads
+        )
+        self._packing_threads = 1 if isinstance(self._packer, ListPacker) else threads
         check_open_files(meta.shards)
         share = transaction_bytes(meta.shards)
         self._stack = ExitStack()
@@ -48,34 +52,30 @@ class GenerationWriter:
             self._shards = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
             self._stack = stack.pop_all()
 
-    def write(self, batches: Iterable[list[Record]]) -> Iterator[int]:
+    def write(self, batches: Iterable[Batch]) -> Iterator[int]:
         """Write records in key order, each key once; yields the number written, batch by batch.
 
-        Another thread compresses some batches ahead.
+        Other threads pack some batches ahead.
         """
-        queue: deque[tuple[list[Record], Future[list[bytes]]]] = deque()
-        with ThreadPoolExecutor(1, "compress") as pool:
+        queue: deque[tuple[int, int, Future[PackedRecords]]] = deque()
+        bytes_ahead = 0
+        with ThreadPoolExecutor(self._packing_threads, "pack") as pool:
             for batch in batches:
-                queue.append((batch, pool.submit(self._compress, [frame(record[2]) for record in batch])))
-                if len(queue) > _BATCHES_AHEAD:
+                size = getattr(batch, "data_bytes", 0)
+                bytes_ahead += size
+                queue.append((len(batch), size, pool.submit(self._packer.pack, batch)))
+                while len(queue) > self._packing_threads + _BATCHES_AHEAD or (queue and bytes_ahead > _BYTES_AHEAD):
+                    bytes_ahead -= queue[0][1]
                     yield self._append(*queue.popleft())
             while queue:
                 yield self._append(*queue.popleft())
 
-    def _compress(self, framed: list[bytes]) -> list[bytes]:
-        return self._compressor.store(framed) if self._compressor else framed
-
-    def _append(self, batch: list[Record], stored: Future[list[bytes]]) -> int:
-        shards = len(self._shards)
-        groups: list[list[Item]] = [[] for _ in range(shards)]
-        value_bytes = [0] * shards
-        for (key, _, value), stored_value in zip(batch, stored.result(), strict=True):
-            number = shard_number(key, shards)
-            groups[number].append((key, stored_value))
-            value_bytes[number] += len(value)
-        for shard, group, length in zip(self._shards, groups, value_bytes, strict=True):
-            shard.append(group, length)
-        return len(batch)
+    def _append(self, records: int, _size: int, packed: Future[PackedRecords]) -> int:
+        batch = packed.result()
+        for number, shard in enumerate(self._shards):
+            items, sums = batch.items(number)
+            shard.append(items, ShareSums(*sums))
+        return records
 
     def finish(self) -> tuple[tuple[ShardFile, ...], Totals]:
         """Complete every file. Returns their descriptions and their totals."""

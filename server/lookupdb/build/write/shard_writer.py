@@ -12,8 +12,8 @@ from typing import Final
 import lmdb
 
 from lookupdb import disk, shard_name
+from lookupdb.build.write.packing import Item, ShareSums, overflows_page
 from lookupdb.errors import NotEnoughRoom, StoreError
-from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.manifest import ShardFile
 from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta
 from lookupdb.store.dataset import file_sha256
@@ -23,11 +23,6 @@ _PAGE_BYTES: Final = 4096
 _NODE_BYTES: Final = 16
 """What LMDB adds to a record, approximately."""
 _PROBE_PAGES: Final = 256
-_LARGEST_NODE: Final = 2038
-"""LMDB puts a value on overflow pages if key, value and 8 bytes are longer than this."""
-
-Item = tuple[bytes, bytes]
-"""Key, stored value."""
 
 
 @contextmanager
@@ -101,20 +96,14 @@ class ShardWriter:
             self._records = self._env.open_db(RECORDS)
             self._meta = self._env.open_db(META)
 
-    def append(self, items: list[Item], value_bytes: int) -> None:
-        """Add records, which follow all earlier ones in key order; ``value_bytes`` is the size of their values before
-        storing.
+    def append(self, items: list[Item], share: ShareSums) -> None:
+        """Add records, which follow all earlier ones in key order.
 
         Raises NotEnoughRoom, StoreError.
         """
         if not items:
             return
-        keys, stored = zip(*items, strict=True)
-        key_bytes, stored_bytes = sum(map(len, keys)), sum(map(len, stored))
-        overflows = []
-        if max(map(len, stored)) > _LARGEST_NODE - MAX_KEY_BYTES:
-            overflows = [len(value) for key, value in items if _overflows(key, value)]
-        cost = key_bytes + stored_bytes + _NODE_BYTES * len(items) + _PAGE_BYTES * len(overflows)
+        cost = share.key_bytes + share.stored_bytes + _NODE_BYTES * len(items) + _PAGE_BYTES * share.overflows
         with write_errors(self.path):
             if self._pending + cost <= self._transaction_bytes:
                 self._put(items, cost)
@@ -122,17 +111,17 @@ class ShardWriter:
                 self._put_singly(items)
         sums = self.sums
         sums.records += len(items)
-        sums.key_bytes += key_bytes
-        sums.value_bytes += value_bytes
-        sums.stored_bytes += stored_bytes
-        sums.overflow_bytes += sum(overflows)
+        sums.key_bytes += share.key_bytes
+        sums.value_bytes += share.value_bytes
+        sums.stored_bytes += share.stored_bytes
+        sums.overflow_bytes += share.overflow_bytes
 
     def _put_singly(self, items: list[Item]) -> None:
         """Put records one at a time, to end a transaction exactly where the next record would make it too large."""
         begin = 0
         total = 0
         for end, (key, stored) in enumerate(items):
-            cost = len(key) + len(stored) + _NODE_BYTES + (_PAGE_BYTES if _overflows(key, stored) else 0)
+            cost = len(key) + len(stored) + _NODE_BYTES + (_PAGE_BYTES if overflows_page(key, stored) else 0)
             if self._pending + total + cost > self._transaction_bytes:
                 self._put(items[begin:end], total)
                 self._commit()
@@ -196,7 +185,3 @@ class ShardWriter:
             self._txn.abort()
             self._txn = None
         self._env.close()
-
-
-def _overflows(key: bytes, stored: bytes) -> bool:
-    return len(key) + len(stored) + 8 > _LARGEST_NODE

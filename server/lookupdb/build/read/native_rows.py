@@ -1,0 +1,309 @@
+"""Reads slices of JSON lines and CSV with the native row kernels.
+
+A kernel makes records of the rows that are as usual, and stops at any other. Such a line of JSON goes through Python's
+parser; of CSV, Python takes a row whose fields do not become a record, and all the rest of a slice that is not CSV. So
+whatever is rejected or refused, is so for Python's reasons and in its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+import orjson
+
+from lookupdb import native
+from lookupdb.build.parse.csv_parser import CsvParser
+from lookupdb.build.parse.json_lines_parser import JsonLinesParser
+from lookupdb.build.parse.parser import RowParser
+from lookupdb.build.parse.rows import value_columns
+from lookupdb.build.read.slice_records import SliceRecords
+from lookupdb.build.sort.sorter import SPOOL_BYTES
+from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.slices import Slice, SliceFile
+from lookupdb.spec import CsvColumn, DatasetSpec
+
+_WINDOW: Final = 1 << 20
+_ROW_END_WINDOW: Final = 32 << 10
+"""How much is read at first behind a slice: most rows end soon."""
+_BOM: Final = b"\xef\xbb\xbf"
+
+ReportProgress = Callable[[int, int], None]
+"""Called now and then with the number of bytes and rows read since the last call."""
+
+
+class NativeRows(Protocol):
+    """Reads a slice into its records."""
+
+    lines: int
+    """How many lines were read."""
+    end: int | None
+    """Where in the file the last row ends, as ``RowParser.end``."""
+    position: int
+    """How many bytes of the slice were read."""
+
+    def read(self, report: ReportProgress) -> bool:
+        """Read the slice to its end. False if Python's parser must go on behind the rows taken so far. Raises
+        BadSource, NotEnoughRoom."""
+
+
+def open_native_rows(
+    spec: DatasetSpec, file: LocalFile, piece: Slice, max_row: int, parser: RowParser, records: SliceRecords
+) -> NativeRows | None:
+    """The reader of a slice; None where there are no kernels for it. ``parser`` is the slice's, not yet read from."""
+    kernels = native.kernels()
+    if kernels is None:
+        return None
+    if isinstance(parser, JsonLinesParser):
+        rules = _make_json_rules(kernels, spec, max_row, records)
+        return None if rules is None else _NativeJsonLines(rules, file, piece, max_row, parser, records)
+    if isinstance(parser, CsvParser):
+        rules = _make_csv_rules(kernels, spec, file.delimiter, parser.names, max_row, records)
+        return None if rules is None else _NativeCsv(rules, spec, file, piece, max_row, parser, records)
+    return None
+
+
+class _NativeJsonLines:
+    def __init__(
+        self, rules: Any, file: LocalFile, piece: Slice, max_row: int, parser: JsonLinesParser, records: SliceRecords
+    ) -> None:
+        self._rules, self._file, self._piece, self._max_row = rules, file, piece, max_row
+        self._parser, self._records = parser, records
+        self._watched: tuple[int, int | None] | None = None
+        self.end: int | None = None
+        self.lines = self.position = 0
+
+    def read(self, report: ReportProgress) -> bool:
+        records, sorter = self._records, self._records.sorter
+        self._watch()
+        reported = (0, 0)
+        for block in self._blocks():
+            at = 0
+            while at < len(block):
+                at, rows, lines, sampled = self._rules.read(
+                    block, at, records.place, sorter.records, sorter.memory, records.last_rank
+                )
+                records.count_native(rows, sampled)
+                self.lines += lines
+                if self._parser.columns.missing:
+                    self._parser.columns.count_more(rows)
+                if at < len(block) and not sorter.spill_if_full():
+                    at = self._read_unusual_line(block, at)
+            report(self.position - reported[0], records.row - reported[1])
+            reported = (self.position, records.row)
+        sorter.spill_if_full()
+        self._parser.lines = self.lines
+        return True
+
+    def _blocks(self) -> Iterator[bytes]:
+        """The slice in blocks of whole lines; a line that is too long ends one."""
+        rest: list[bytes] = []
+        rest_bytes = 0
+        with SliceFile(self._file.path, self._piece) as raw:
+            while chunk := raw.read(_WINDOW):
+                self.position += len(chunk)
+                end = chunk.rfind(b"\n") + 1
+                if end or rest_bytes > self._max_row:
+                    yield b"".join([*rest, chunk[:end]])
+                    rest, rest_bytes = [], 0
+                rest.append(chunk[end:])
+                rest_bytes += len(chunk) - end
+            yield b"".join(rest)
+
+    def _read_unusual_line(self, block: bytes, at: int) -> int:
+        end = min(block.find(b"\n", at) + 1 or len(block), at + self._max_row)
+        self.lines += 1
+        piece, parser, records = self._piece, self._parser, self._records
+        row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
+        record = parser.parse_line(block[at:end], row, number)
+        if record is not None:
+            records.take(parser.key, parser.value, record)
+            self._watch()
+        return end
+
+    def _watch(self) -> None:
+        """Tell the kernel which columns are news, if that has changed."""
+        columns = self._parser.columns
+        names = columns.names
+        watched = (len(columns.missing), None if names is None else len(names))
+        if watched != self._watched:
+            known = None if names is None or not columns.missing else {orjson.dumps(name) for name in names}
+            self._rules.watch([orjson.dumps(name) for name in columns.missing], known)
+            self._watched = watched
+
+
+class _NativeCsv:
+    def __init__(
+        self,
+        rules: Any,
+        spec: DatasetSpec,
+        file: LocalFile,
+        piece: Slice,
+        max_row: int,
+        parser: CsvParser,
+        records: SliceRecords,
+    ) -> None:
+        self._rules, self._file, self._piece, self._max_row = rules, file, piece, max_row
+        self._parser, self._records = parser, records
+        self._has_header = spec.source.csv.header and not piece.start
+        self._extends = piece.extends_to_row_end and piece.end is not None
+        self.end = piece.end if self._extends else None
+        self.lines = self.position = 0
+        self._block, self._at, self._is_last = b"", 0, False
+        self._window = _WINDOW
+
+    def read(self, report: ReportProgress) -> bool:
+        records, sorter = self._records, self._records.sorter
+        with SliceFile(self._file.path, self._piece) as raw:
+            self._read_more(raw)
+            if not self._piece.start and self._block.startswith(_BOM):
+                self._at = len(_BOM)
+            if self._has_header and self._next_fields(raw) != self._parser.names:
+                return False
+            reported = (0, 0)
+            while True:
+                stop, self._at, rows, lines, sampled = self._rules.read(
+                    self._block,
+                    self._at,
+                    self._is_last,
+                    records.place,
+                    sorter.records,
+                    sorter.memory,
+                    records.last_rank,
+                )
+                records.count_native(rows, sampled)
+                self.lines += lines
+                if stop == "full":
+                    sorter.spill_if_full()
+                elif stop == "odd":
+                    self._take_next(raw)
+                elif stop == "end":
+                    report(self.position - reported[0], records.row - reported[1])
+                    reported = (self.position, records.row)
+                    if self._is_last:
+                        sorter.spill_if_full()
+                        return True
+                    if len(self._block) - self._at > self._max_row:
+                        return False
+                    if self._at:
+                        self._window = _WINDOW
+                    self._read_more(raw)
+                else:
+                    return stop == "open quote" and self._finish_row()
+
+    def _read_more(self, raw: SliceFile) -> None:
+        """Read on behind what is left of the block. A row that is longer than windows is read in ever larger ones."""
+        rest = self._block[self._at :]
+        chunk = raw.read(self._window)
+        self._window *= 2
+        self.position += len(chunk)
+        self._block, self._at, self._is_last = rest + chunk, 0, not chunk
+
+    def _next_fields(self, raw: SliceFile) -> list[str] | None:
+        """The fields of the next row; None if it is none that Python would read so."""
+        while True:
+            try:
+                found = self._rules.read_fields(self._block, self._at, self._is_last)
+            except UnicodeDecodeError:
+                return None
+            if found is not None or self._is_last or len(self._block) - self._at > self._max_row:
+                break
+            self._read_more(raw)
+        if found is None:
+            return None
+        end, fields = found
+        self.lines += len(self._block[self._at : end].splitlines())
+        self._at = end
+        return list(fields)
+
+    def _take_next(self, raw: SliceFile) -> None:
+        fields = self._next_fields(raw)
+        assert fields is not None, "the kernel found this row"
+        self._records.take(self._parser.key, self._parser.value, fields)
+
+    def _finish_row(self) -> bool:
+        """The slice ends within quotes: read the row to its end, behind the slice, if this is wanted."""
+        if not self._extends:
+            rest = len(self._block[self._at :].splitlines())
+            raise self._parser.unfinished_error(self._records.row + 1, self.lines + rest)
+        assert self._piece.end is not None
+        inside = len(self._block) - self._at
+        with SliceFile(self._file.path, Slice(self._piece.file, self._piece.end)) as behind:
+            self._is_last, self._window = False, _ROW_END_WINDOW
+            fields = self._next_fields_behind(behind)
+            if fields is None or len(fields) != len(self._parser.names):
+                return False
+            self.end = self._piece.end + self._row_bytes - inside
+        self._records.take(self._parser.key, self._parser.value, fields)
+        return True
+
+    def _next_fields_behind(self, behind: SliceFile) -> list[str] | None:
+        position = self.position
+        self._read_more(behind)
+        fields = self._next_fields(behind)
+        self._row_bytes, self.position = self._at, position
+        return fields
+
+
+def _make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, records: SliceRecords) -> Any:
+    """The kernel that reads JSON lines; None if the spec reaches into nested objects."""
+    value = spec.value
+    _, columns = value_columns(value)
+    if any("." in name for name in (*spec.key.columns, *columns)) or not spec.key.columns:
+        return None
+    rule = "columns"
+    if value.column is not None:
+        rule = value.format
+    elif value.field is not None:
+        rule = "field"
+    elif value.columns is None:
+        rule = "all"
+    return kernels.JsonRows(
+        list(spec.key.normalize),
+        records.encode,
+        [orjson.dumps(name) for name in spec.key.columns],
+        spec.key.separator.encode(),
+        rule,
+        [orjson.dumps(name) for name in columns],
+        _max_value(spec),
+        max_row,
+    )
+
+
+def _make_csv_rules(
+    kernels: Any, spec: DatasetSpec, delimiter: str, names: list[str], max_row: int, records: SliceRecords
+) -> Any:
+    """The kernel that reads CSV; None if the file is written in a way that it does not know."""
+    quote = spec.source.csv.quote
+    if not delimiter.isascii() or not quote.isascii() or delimiter in (quote, "\r", "\n") or quote in ("\r", "\n"):
+        return None
+    return kernels.CsvRows(
+        list(spec.key.normalize),
+        records.encode,
+        (ord(delimiter), ord(quote) if quote else None),
+        len(names),
+        [names.index(name) for name in spec.key.columns],
+        spec.key.separator.encode(),
+        "object" if spec.value.column is None else spec.value.format,
+        _csv_columns(spec, names),
+        _max_value(spec),
+        max_row,
+    )
+
+
+def _csv_columns(spec: DatasetSpec, names: list[str]) -> list[tuple[int, bytes, str, bool]]:
+    """Field, what stands before the member, type, whether empty means null."""
+    _, chosen = value_columns(spec.value)
+    columns = chosen or [name for name in names if name not in spec.key.columns]
+    types = {column.name: column for column in spec.source.csv.columns}
+    found: list[tuple[int, bytes, str, bool]] = []
+    for number, name in enumerate(columns):
+        column = types.get(name, CsvColumn(name))
+        head = (b"," if number else b"{") + orjson.dumps(name) + b":"
+        found.append((names.index(name), head, column.type, column.empty == "null"))
+    return found
+
+
+def _max_value(spec: DatasetSpec) -> int:
+    """Larger values are rejected, or wait in a spool: Python sees to both."""
+    return min(spec.value.max_bytes, SPOOL_BYTES)

@@ -1,0 +1,73 @@
+"""What becomes of a slice's rows: records in a sorter, values in the sample, or rejected rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import orjson
+
+from lookupdb.build.parse.rows import Row, RowRejected, describe_encode_error
+from lookupdb.build.sort.runs import encode_place
+from lookupdb.build.sort.sample import Sample, rank_key
+from lookupdb.build.sort.sorter import Sorter
+from lookupdb.keys import InvalidKey, make_key_encoder
+from lookupdb.manifest import SAMPLES
+from lookupdb.spec import DatasetSpec
+
+
+class SliceRecords:
+    """Takes the rows of one slice, in their order."""
+
+    def __init__(self, spec: DatasetSpec, sorter: Sorter, sample: Sample, number: int) -> None:
+        self.sorter, self._sample = sorter, sample
+        self.encode = make_key_encoder(spec.key.normalize)
+        self._max_bytes = spec.value.max_bytes
+        self._start = encode_place(number, 0)
+        self.row = 0
+        """The number of rows taken, rejected ones included."""
+        self.rejected = 0
+        self.samples: list[tuple[int, str]] = []
+        """The first rejected rows, and why."""
+
+    def take(self, extract_key: Callable[[Row], str], extract_value: Callable[[Row], bytes], fields: Row) -> None:
+        """Take the next row, with its parser's ``key`` and ``value``. Raises NotEnoughRoom."""
+        self.row += 1
+        try:
+            key = self.encode(extract_key(fields))
+            value = extract_value(fields)
+            if len(value) > self._max_bytes:
+                raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {self._max_bytes}")
+        except (RowRejected, InvalidKey) as error:
+            self._reject(str(error))
+        except orjson.JSONEncodeError as error:
+            self._reject(describe_encode_error(error))
+        else:
+            value = bytes(memoryview(value))  # a copy of its own size: what orjson returns sits in a far larger block
+            self.sorter.put(key, self.place, value)
+            rank = rank_key(key)
+            if rank < self._sample.bound:
+                self._sample.keep(rank, self.place, value)
+
+    def _reject(self, reason: str) -> None:
+        self.rejected += 1
+        if len(self.samples) < SAMPLES:
+            self.samples.append((self.row, reason))
+
+    @property
+    def place(self) -> int:
+        """That of the last row."""
+        return self._start + self.row
+
+    @property
+    def last_rank(self) -> int | None:
+        """The largest hash of a key whose value the sample takes."""
+        return self._sample.bound - 1 if self._sample.bound else None
+
+    def count_native(self, rows: int, sampled: Iterable[tuple[int, int, bytes]]) -> None:
+        """Note ``rows`` rows that a kernel has put into ``sorter.records``; of them the ``sampled`` (hash of the key,
+        place, value) are for the sample."""
+        self.row += rows
+        sample = self._sample
+        for rank, place, value in sampled:
+            if rank < sample.bound:
+                sample.keep(rank, place, value)

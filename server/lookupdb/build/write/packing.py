@@ -1,0 +1,109 @@
+"""Records become what shards store: framed, compressed where that is smaller, dealt to shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from lookupdb import native
+from lookupdb.build.sort.runs import Batch, as_native
+from lookupdb.build.write.compression import Compressor, compression_parameters
+from lookupdb.keys import shard_number
+from lookupdb.shardfile import frame
+
+LARGEST_RECORD = 2030
+"""LMDB puts a value on overflow pages if key and value together are longer than this."""
+
+Item = tuple[bytes, bytes]
+"""Key, stored value."""
+
+
+class ShareSums(NamedTuple):
+    """Sums over a shard's records of a batch."""
+
+    key_bytes: int
+    value_bytes: int
+    """Of values before storing."""
+    stored_bytes: int
+    overflows: int
+    """The number of stored values on overflow pages."""
+    overflow_bytes: int
+
+
+class PackedRecords(Protocol):
+    """What is stored of a batch."""
+
+    def items(self, shard: int, /) -> tuple[list[Item], tuple[int, int, int, int, int]]:
+        """The records of ``shard`` in key order, and their ``ShareSums``."""
+
+
+class Packer(Protocol):
+    """Packs batches; several threads may do so at once."""
+
+    def pack(self, batch: Batch, /) -> PackedRecords:
+        """Pack ``batch``."""
+
+
+class ListPacker:
+    """The twin of the native packer."""
+
+    def __init__(self, shards: int, compressor: Compressor | None) -> None:
+        self._shards, self._compressor = shards, compressor
+
+    def pack(self, batch: Batch) -> PackedRecords:
+        """Pack ``batch``."""
+        framed = [frame(record[2]) for record in batch]
+        stored_values = self._compressor.store(framed) if self._compressor else framed
+        groups: list[list[Item]] = [[] for _ in range(self._shards)]
+        value_bytes = [0] * self._shards
+        for (key, _, value), stored in zip(batch, stored_values, strict=True):
+            number = shard_number(key, self._shards)
+            groups[number].append((key, stored))
+            value_bytes[number] += len(value)
+        return _PackedLists(groups, value_bytes)
+
+
+class _PackedLists:
+    def __init__(self, groups: list[list[Item]], value_bytes: list[int]) -> None:
+        self._groups, self._value_bytes = groups, value_bytes
+
+    def items(self, shard: int) -> tuple[list[Item], ShareSums]:
+        """The records of ``shard``, and their sums."""
+        return (items := self._groups[shard]), sum_items(items, self._value_bytes[shard])
+
+
+def sum_items(items: Sequence[Item], value_bytes: int) -> ShareSums:
+    """The sums over ``items``, whose values had ``value_bytes`` bytes before they were stored."""
+    if not items:
+        return ShareSums(0, 0, 0, 0, 0)
+    keys, stored = zip(*items, strict=True)
+    overflows = []
+    if max(map(len, stored)) + max(map(len, keys)) > LARGEST_RECORD:
+        overflows = [len(value) for key, value in items if overflows_page(key, value)]
+    return ShareSums(sum(map(len, keys)), value_bytes, sum(map(len, stored)), len(overflows), sum(overflows))
+
+
+def overflows_page(key: bytes, stored: bytes) -> bool:
+    """Whether LMDB puts this record's value on overflow pages."""
+    return len(key) + len(stored) > LARGEST_RECORD
+
+
+class NativePacker:
+    """Packs batches natively."""
+
+    def __init__(self, kernels: Any, shards: int, dictionary: bytes, compressed: bool) -> None:
+        parameters = compression_parameters() if compressed else None
+        self._kernels, self._packer = kernels, kernels.Packer(shards, LARGEST_RECORD, dictionary, parameters)
+
+    def pack(self, batch: Batch) -> PackedRecords:
+        """Pack ``batch``."""
+        packed: PackedRecords = self._packer.pack(as_native(self._kernels, batch))
+        return packed
+
+
+def make_packer(shards: int, *, compressed: bool, dictionary: bytes, threads: int) -> Packer:
+    """The packer of a generation. Of a compressed one, ``threads`` compress each batch if they are not native."""
+    kernels = native.kernels()
+    if kernels is None:
+        return ListPacker(shards, Compressor(dictionary, threads) if compressed else None)
+    return NativePacker(kernels, shards, dictionary, compressed)

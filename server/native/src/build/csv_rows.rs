@@ -1,0 +1,299 @@
+//! The rows of CSV: keys and values as `lookupdb.build.parse.csv_values` makes them.
+//!
+//! A row that is to be rejected is left to Python; so is a file, from the row on at which it is no CSV.
+use std::ops::Range;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+
+use super::csv_splitter::{count_lines, Dialect, Found, Splitter};
+use super::json_rows::replace_breaks;
+use super::json_text::{is_integer, number_size, push_escaped, JsonText};
+use super::key_rules::KeyRules;
+use super::records::RecordBuffer;
+use super::sink::{Sampled, Sink};
+
+/// How a field becomes JSON.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Integer,
+    Number,
+    Boolean,
+    Json,
+}
+
+/// A member of a row's value.
+struct Column {
+    field: usize,
+    /// What stands before it: a bracket or a comma, its name, a colon.
+    head: Vec<u8>,
+    kind: Kind,
+    empty_is_null: bool,
+}
+
+enum ValueRule {
+    Object(Vec<Column>),
+    Raw(usize),
+    Json(usize),
+}
+
+/// Reads rows into records.
+#[pyclass(module = "lookupdb._native")]
+pub struct CsvRows {
+    keys: KeyRules,
+    key_fields: Vec<usize>,
+    separator: Vec<u8>,
+    value_rule: ValueRule,
+    max_value: usize,
+    /// A row as long as this may be too long for Python.
+    max_row: usize,
+    width: usize,
+    splitter: Splitter,
+    inner: JsonText,
+    key_text: Vec<u8>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// Why reading stopped.
+#[derive(Clone, Copy, PartialEq)]
+enum Stop {
+    /// The rest of the block is no whole row.
+    End,
+    /// Memory is full.
+    Full,
+    /// A row that Python shall look at, with `fields`; reading goes on behind it.
+    Odd,
+    /// No CSV, not UTF-8, or another number of fields.
+    Broken,
+    /// The source ends within quotes.
+    OpenQuote,
+}
+
+/// Why and where reading stopped, how many rows and lines were read, and what belongs into the sample.
+type Progress = (&'static str, usize, u64, u64, Vec<Sampled>);
+
+#[pymethods]
+impl CsvRows {
+    /// `rule` is "object", of `columns` (field, head, type, whether empty means null), or "raw" or "json", of one.
+    #[new]
+    #[expect(clippy::too_many_arguments)]
+    fn new(
+        steps: Vec<String>,
+        encode: Py<PyAny>,
+        dialect: (u8, Option<u8>),
+        width: usize,
+        key_fields: Vec<usize>,
+        separator: Vec<u8>,
+        rule: &str,
+        columns: Vec<(usize, Vec<u8>, String, bool)>,
+        max_value: usize,
+        max_row: usize,
+    ) -> PyResult<Self> {
+        let value_rule = match (rule, columns.as_slice()) {
+            ("raw", [column]) => ValueRule::Raw(column.0),
+            ("json", [column]) => ValueRule::Json(column.0),
+            ("object", _) => ValueRule::Object(columns.into_iter().map(as_column).collect::<PyResult<_>>()?),
+            _ => return Err(PyValueError::new_err(format!("there is no rule {rule:?} of {} columns", columns.len()))),
+        };
+        let (delimiter, quote) = dialect;
+        Ok(Self {
+            keys: KeyRules::new(&steps, encode)?,
+            key_fields,
+            separator,
+            value_rule,
+            max_value,
+            max_row,
+            width,
+            splitter: Splitter::new(Dialect { delimiter, quote }),
+            inner: JsonText::default(),
+            key_text: Vec::new(),
+            key: Vec::new(),
+            value: Vec::new(),
+        })
+    }
+
+    /// Read rows of `block` from `at` on. `place` is that of the row before; `is_last` says that nothing follows.
+    #[pyo3(signature = (block, at, is_last, place, records, memory, last_rank))]
+    #[expect(clippy::too_many_arguments)]
+    fn read(
+        &mut self,
+        py: Python<'_>,
+        block: &[u8],
+        at: usize,
+        is_last: bool,
+        place: u64,
+        records: &mut RecordBuffer,
+        memory: usize,
+        last_rank: Option<u64>,
+    ) -> PyResult<Progress> {
+        let mut sink = Sink::new(records, memory, last_rank);
+        let (stop, end, rows) = py.detach(|| self.read_rows(block, at, is_last, place, &mut sink))?;
+        let lines = count_lines(block.get(at..end).unwrap_or_default());
+        let stop = match stop {
+            Stop::End => "end",
+            Stop::Full => "full",
+            Stop::Odd => "odd",
+            Stop::Broken => "broken",
+            Stop::OpenQuote => "open quote",
+        };
+        Ok((stop, end, rows, lines, sink.into_sampled(py)))
+    }
+
+    /// The next row: where it ends, and its fields. None if there is no whole row.
+    fn read_fields<'py>(
+        &mut self,
+        py: Python<'py>,
+        block: &[u8],
+        at: usize,
+        is_last: bool,
+    ) -> PyResult<Option<(usize, Bound<'py, PyList>)>> {
+        match self.splitter.next_row(block, at, is_last) {
+            Found::Row(end) | Found::Blank(end) => Ok(Some((end, self.fields(py, block)?))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl CsvRows {
+    fn fields<'py>(&self, py: Python<'py>, block: &[u8]) -> PyResult<Bound<'py, PyList>> {
+        let fields = PyList::empty(py);
+        for number in 0..self.splitter.len() {
+            fields.append(PyString::new(py, std::str::from_utf8(self.splitter.field(block, number))?))?;
+        }
+        Ok(fields)
+    }
+
+    fn read_rows(
+        &mut self,
+        block: &[u8],
+        mut at: usize,
+        is_last: bool,
+        place: u64,
+        sink: &mut Sink<'_>,
+    ) -> PyResult<(Stop, usize, u64)> {
+        let mut rows = 0;
+        while at < block.len() {
+            if sink.is_full() {
+                return Ok((Stop::Full, at, rows));
+            }
+            let end = match self.splitter.next_row(block, at, is_last) {
+                Found::Row(end) => end,
+                Found::Blank(end) => {
+                    at = end;
+                    continue;
+                }
+                Found::Cut => break,
+                Found::OpenQuote if is_text(block, at..block.len()) => return Ok((Stop::OpenQuote, at, rows)),
+                Found::OpenQuote => return Ok((Stop::Broken, at, rows)),
+                Found::Broken => return Ok((Stop::Broken, at, rows)),
+            };
+            if self.splitter.len() != self.width || end - at >= self.max_row || !is_text(block, at..end) {
+                return Ok((Stop::Broken, at, rows));
+            }
+            if !self.make_record(block)? {
+                return Ok((Stop::Odd, at, rows));
+            }
+            rows += 1;
+            sink.put(&self.key, place + rows, &self.value);
+            at = end;
+        }
+        Ok((Stop::End, at, rows))
+    }
+
+    /// Make key and value of the row; false if Python shall look at it.
+    fn make_record(&mut self, block: &[u8]) -> PyResult<bool> {
+        if let [field] = self.key_fields[..] {
+            let text = self.splitter.field(block, field);
+            if !self.keys.encode(text, &mut self.key)? {
+                return Ok(false);
+            }
+        } else if self.join_key(block).is_none() || !self.keys.encode(&self.key_text, &mut self.key)? {
+            return Ok(false);
+        }
+        self.value.clear();
+        Ok(self.make_value(block).is_some() && self.value.len() <= self.max_value)
+    }
+
+    fn join_key(&mut self, block: &[u8]) -> Option<()> {
+        self.key_text.clear();
+        for (number, field) in self.key_fields.iter().enumerate() {
+            let part = self.splitter.field(block, *field);
+            let is_last = number + 1 == self.key_fields.len();
+            if part.is_empty() || (!is_last && memchr::memmem::find(part, &self.separator).is_some()) {
+                return None;
+            }
+            if number > 0 {
+                self.key_text.extend_from_slice(&self.separator);
+            }
+            self.key_text.extend_from_slice(part);
+        }
+        Some(())
+    }
+
+    fn make_value(&mut self, block: &[u8]) -> Option<()> {
+        let value = &mut self.value;
+        match &self.value_rule {
+            ValueRule::Raw(field) => value.extend_from_slice(self.splitter.field(block, *field)),
+            ValueRule::Json(field) => push_json(self.splitter.field(block, *field), &mut self.inner, value)?,
+            ValueRule::Object(columns) => {
+                if columns.is_empty() {
+                    value.push(b'{');
+                }
+                for column in columns {
+                    value.extend_from_slice(&column.head);
+                    push_field(self.splitter.field(block, column.field), column, &mut self.inner, value)?;
+                }
+                value.push(b'}');
+            }
+        }
+        Some(())
+    }
+}
+
+fn is_text(block: &[u8], range: Range<usize>) -> bool {
+    block.get(range).is_some_and(|bytes| std::str::from_utf8(bytes).is_ok())
+}
+
+fn push_field(field: &[u8], column: &Column, inner: &mut JsonText, value: &mut Vec<u8>) -> Option<()> {
+    if column.empty_is_null && field.is_empty() {
+        value.extend_from_slice(b"null");
+        return Some(());
+    }
+    match column.kind {
+        Kind::Text => {
+            value.push(b'"');
+            push_escaped(field, value);
+            value.push(b'"');
+        }
+        Kind::Integer if is_integer(field) => value.extend_from_slice(field),
+        Kind::Number if number_size(field) == Some(field.len()) => value.extend_from_slice(field),
+        Kind::Boolean if field == b"true" || field == b"false" => value.extend_from_slice(field),
+        Kind::Json => push_json(field, inner, value)?,
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Write a field that holds JSON as it is, but for its line breaks.
+fn push_json(field: &[u8], inner: &mut JsonText, value: &mut Vec<u8>) -> Option<()> {
+    inner.read_value(field)?;
+    let start = value.len();
+    value.extend_from_slice(field);
+    replace_breaks(value.get_mut(start..)?);
+    Some(())
+}
+
+fn as_column((field, head, kind, empty_is_null): (usize, Vec<u8>, String, bool)) -> PyResult<Column> {
+    let kind = match kind.as_str() {
+        "text" => Kind::Text,
+        "integer" => Kind::Integer,
+        "number" => Kind::Number,
+        "boolean" => Kind::Boolean,
+        "json" => Kind::Json,
+        _ => return Err(PyValueError::new_err(format!("the kernels know no columns of type {kind:?}"))),
+    };
+    Ok(Column { field, head, kind, empty_is_null })
+}

@@ -1,0 +1,239 @@
+//! The rows of JSON lines: keys and values as `lookupdb.build.parse.dict_rows` makes them.
+//!
+//! A row that is unusual in any way (it is no object, has no key, is to be rejected) is left to Python's parser.
+use std::collections::HashSet;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::json_text::{is_integer, unescape, JsonText};
+use super::key_rules::KeyRules;
+use super::records::RecordBuffer;
+use super::sink::{Sampled, Sink};
+
+/// What a row's value is made of. Columns stand within quotes, as JSON writes them.
+enum ValueRule {
+    AllButKey,
+    Columns(Vec<Vec<u8>>),
+    Field(Vec<u8>),
+    /// The text of a column: JSON if the flag is set, else as it is.
+    Text(Vec<u8>, bool),
+}
+
+/// Reads rows into records.
+#[pyclass(module = "lookupdb._native")]
+pub struct JsonRows {
+    keys: KeyRules,
+    key_columns: Vec<Vec<u8>>,
+    separator: Vec<u8>,
+    value_rule: ValueRule,
+    max_value: usize,
+    /// A longer line is none of ours.
+    max_row: usize,
+    /// Columns of the spec that no row had so far, within quotes.
+    missing: Vec<Vec<u8>>,
+    /// The names that rows had so far, while columns are missing; None if there are enough.
+    known: Option<HashSet<Vec<u8>>>,
+    text: JsonText,
+    inner: JsonText,
+    row: Row,
+}
+
+/// A row's parts.
+#[derive(Default)]
+struct Row {
+    part: Vec<u8>,
+    key_text: Vec<u8>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// Where reading stopped, how many rows and lines were read, and what belongs into the sample.
+type Progress = (usize, u64, u64, Vec<Sampled>);
+
+#[pymethods]
+impl JsonRows {
+    /// `rule` is "all", "columns", "field", "raw" or "json"; `columns` are those that it needs.
+    #[new]
+    #[expect(clippy::too_many_arguments)]
+    fn new(
+        steps: Vec<String>,
+        encode: Py<PyAny>,
+        key_columns: Vec<Vec<u8>>,
+        separator: Vec<u8>,
+        rule: &str,
+        mut columns: Vec<Vec<u8>>,
+        max_value: usize,
+        max_row: usize,
+    ) -> PyResult<Self> {
+        let value_rule = match (rule, columns.len()) {
+            ("all", 0) => ValueRule::AllButKey,
+            ("columns", _) => ValueRule::Columns(columns),
+            ("field", 1) => ValueRule::Field(columns.remove(0)),
+            ("raw", 1) => ValueRule::Text(columns.remove(0), false),
+            ("json", 1) => ValueRule::Text(columns.remove(0), true),
+            _ => return Err(PyValueError::new_err(format!("there is no rule {rule:?} of {} columns", columns.len()))),
+        };
+        Ok(Self {
+            keys: KeyRules::new(&steps, encode)?,
+            key_columns,
+            separator,
+            value_rule,
+            max_value,
+            max_row,
+            missing: Vec::new(),
+            known: None,
+            text: JsonText::default(),
+            inner: JsonText::default(),
+            row: Row::default(),
+        })
+    }
+
+    /// Leave to Python each row that has a column of `missing` or, unless `known` is None, one that is not in `known`.
+    fn watch(&mut self, missing: Vec<Vec<u8>>, known: Option<HashSet<Vec<u8>>>) {
+        self.missing = missing;
+        self.known = known;
+    }
+
+    /// Read the lines of `block` from `at` on, until the next row is unusual or memory is full. `place` is that of the
+    /// row before.
+    #[pyo3(signature = (block, at, place, records, memory, last_rank))]
+    #[expect(clippy::too_many_arguments)]
+    fn read(
+        &mut self,
+        py: Python<'_>,
+        block: &[u8],
+        at: usize,
+        place: u64,
+        records: &mut RecordBuffer,
+        memory: usize,
+        last_rank: Option<u64>,
+    ) -> PyResult<Progress> {
+        let mut sink = Sink::new(records, memory, last_rank);
+        let (at, rows, lines) = py.detach(|| self.read_lines(block, at, place, &mut sink))?;
+        Ok((at, rows, lines, sink.into_sampled(py)))
+    }
+}
+
+impl JsonRows {
+    fn read_lines(
+        &mut self,
+        block: &[u8],
+        mut at: usize,
+        place: u64,
+        sink: &mut Sink<'_>,
+    ) -> PyResult<(usize, u64, u64)> {
+        let (mut rows, mut lines) = (0, 0);
+        while let Some(rest) = block.get(at..).filter(|rest| !rest.is_empty()) {
+            let size = memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
+            let line = rest.get(..size).unwrap_or_default();
+            if line.len() > self.max_row {
+                break;
+            }
+            if !is_blank(line) {
+                if sink.is_full() || !self.read_row(line)? {
+                    break;
+                }
+                rows += 1;
+                sink.put(&self.row.key, place + rows, &self.row.value);
+            }
+            lines += 1;
+            at += size;
+        }
+        Ok((at, rows, lines))
+    }
+
+    /// Make key and value of a row; false if it is unusual.
+    fn read_row(&mut self, line: &[u8]) -> PyResult<bool> {
+        if std::str::from_utf8(line).is_err() || self.text.read_object(line).is_none() {
+            return Ok(false);
+        }
+        if !self.missing.is_empty() && self.has_news() {
+            return Ok(false);
+        }
+        if self.find_key().is_none() || !self.keys.encode(&self.row.key_text, &mut self.row.key)? {
+            return Ok(false);
+        }
+        self.row.value.clear();
+        Ok(self.find_value().is_some() && self.row.value.len() <= self.max_value)
+    }
+
+    /// Whether the row has a column that Python wants to know of.
+    fn has_news(&self) -> bool {
+        self.text.members.iter().any(|member| {
+            let name = self.text.part(&member.name);
+            self.known.as_ref().is_some_and(|known| !known.contains(name)) || self.missing.iter().any(|one| one == name)
+        })
+    }
+
+    fn find_key(&mut self) -> Option<()> {
+        self.row.key_text.clear();
+        let last = self.key_columns.len().checked_sub(1)?;
+        for (number, column) in self.key_columns.iter().enumerate() {
+            let value = self.text.part(&self.text.find(column)?.value);
+            let part = match value.first()? {
+                b'"' => {
+                    unescape(value, &mut self.row.part)?;
+                    self.row.part.as_slice()
+                }
+                _ if is_integer(value) => value,
+                _ => return None,
+            };
+            if last > 0 && part.is_empty() {
+                return None;
+            }
+            if number < last && memchr::memmem::find(part, &self.separator).is_some() {
+                return None;
+            }
+            if number > 0 {
+                self.row.key_text.extend_from_slice(&self.separator);
+            }
+            self.row.key_text.extend_from_slice(part);
+        }
+        Some(())
+    }
+
+    fn find_value(&mut self) -> Option<()> {
+        let (text, value) = (&self.text, &mut self.row.value);
+        match &self.value_rule {
+            ValueRule::Field(name) => value.extend_from_slice(text.part(&text.find(name)?.value)),
+            ValueRule::Text(name, is_json) => {
+                unescape(text.part(&text.find(name)?.value), value)?;
+                if *is_json {
+                    self.inner.read_value(value)?;
+                    replace_breaks(value);
+                }
+            }
+            ValueRule::Columns(names) => {
+                push_object(value, text, names.iter().filter_map(|name| text.find(name)));
+            }
+            ValueRule::AllButKey => {
+                let is_key = |name: &[u8]| self.key_columns.iter().any(|column| column == name);
+                push_object(value, text, text.members.iter().filter(|member| !is_key(text.part(&member.name))));
+            }
+        }
+        Some(())
+    }
+}
+
+fn push_object<'a>(out: &mut Vec<u8>, text: &JsonText, members: impl Iterator<Item = &'a super::json_text::Member>) {
+    out.push(b'{');
+    for (number, member) in members.enumerate() {
+        if number > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(text.part(&(member.name.start..member.value.end)));
+    }
+    out.push(b'}');
+}
+
+/// Line breaks and tabs of a JSON text, which stand between its tokens, become spaces: `rows.check_json_text`.
+pub fn replace_breaks(text: &mut [u8]) {
+    for byte in text.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n' | b'\t')) {
+        *byte = b' ';
+    }
+}
+
+fn is_blank(line: &[u8]) -> bool {
+    line.iter().all(|byte| matches!(byte, 9..=13 | b' '))
+}

@@ -1,0 +1,374 @@
+//! JSON, checked and written anew as orjson writes it, with the text of its numbers kept.
+//!
+//! Whatever is not certain to be read in one way only (names that occur twice, lone surrogates, deep nesting) and
+//! whatever is no JSON is *unusual*, None here: Python's parsers decide.
+use std::collections::HashSet;
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Far fewer than `json_text.MAX_NESTING`.
+const MAX_DEPTH: usize = 64;
+/// So many names are compared one by one.
+const FEW_NAMES: usize = 24;
+
+/// A member of the outermost object; both parts lie in `JsonText::out`.
+pub struct Member {
+    /// Its name, within quotes.
+    pub name: Range<usize>,
+    /// Its value.
+    pub value: Range<usize>,
+}
+
+/// Reads one JSON text after the other.
+#[derive(Default)]
+pub struct JsonText {
+    /// The text, written anew.
+    pub out: Vec<u8>,
+    /// The members of the outermost object.
+    pub members: Vec<Member>,
+    /// The hashes of the names of all objects that are open.
+    names: Vec<u64>,
+}
+
+/// A place in a text.
+struct Cursor<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl JsonText {
+    /// Read `text`, which is one object and valid UTF-8.
+    pub fn read_object(&mut self, text: &[u8]) -> Option<()> {
+        self.clear();
+        let mut cursor = Cursor { text, at: 0 };
+        cursor.skip_space();
+        if cursor.peek() != Some(b'{') {
+            return None;
+        }
+        self.object(&mut cursor, 0)?;
+        cursor.end()
+    }
+
+    /// Read `text`, which is any JSON and valid UTF-8.
+    pub fn read_value(&mut self, text: &[u8]) -> Option<()> {
+        self.clear();
+        let mut cursor = Cursor { text, at: 0 };
+        cursor.skip_space();
+        self.value(&mut cursor, 1)?;
+        cursor.end()
+    }
+
+    /// What lies in `range` of the text that was read.
+    pub fn part(&self, range: &Range<usize>) -> &[u8] {
+        self.out.get(range.clone()).unwrap_or_default()
+    }
+
+    /// The member called `name`, which is given within quotes, as written here.
+    pub fn find(&self, name: &[u8]) -> Option<&Member> {
+        self.members.iter().find(|member| self.part(&member.name) == name)
+    }
+
+    fn clear(&mut self) {
+        self.out.clear();
+        self.members.clear();
+        self.names.clear();
+    }
+
+    fn value(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Option<()> {
+        match cursor.peek()? {
+            b'"' => self.string(cursor),
+            b'{' => self.object(cursor, depth),
+            b'[' => self.array(cursor, depth),
+            b't' => self.word(cursor, b"true"),
+            b'f' => self.word(cursor, b"false"),
+            b'n' => self.word(cursor, b"null"),
+            _ => {
+                let number = cursor.text.get(cursor.at..)?;
+                let size = number_size(number)?;
+                self.out.extend_from_slice(number.get(..size)?);
+                cursor.at += size;
+                Some(())
+            }
+        }
+    }
+
+    fn word(&mut self, cursor: &mut Cursor<'_>, word: &[u8]) -> Option<()> {
+        if !cursor.text.get(cursor.at..)?.starts_with(word) {
+            return None;
+        }
+        self.out.extend_from_slice(word);
+        cursor.at += word.len();
+        Some(())
+    }
+
+    fn array(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Option<()> {
+        if depth >= MAX_DEPTH {
+            return None;
+        }
+        cursor.at += 1;
+        self.out.push(b'[');
+        cursor.skip_space();
+        if cursor.peek()? == b']' {
+            return self.close(cursor, b']');
+        }
+        loop {
+            cursor.skip_space();
+            self.value(cursor, depth + 1)?;
+            cursor.skip_space();
+            match cursor.peek()? {
+                b',' => self.close(cursor, b',')?,
+                b']' => return self.close(cursor, b']'),
+                _ => return None,
+            }
+        }
+    }
+
+    fn object(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Option<()> {
+        if depth >= MAX_DEPTH {
+            return None;
+        }
+        cursor.at += 1;
+        self.out.push(b'{');
+        cursor.skip_space();
+        if cursor.peek()? == b'}' {
+            return self.close(cursor, b'}');
+        }
+        let mut names = Names { first: self.names.len(), many: None };
+        loop {
+            cursor.skip_space();
+            let name_at = self.out.len();
+            if cursor.peek()? != b'"' {
+                return None;
+            }
+            self.string(cursor)?;
+            names.add(&mut self.names, xxh3_64(self.out.get(name_at..)?))?;
+            let name = name_at..self.out.len();
+            cursor.skip_space();
+            if cursor.peek()? != b':' {
+                return None;
+            }
+            self.close(cursor, b':')?;
+            cursor.skip_space();
+            let value_at = self.out.len();
+            self.value(cursor, depth + 1)?;
+            if depth == 0 {
+                self.members.push(Member { name, value: value_at..self.out.len() });
+            }
+            cursor.skip_space();
+            match cursor.peek()? {
+                b',' => self.close(cursor, b',')?,
+                b'}' => break,
+                _ => return None,
+            }
+        }
+        self.names.truncate(names.first);
+        self.close(cursor, b'}')
+    }
+
+    /// Pass the byte at the cursor, and write it.
+    fn close(&mut self, cursor: &mut Cursor<'_>, byte: u8) -> Option<()> {
+        cursor.at += 1;
+        self.out.push(byte);
+        Some(())
+    }
+
+    fn string(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+        cursor.at += 1;
+        self.out.push(b'"');
+        loop {
+            let rest = cursor.text.get(cursor.at..)?;
+            let size = plain_size(rest);
+            self.out.extend_from_slice(rest.get(..size)?);
+            cursor.at += size + 1;
+            match rest.get(size)? {
+                b'"' => {
+                    self.out.push(b'"');
+                    return Some(());
+                }
+                b'\\' => cursor.at += self.escape(rest.get(size + 1..)?)?,
+                _ => return None, // a control character
+            }
+        }
+    }
+
+    /// Write what the escape `text`, behind its backslash, stands for. Returns its size.
+    fn escape(&mut self, text: &[u8]) -> Option<usize> {
+        let byte = match text.first()? {
+            b'u' => return self.unicode_escape(text),
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            same @ (b'"' | b'\\' | b'/') => *same,
+            _ => return None,
+        };
+        push_escaped(&[byte], &mut self.out);
+        Some(1)
+    }
+
+    fn unicode_escape(&mut self, text: &[u8]) -> Option<usize> {
+        let first = hex(text.get(1..5)?)?;
+        let (code, size) = match first {
+            0xD800..=0xDBFF => {
+                if text.get(5..7)? != b"\\u" {
+                    return None;
+                }
+                let second = hex(text.get(7..11)?)?;
+                if !(0xDC00..=0xDFFF).contains(&second) {
+                    return None;
+                }
+                (0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00), 11)
+            }
+            _ => (first, 5),
+        };
+        let character = char::from_u32(code)?; // none for a lone surrogate
+        push_escaped(character.encode_utf8(&mut [0; 4]).as_bytes(), &mut self.out);
+        Some(size)
+    }
+}
+
+/// The names of one object.
+struct Names {
+    /// The number of the first among those of all open objects.
+    first: usize,
+    many: Option<HashSet<u64>>,
+}
+
+impl Names {
+    /// Add a name to those of `open` objects; None if the object has it already (or another with this hash).
+    fn add(&mut self, open: &mut Vec<u64>, hash: u64) -> Option<()> {
+        let mine = open.get(self.first..)?;
+        if mine.len() < FEW_NAMES {
+            if mine.contains(&hash) {
+                return None;
+            }
+        } else {
+            let many = self.many.get_or_insert_with(|| mine.iter().copied().collect());
+            if !many.insert(hash) {
+                return None;
+            }
+        }
+        open.push(hash);
+        Some(())
+    }
+}
+
+impl Cursor<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn end(&mut self) -> Option<()> {
+        self.skip_space();
+        (self.at == self.text.len()).then_some(())
+    }
+}
+
+/// The size of the JSON number at the start of `text`.
+pub fn number_size(text: &[u8]) -> Option<usize> {
+    let digits = |at: usize| text.iter().skip(at).take_while(|byte| byte.is_ascii_digit()).count();
+    let mut at = usize::from(text.first() == Some(&b'-'));
+    at += match text.get(at)? {
+        b'0' => 1,
+        b'1'..=b'9' => digits(at),
+        _ => return None,
+    };
+    if text.get(at) == Some(&b'.') {
+        let size = digits(at + 1);
+        if size == 0 {
+            return None;
+        }
+        at += 1 + size;
+    }
+    if matches!(text.get(at), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(text.get(at + 1), Some(b'+' | b'-')));
+        let size = digits(at + 1 + sign);
+        if size == 0 {
+            return None;
+        }
+        at += 1 + sign + size;
+    }
+    Some(at)
+}
+
+/// Whether all of `text` is an integer in JSON.
+pub fn is_integer(text: &[u8]) -> bool {
+    number_size(text) == Some(text.len()) && !text.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
+}
+
+/// How many bytes at the start of `text` stand for themselves in a JSON string.
+pub fn plain_size(text: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let mut at = 0;
+    for chunk in text.chunks_exact(8) {
+        let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
+        let equals = |byte: u8| {
+            let difference = word ^ (ONES * u64::from(byte));
+            difference.wrapping_sub(ONES) & !difference
+        };
+        let special = (equals(b'"') | equals(b'\\') | (word.wrapping_sub(ONES * 0x20) & !word)) & HIGH;
+        if special != 0 {
+            return at + special.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    let rest = text.get(at..).unwrap_or_default();
+    at + rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len())
+}
+
+/// Write `text`, valid UTF-8, as the content of a JSON string.
+pub fn push_escaped(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text;
+    loop {
+        let (plain, special) = rest.split_at_checked(plain_size(rest)).unwrap_or((rest, b""));
+        out.extend_from_slice(plain);
+        let Some((&byte, after)) = special.split_first() else {
+            return;
+        };
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            8 => out.extend_from_slice(b"\\b"),
+            9 => out.extend_from_slice(b"\\t"),
+            10 => out.extend_from_slice(b"\\n"),
+            12 => out.extend_from_slice(b"\\f"),
+            13 => out.extend_from_slice(b"\\r"),
+            _ => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+        }
+        rest = after;
+    }
+}
+
+/// The text that `string`, within quotes and written by `push_escaped`, stands for.
+pub fn unescape(string: &[u8], text: &mut Vec<u8>) -> Option<()> {
+    let mut rest = string.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    text.clear();
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        text.extend_from_slice(rest.get(..at)?);
+        let (byte, size) = match rest.get(at + 1)? {
+            b'b' => (8, 2),
+            b't' => (9, 2),
+            b'n' => (10, 2),
+            b'f' => (12, 2),
+            b'r' => (13, 2),
+            b'u' => (u8::try_from(hex(rest.get(at + 2..at + 6)?)?).ok()?, 6),
+            same => (*same, 2),
+        };
+        text.push(byte);
+        rest = rest.get(at + size..)?;
+    }
+    text.extend_from_slice(rest);
+    Some(())
+}
+
+fn hex(digits: &[u8]) -> Option<u32> {
+    digits.iter().try_fold(0, |number, digit| Some(number << 4 | char::from(*digit).to_digit(16)?))
+}
