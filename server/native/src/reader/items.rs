@@ -11,7 +11,7 @@ pub type Item<'a> = (&'a [u8], &'a [u8]);
 pub struct Cursor {
     tree: Tree,
     /// From the root down: a page, and its node that comes next.
-    path: Vec<(u64, usize)>,
+    path: Vec<(u64, u16)>,
     last_key: Vec<u8>,
     seen: u64,
     has_ended: bool,
@@ -57,7 +57,7 @@ impl Cursor {
         Ok(None)
     }
 
-    fn record<'a>(&mut self, pages: Pages<'a>, page: &'a Page, offset: usize) -> Result<Item<'a>, Damage> {
+    fn record<'a>(&mut self, pages: Pages<'a>, page: &'a Page, offset: u16) -> Result<Item<'a>, Damage> {
         let key = node_key(page, offset)?;
         if key <= self.last_key.as_slice() {
             return Err(Damage("keys are not in order"));
@@ -68,10 +68,9 @@ impl Cursor {
         }
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
-        let value = match node_value(page, offset) {
+        let value = match node_value(page, offset)? {
             Place::Leaf(value) => value,
             Place::Overflow { number, bytes } => pages.overflow(number, bytes)?,
-            Place::Damaged(damage) => return Err(damage),
         };
         Ok((key, value))
     }

@@ -12,9 +12,11 @@ use super::map::{Page, PAGE_BYTES};
 use super::Damage;
 
 const PAGE_HEADER: usize = 16;
-const NODE_HEADER: usize = 8;
+/// Before a node's key.
+pub const NODE_HEADER: usize = 8;
 const OVERFLOWS: u16 = 1;
 const SUB_DATABASE: u16 = 2;
+const LAST_NODE: u16 = (PAGE_BYTES - NODE_HEADER) as u16;
 /// What stands for the root of an empty tree.
 pub const NO_PAGE: u64 = u64::MAX;
 
@@ -35,8 +37,6 @@ pub enum Place<'a> {
     Leaf(&'a [u8]),
     /// On `pages` from that number on, the first of which has a header before it.
     Overflow { number: u64, bytes: usize },
-    /// The leaf does not hold what it must.
-    Damaged(Damage),
 }
 
 /// The pages of a file that its newest transaction knows.
@@ -72,13 +72,13 @@ impl<'a> Pages<'a> {
 
 /// The number of nodes of a branch or leaf, which is never 0.
 #[inline(always)]
-pub fn count_nodes(page: &Page, number: u64, kind: Kind) -> Result<usize, Damage> {
+pub fn count_nodes(page: &Page, number: u64, kind: Kind) -> Result<u16, Damage> {
     check_header(page, number, kind)?;
-    let lower = u16_at(page, 12) as usize;
-    if !(PAGE_HEADER + 2..=PAGE_BYTES).contains(&lower) {
+    let lower = u16_at(page, 12);
+    if !(PAGE_HEADER + 2..=PAGE_BYTES).contains(&(lower as usize)) {
         return Err(Damage("a page has no nodes, or more than it can have"));
     }
-    Ok((lower - PAGE_HEADER) / 2)
+    Ok((lower - PAGE_HEADER as u16) / 2)
 }
 
 #[inline(always)]
@@ -99,31 +99,30 @@ fn check_header(page: &Page, number: u64, kind: Kind) -> Result<(), Damage> {
 
 /// Where node `index` begins, at least a node's header before the page's end. `index` is below `count_nodes`.
 #[inline(always)]
-pub fn node_offset(page: &Page, index: usize) -> Result<usize, Damage> {
-    let at = PAGE_HEADER + 2 * index;
-    let offset = match page.get(at..at + 2) {
-        Some(&[low, high]) => u16::from_le_bytes([low, high]) as usize,
-        _ => PAGE_BYTES,
-    };
-    if offset > PAGE_BYTES - NODE_HEADER {
-        return Err(Damage("a node begins beyond its page's end"));
+pub fn node_offset(page: &Page, index: u16) -> Result<u16, Damage> {
+    let slot = PAGE_HEADER + 2 * index as usize;
+    match page.get(slot..slot + 2) {
+        Some(&[low, high]) if u16::from_le_bytes([low, high]) <= LAST_NODE => Ok(u16::from_le_bytes([low, high])),
+        _ => Err(Damage("a node begins beyond its page's end")),
     }
-    Ok(offset)
 }
 
 /// The key of the node at `offset`, which is from `node_offset`.
 #[inline(always)]
-pub fn node_key(page: &Page, offset: usize) -> Result<&[u8], Damage> {
-    let start = offset + NODE_HEADER;
-    let header = page.get(offset..start);
-    let key = header.and_then(|header| page.get(start..start + u16::from_le_bytes([header[6], header[7]]) as usize));
+pub fn node_key(page: &Page, offset: u16) -> Result<&[u8], Damage> {
+    let start = offset as usize + NODE_HEADER;
+    let key = match page.get(start - 2..start) {
+        Some(&[low, high]) => page.get(start..start + u16::from_le_bytes([low, high]) as usize),
+        _ => None,
+    };
     key.ok_or(Damage("a key reaches beyond its page's end"))
 }
 
 /// The page that the branch node at `offset` leads to.
 #[inline(always)]
-pub fn node_child(page: &Page, offset: usize) -> Result<u64, Damage> {
-    match page.get(offset..offset + 6) {
+pub fn node_child(page: &Page, offset: u16) -> Result<u64, Damage> {
+    let start = offset as usize;
+    match page.get(start..start + 6) {
         Some(&[a, b, c, d, e, f]) => Ok(u64::from_le_bytes([a, b, c, d, e, f, 0, 0])),
         _ => Err(Damage("a node begins beyond its page's end")),
     }
@@ -131,12 +130,12 @@ pub fn node_child(page: &Page, offset: usize) -> Result<u64, Damage> {
 
 /// Where the value of the leaf node at `offset` is.
 #[inline(always)]
-pub fn node_value(page: &Page, offset: usize) -> Place<'_> {
-    place_value(page, offset, 0).unwrap_or_else(Place::Damaged)
+pub fn node_value(page: &Page, offset: u16) -> Result<Place<'_>, Damage> {
+    place_value(page, offset, 0)
 }
 
 /// The description of a named database, which the leaf node at `offset` must hold.
-pub fn node_database(page: &Page, offset: usize) -> Result<&[u8], Damage> {
+pub fn node_database(page: &Page, offset: u16) -> Result<&[u8], Damage> {
     match place_value(page, offset, SUB_DATABASE)? {
         Place::Leaf(description) => Ok(description),
         _ => Err(Damage("a database's description is on overflow pages")),
@@ -144,9 +143,10 @@ pub fn node_database(page: &Page, offset: usize) -> Result<&[u8], Damage> {
 }
 
 #[inline(always)]
-fn place_value(page: &Page, offset: usize, expected: u16) -> Result<Place<'_>, Damage> {
-    let start = offset + NODE_HEADER + node_key(page, offset)?.len();
-    let Some(&[s0, s1, s2, s3, f0, f1, ..]) = page.get(offset..start) else {
+fn place_value(page: &Page, offset: u16, expected: u16) -> Result<Place<'_>, Damage> {
+    let node = offset as usize;
+    let start = node + NODE_HEADER + node_key(page, offset)?.len();
+    let Some(&[s0, s1, s2, s3, f0, f1, ..]) = page.get(node..start) else {
         return Err(Damage("a node begins beyond its page's end"));
     };
     let bytes = u32::from_le_bytes([s0, s1, s2, s3]) as usize;

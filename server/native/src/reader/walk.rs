@@ -5,43 +5,44 @@
 //! taken one. A walk takes as many levels as the tree has, whatever the pages say: it ends.
 use super::map::{prefetch, Page};
 use super::meta::Tree;
-use super::page::{count_nodes, node_child, node_key, node_offset, node_value, Kind, Pages, Place};
+use super::page::{count_nodes, node_child, node_key, node_offset, node_value, Kind, Pages, Place, NODE_HEADER};
 use super::{Damage, Found};
 use std::cmp::Ordering;
 
 /// LMDB has no longer keys, and no empty one.
 const MAX_KEY_BYTES: usize = 511;
+/// Stands for what needs another look.
+const UNRESOLVED: Damage = Damage("not resolved");
 /// How many keys take their steps together: enough to hide the waits, and few enough to stay in the nearest cache.
 const TOGETHER: usize = 32;
-/// Keys and values are short, and most lie on two cache lines: this is on the second.
-const SECOND_LINE: usize = 43;
 
-/// One key's way: the page that it is on, and where in it the key may still be.
+/// One key's way: the page that it is on, and where in it the key may still be. Small, so that all are near.
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     page: &'a Page,
     pub number: u64,
     /// Of the node to compare with next.
-    offset: usize,
+    offset: u16,
     /// The key is not before the nodes below `low`, and is before those from `high` on.
-    low: usize,
-    high: usize,
+    low: u16,
+    high: u16,
+    /// Whether the last node that the key is not before has this key.
     is_exact: bool,
-    pub damage: Option<Damage>,
+    pub is_damaged: bool,
 }
 
 impl<'a> Walk<'a> {
     pub fn new(page: &'a Page, number: u64) -> Walk<'a> {
-        Walk { page, number, offset: 0, low: 0, high: 0, is_exact: false, damage: None }
+        Walk { page, number, offset: 0, low: 0, high: 0, is_exact: false, is_damaged: false }
     }
 
     /// Begin to search the page. The first node of a branch is less than all, and its key is not looked at.
     #[inline(always)]
     fn enter(&mut self, kind: Kind) -> Result<(), Damage> {
         self.high = count_nodes(self.page, self.number, kind)?;
-        self.low = (kind == Kind::Branch) as usize;
+        self.low = (kind == Kind::Branch) as u16;
         self.is_exact = false;
-        self.aim()
+        Ok(())
     }
 
     #[inline(always)]
@@ -49,88 +50,80 @@ impl<'a> Walk<'a> {
         self.low < self.high
     }
 
-    /// Choose the node to compare with next.
+    /// Choose the node to compare with next, and ask for its header and key.
     #[inline(always)]
-    fn aim(&mut self) -> Result<(), Damage> {
+    fn aim(&mut self, key: &[u8]) -> Result<(), Damage> {
         if self.is_searching() {
             self.offset = node_offset(self.page, (self.low + self.high) / 2)?;
-            prefetch(self.page, self.offset);
-            prefetch(self.page, self.offset + SECOND_LINE);
+            prefetch(self.page, self.offset as usize);
+            prefetch(self.page, self.offset as usize + NODE_HEADER + key.len());
         }
         Ok(())
     }
 
-    /// Compare with the chosen node.
+    /// Compare with the chosen node. No jump depends on how that ends, for nobody can foresee it.
     #[inline(always)]
     fn compare(&mut self, key: &[u8]) -> Result<(), Damage> {
         let middle = (self.low + self.high) / 2;
-        match key.cmp(node_key(self.page, self.offset)?) {
+        let order = key.cmp(node_key(self.page, self.offset)?);
+        let (is_before, is_equal) = (order == Ordering::Less, order == Ordering::Equal);
+        self.low = if is_before { self.low } else { middle + 1 };
+        self.high = if order == Ordering::Greater { self.high } else { middle + is_equal as u16 };
+        self.is_exact |= is_equal;
+        self.aim(key)
+    }
+
+    /// The same for a key alone: what a jump guesses the processor fetches early, and right every other time.
+    #[inline(always)]
+    fn guess(&mut self, key: &[u8]) -> Result<(), Damage> {
+        let middle = (self.low + self.high) / 2;
+        let offset = node_offset(self.page, middle)?;
+        match key.cmp(node_key(self.page, offset)?) {
             Ordering::Less => self.high = middle,
             Ordering::Greater => self.low = middle + 1,
-            Ordering::Equal => {
-                (self.low, self.high, self.is_exact) = (middle + 1, middle + 1, true);
-                return Ok(());
-            }
+            Ordering::Equal => (self.low, self.high, self.is_exact) = (middle + 1, middle + 1, true),
         }
-        self.aim()
+        Ok(())
     }
 
     /// Go to the page below, behind the last node that the key is not before.
     #[inline(always)]
     fn descend(&mut self, pages: Pages<'a>) -> Result<(), Damage> {
-        let offset = node_offset(self.page, self.low.saturating_sub(1))?;
-        self.number = node_child(self.page, offset)?;
+        self.number = node_child(self.page, self.last_node()?)?;
         self.page = pages.page(self.number)?;
         Ok(())
     }
 
+    /// The last node that the key is not before, or else the first.
+    #[inline(always)]
+    fn last_node(&self) -> Result<u16, Damage> {
+        node_offset(self.page, self.low.saturating_sub(1))
+    }
+
     /// Where the value is, if the leaf has the key.
     #[inline(always)]
-    pub fn place(&self) -> Option<Place<'a>> {
-        if let Some(damage) = self.damage {
-            return Some(Place::Damaged(damage));
+    pub fn place(&self) -> Result<Option<Place<'a>>, Damage> {
+        if self.is_exact {
+            node_value(self.page, self.last_node()?).map(Some)
+        } else {
+            Ok(None)
         }
-        if !self.is_exact {
-            return None;
-        }
-        Some(match self.low.checked_sub(1).map(|index| node_offset(self.page, index)) {
-            Some(Ok(offset)) => node_value(self.page, offset),
-            Some(Err(damage)) => Place::Damaged(damage),
-            None => Place::Damaged(Damage("no node")),
-        })
     }
 
     /// Take a step, unless an earlier one met damage.
     #[inline(always)]
     fn step(&mut self, step: impl FnOnce(&mut Self) -> Result<(), Damage>) {
-        if self.damage.is_none() {
-            if let Err(damage) = step(self) {
-                self.damage = Some(damage);
-                (self.low, self.high) = (0, 0);
-            }
+        if !self.is_damaged && step(self).is_err() {
+            self.is_damaged = true;
+            (self.low, self.is_exact) = (self.high, false);
         }
     }
 }
 
-/// The node of `key` on its leaf: the page and the node's offset.
-pub fn find_node<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option<(&'a Page, usize)>, Damage> {
-    if tree.depth == 0 {
-        return Ok(None);
-    }
-    let mut walk = Walk::new(pages.page(tree.root)?, tree.root);
-    for level in 1..=tree.depth {
-        walk.enter(expected_kind(tree, level))?;
-        while walk.is_searching() {
-            walk.compare(key)?;
-        }
-        if level < tree.depth {
-            walk.descend(pages)?;
-        }
-    }
-    if !walk.is_exact {
-        return Ok(None);
-    }
-    Ok(Some((walk.page, node_offset(walk.page, walk.low.saturating_sub(1))?)))
+/// The leaf that has `key`, and the offset of its node there.
+pub fn find_node<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option<(&'a Page, u16)>, Damage> {
+    let walk = walk_to_leaf(pages, tree, key)?;
+    walk.filter(|walk| walk.is_exact).map(|walk| Ok((walk.page, walk.last_node()?))).transpose()
 }
 
 /// The value of `key`. A key that no record can have, empty or too long, has none.
@@ -138,28 +131,41 @@ pub fn find<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Found<'a> {
     if !can_exist(key) {
         return Ok(None);
     }
-    match find_node(pages, tree, key)? {
-        Some((page, offset)) => resolve(pages, Some(node_value(page, offset))),
+    match walk_to_leaf(pages, tree, key)? {
+        Some(walk) => resolve(pages, walk.place()?),
         None => Ok(None),
     }
 }
 
+fn walk_to_leaf<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option<Walk<'a>>, Damage> {
+    if tree.depth == 0 {
+        return Ok(None);
+    }
+    let mut walk = Walk::new(pages.page(tree.root)?, tree.root);
+    for level in 1..=tree.depth {
+        walk.enter(expected_kind(tree, level))?;
+        while walk.is_searching() {
+            walk.guess(key)?;
+        }
+        if level < tree.depth {
+            walk.descend(pages)?;
+        }
+    }
+    Ok(Some(walk))
+}
+
 /// Append what `find` returns for each of `keys`, in their order.
 pub fn find_many<'a>(pages: Pages<'a>, tree: &Tree, keys: &[&[u8]], found: &mut Vec<Found<'a>>) {
+    found.reserve(keys.len());
     for keys in keys.chunks(TOGETHER) {
-        match keys {
-            [key] => found.push(find(pages, tree, key)),
-            _ => find_together(pages, tree, keys, found),
+        match pages.page(tree.root) {
+            Ok(root) if tree.depth > 0 && keys.len() > 1 => find_together(pages, tree, root, keys, found),
+            _ => found.extend(keys.iter().map(|key| find(pages, tree, key))),
         }
     }
 }
 
-fn find_together<'a>(pages: Pages<'a>, tree: &Tree, keys: &[&[u8]], found: &mut Vec<Found<'a>>) {
-    let root = match pages.page(tree.root) {
-        _ if tree.depth == 0 => return found.extend(keys.iter().map(|_| Ok(None))),
-        Ok(root) => root,
-        Err(damage) => return found.extend(keys.iter().map(|_| Err(damage))),
-    };
+fn find_together<'a>(pages: Pages<'a>, tree: &Tree, root: &'a Page, keys: &[&[u8]], found: &mut Vec<Found<'a>>) {
     let mut walks = [Walk::new(root, tree.root); TOGETHER];
     let walks = &mut walks[..keys.len().min(TOGETHER)];
     for level in 1..=tree.depth {
@@ -168,21 +174,47 @@ fn find_together<'a>(pages: Pages<'a>, tree: &Tree, keys: &[&[u8]], found: &mut 
             descend(pages, walks);
         }
     }
-    let mut places = [None; TOGETHER];
-    for (walk, place) in walks.iter().zip(&mut places) {
-        *place = walk.place();
-        prefetch_value(pages, *place);
+    let start = found.len();
+    let mut is_complete = true;
+    for (walk, key) in walks.iter().zip(keys) {
+        found.push(match walk.place() {
+            _ if walk.is_damaged || !can_exist(key) => Err(UNRESOLVED),
+            Ok(None) => Ok(None),
+            Ok(Some(Place::Leaf(value))) => {
+                prefetch_lines(value);
+                Ok(Some(value))
+            }
+            Ok(Some(Place::Overflow { number, .. })) => {
+                prefetch_lines(pages.page(number).map_or(&[], |page| page));
+                Err(UNRESOLVED)
+            }
+            Err(_) => Err(UNRESOLVED),
+        });
+        is_complete &= !matches!(found.last(), Some(Err(_)));
     }
-    found.extend(
-        keys.iter().zip(places).map(|(key, place)| if can_exist(key) { resolve(pages, place) } else { Ok(None) }),
-    );
+    if !is_complete {
+        resolve_rest(pages, tree, walks, keys, &mut found[start..]);
+    }
+}
+
+/// Find out what is not simply on a leaf or absent: large values, damage, and keys that cannot be.
+#[cold]
+fn resolve_rest<'a>(pages: Pages<'a>, tree: &Tree, walks: &[Walk<'a>], keys: &[&[u8]], found: &mut [Found<'a>]) {
+    for ((walk, key), found) in walks.iter().zip(keys).zip(found) {
+        if found.is_err() {
+            *found = match walk.place() {
+                Ok(place) if !walk.is_damaged && can_exist(key) => resolve(pages, place),
+                _ => find(pages, tree, key),
+            };
+        }
+    }
 }
 
 /// Find out where on their pages all keys belong.
 #[inline(always)]
 pub fn search(walks: &mut [Walk], keys: &[&[u8]], kind: Kind) {
-    for walk in walks.iter_mut() {
-        walk.step(|walk| walk.enter(kind));
+    for (walk, key) in walks.iter_mut().zip(keys) {
+        walk.step(|walk| walk.enter(kind).and_then(|()| walk.aim(key)));
     }
     let mut is_searching = true;
     while is_searching {
@@ -201,21 +233,15 @@ pub fn search(walks: &mut [Walk], keys: &[&[u8]], kind: Kind) {
 pub fn descend<'a>(pages: Pages<'a>, walks: &mut [Walk<'a>]) {
     for walk in walks {
         walk.step(|walk| walk.descend(pages));
-        for line in [0, 64, 128] {
-            prefetch(walk.page, line);
-        }
+        prefetch_lines(walk.page);
     }
 }
 
+/// Ask for the beginning of a page or value.
 #[inline(always)]
-fn prefetch_value(pages: Pages, place: Option<Place>) {
-    let start: &[u8] = match place {
-        Some(Place::Leaf(value)) => value,
-        Some(Place::Overflow { number, .. }) => pages.page(number).map_or(&[], |page| page),
-        Some(Place::Damaged(_)) | None => return,
-    };
+fn prefetch_lines(bytes: &[u8]) {
     for line in [0, 64, 128] {
-        prefetch(start, line.min(start.len()));
+        prefetch(bytes, line.min(bytes.len()));
     }
 }
 
@@ -225,7 +251,6 @@ fn resolve<'a>(pages: Pages<'a>, place: Option<Place<'a>>) -> Found<'a> {
         None => Ok(None),
         Some(Place::Leaf(value)) => Ok(Some(value)),
         Some(Place::Overflow { number, bytes }) => pages.overflow(number, bytes).map(Some),
-        Some(Place::Damaged(damage)) => Err(damage),
     }
 }
 

@@ -33,7 +33,7 @@ fn warm_together(map: &Map, pages: Pages, tree: &Tree, keys: &[&[u8]]) -> usize 
 
 /// Ask for the pages that the walks are on.
 fn ask_for_pages(map: &Map, walks: &[Walk]) -> usize {
-    let mut numbers: Vec<u64> = walks.iter().filter(|walk| walk.damage.is_none()).map(|walk| walk.number).collect();
+    let mut numbers: Vec<u64> = walks.iter().filter(|walk| !walk.is_damaged).map(|walk| walk.number).collect();
     numbers.sort_unstable();
     numbers.dedup();
     for &number in &numbers {
@@ -46,7 +46,7 @@ fn warm_overflows(map: &Map, pages: Pages, walks: &[Walk]) -> usize {
     let mut values = Vec::new();
     let mut asked = 0;
     for walk in walks {
-        let Some(Place::Overflow { number, bytes }) = walk.place() else { continue };
+        let Ok(Some(Place::Overflow { number, bytes })) = walk.place() else { continue };
         let count = Pages::count_overflow(bytes);
         if asked + count > MAX_OVERFLOW_PAGES {
             break;
