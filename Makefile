@@ -34,6 +34,10 @@ chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm an
 	.tools/bin/helm lint --strict --quiet charts/lookupdb
 	$(BIN)/pytest -q -n 2 --dist worksteal charts/tests
 
+SECONDS ?= 60
+fuzz: $(VENV)/.test ## damage files and values for SECONDS, and see that the native reader keeps its promises
+	$(BIN)/python server/native/native_fuzz.py $(SECONDS)
+
 crd: ## copy the CRD from crds/ into the chart
 	cp crds/lookupdatasets.lookupdb.dev.yaml charts/lookupdb/files/crd.yaml
 
@@ -81,4 +85,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test native check chart crd format bench bench-operator image e2e lock clean
+.PHONY: help demo test native fuzz check chart crd format bench bench-operator image e2e lock clean

@@ -1,0 +1,91 @@
+//! What must hold of the reader and the expander for any bytes, and how an input becomes a damaged file.
+//!
+//! The kernels are taken by path: their crate needs Python, these do not.
+#[path = "../../src/reader/mod.rs"]
+pub mod reader;
+#[path = "../../src/values.rs"]
+pub mod values;
+
+pub mod damage;
+pub mod seeds;
+
+use reader::{Found, ShardFile};
+use std::path::Path;
+use values::Expander;
+
+/// What came of an input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Refused,
+    Damaged,
+    Sound,
+}
+
+/// Open the file and read all of it. Panics if a promise of the reader is broken.
+pub fn check_file(path: &Path, keys: &[Vec<u8>]) -> Outcome {
+    let file = match ShardFile::open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return Outcome::Refused;
+        }
+    };
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let mut found: Vec<Found> = vec![];
+    file.find_many(&keys, &mut found);
+    assert_eq!(found.len(), keys.len());
+    let mut is_sound = check_items(&file);
+    let mut expander = Expander::new(file.dictionary()).ok();
+    for (key, together) in keys.iter().zip(&found) {
+        assert_eq!(&file.find(key), together, "one key alone, and among others");
+        match (together, &mut expander) {
+            (Err(_), _) => is_sound = false,
+            (Ok(Some(stored)), Some(expander)) => is_sound &= check_value(expander, stored),
+            _ => {}
+        }
+    }
+    if is_sound {
+        Outcome::Sound
+    } else {
+        Outcome::Damaged
+    }
+}
+
+fn check_items(file: &ShardFile) -> bool {
+    let mut last: &[u8] = &[];
+    let mut count = 0;
+    for item in file.items() {
+        let Ok((key, stored)) = item else {
+            return false;
+        };
+        assert!(key > last, "keys grow");
+        // Reads every byte: none may lie outside the map.
+        assert!(stored.iter().fold(0u64, |sum, &byte| sum + byte as u64) <= 255 * stored.len() as u64);
+        (last, count) = (key, count + 1);
+    }
+    assert_eq!(count, file.records());
+    true
+}
+
+/// Expand the value. Panics unless it becomes one bulk string, behind what was there, or is an error and leaves nothing.
+pub fn check_value(expander: &mut Expander, stored: &[u8]) -> bool {
+    let mut out = b"before".to_vec();
+    let result = expander.append(stored, &mut out);
+    let (before, reply) = out.split_at(6);
+    assert_eq!(before, b"before");
+    match result {
+        Ok(()) => assert!(is_bulk_string(reply), "{:?}", &reply[..reply.len().min(80)]),
+        Err(damage) => assert!(reply.is_empty() && !damage.to_string().is_empty()),
+    }
+    result.is_ok()
+}
+
+/// The definition, as a client would read it.
+fn is_bulk_string(reply: &[u8]) -> bool {
+    let Some(end) = reply.windows(2).position(|pair| pair == b"\r\n") else {
+        return false;
+    };
+    let head = std::str::from_utf8(&reply[..end]).unwrap_or_default();
+    let size = head.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
+    size.is_some_and(|size| head == format!("${size}") && reply.len() == end + 2 + size + 2 && reply.ends_with(b"\r\n"))
+}

@@ -1,0 +1,98 @@
+//! `mutate SECONDS [START]`: random inputs, for so long. The inputs follow from START, which is printed.
+use lookupdb_fuzz::damage::Subject;
+use lookupdb_fuzz::values::Expander;
+use lookupdb_fuzz::{check_file, check_value, seeds, Outcome};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// xorshift64*.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn index(&mut self, end: usize) -> usize {
+        (self.next() >> 33) as usize % end
+    }
+
+    /// Bytes of which many are extreme.
+    fn byte(&mut self) -> u8 {
+        match self.index(4) {
+            0 => [0, 1, 2, 4, 8, 0x10, 0x7F, 0x80, 0xFF][self.index(9)],
+            _ => self.next() as u8,
+        }
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>().unwrap_or_else(|_| usage()));
+    let seconds = arguments.next().unwrap_or_else(|| usage());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |age| age.as_nanos() as u64);
+    let start = arguments.next().unwrap_or(now) | 1;
+    println!("mutate {seconds} {start}");
+    let subjects: Vec<Subject> =
+        seeds::load().into_iter().map(|seed| Subject::new(seed).unwrap_or_else(|e| panic!("{e}"))).collect();
+    let mut expanders: Vec<Expander> = subjects
+        .iter()
+        .map(|subject| Expander::new(&subject.seed.dictionary).unwrap_or_else(|e| panic!("{e}")))
+        .collect();
+    let mut chance = Chance(start);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut files, mut values, mut refused, mut damaged) = (0u64, 0u64, 0u64, 0u64);
+    while Instant::now() < end {
+        let index = chance.index(subjects.len());
+        let subject = &subjects[index];
+        let input: Vec<u8> = (0..10 * (1 + chance.index(6))).map(|_| chance.byte()).collect();
+        let outcome = catch_unwind(|| subject.with_damage(&input, |path| check_file(path, &subject.seed.keys)));
+        match outcome {
+            Ok(Ok(outcome)) => {
+                files += 1;
+                refused += (outcome == Outcome::Refused) as u64;
+                damaged += (outcome == Outcome::Damaged) as u64;
+            }
+            _ => report(&format!("seed {index}, changes {input:02x?}")),
+        }
+        for _ in 0..if subject.seed.values.is_empty() { 0 } else { 8 } {
+            let mut stored = subject.seed.values[chance.index(subject.seed.values.len())].clone();
+            mutate(&mut chance, &mut stored);
+            let expander = &mut expanders[index];
+            if catch_unwind(AssertUnwindSafe(|| check_value(expander, &stored))).is_err() {
+                report(&format!("seed {index}, stored value {stored:02x?}"));
+            }
+            values += 1;
+        }
+    }
+    println!("{files} files ({refused} refused, {damaged} with damage) and {values} values: every promise was kept");
+}
+
+fn mutate(chance: &mut Chance, stored: &mut Vec<u8>) {
+    for _ in 0..chance.index(4) {
+        let reach = stored.len().min([8, 24, usize::MAX][chance.index(3)]);
+        match chance.index(8) {
+            _ if stored.is_empty() => stored.push(chance.byte()),
+            0 => stored.truncate(chance.index(stored.len())),
+            1 => stored.push(chance.byte()),
+            2 => drop(stored.remove(chance.index(reach))),
+            3 => stored.insert(chance.index(reach), chance.byte()),
+            _ => {
+                let place = chance.index(reach);
+                stored[place] = chance.byte();
+            }
+        }
+    }
+}
+
+fn report(what: &str) -> ! {
+    eprintln!("a promise is broken: {what}");
+    std::process::exit(1)
+}
+
+fn usage() -> ! {
+    eprintln!("usage: mutate SECONDS [START]");
+    std::process::exit(2)
+}

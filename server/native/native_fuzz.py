@@ -1,0 +1,111 @@
+"""Fuzzes the native reader and expander: ``make fuzz SECONDS=3600``, or ``python server/native/native_fuzz.py 3600``.
+
+The corpus is made here, by LMDB: small sound files of every shape. Inputs damage them, see ``fuzz/src/damage.rs``.
+Where cargo-fuzz and a nightly toolchain are, they are chosen by what they reach; else, or with ``--random``, by chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import zstandard
+from native_build import CRATE, NoKernels, explain, find_cargo
+
+sys.path.insert(0, str(CRATE.parent / "tests"))
+from support.lmdb_files import Changes, write_lmdb  # the builder's files have one history, these have many
+
+FUZZ: Final = CRATE / "fuzz"
+SEEDS: Final = FUZZ / "target" / "seeds"
+VARIABLE: Final = "LOOKUPDB_FUZZ_SEEDS"
+TARGETS: Final = ("reader", "values")
+INPUT_BYTES: Final = {"reader": 121, "values": 4096}
+"""Of a target's inputs: a dozen changes, a value of a page."""
+TEXT: Final = b'{"team":"research","manager":"somebody"}'
+
+
+def main() -> int:
+    """Fuzz for so long. Returns the exit code: 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(description="Fuzz the native reader and expander.")
+    parser.add_argument("seconds", type=int)
+    parser.add_argument("--random", action="store_true", help="do without cargo-fuzz")
+    options = parser.parse_args()
+    try:
+        cargo = find_cargo()
+    except NoKernels as error:
+        return explain(error)
+    write_seeds()
+    os.environ[VARIABLE] = str(SEEDS)
+    if not options.random and has_cargo_fuzz(cargo):
+        return run_guided(cargo, options.seconds)
+    return subprocess.run(
+        [cargo, "run", "--quiet", "--release", "--locked", "--bin", "mutate", "--", str(options.seconds)],
+        cwd=FUZZ,
+        check=False,
+    ).returncode
+
+
+def has_cargo_fuzz(cargo: str) -> bool:
+    """Whether inputs can be chosen by what they reach."""
+    command = [cargo, "+nightly", "fuzz", "--version"]
+    found = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    if not found:
+        print("no cargo-fuzz with a nightly toolchain here: inputs are random", flush=True)
+    return found
+
+
+def run_guided(cargo: str, seconds: int) -> int:
+    """Run each target for its share of the time, until one finds something."""
+    for target in TARGETS:
+        command = [cargo, "+nightly", "fuzz", "run", "--features", "coverage", target, "--"]
+        limits = [f"-max_total_time={max(1, seconds // len(TARGETS))}", f"-max_len={INPUT_BYTES[target]}"]
+        code = subprocess.run(
+            [*command, *limits, "-timeout=10", "-rss_limit_mb=2048"], cwd=CRATE, check=False
+        ).returncode
+        if code:
+            return code
+    return 0
+
+
+def write_seeds() -> None:
+    """Write the files that are damaged: they are small, so that changes meet what matters."""
+    SEEDS.mkdir(parents=True, exist_ok=True)
+    for name, (history, dictionary) in seed_histories().items():
+        path = SEEDS / name
+        path.unlink(missing_ok=True)
+        write_lmdb(path, history, dictionary=dictionary)
+
+
+def seed_histories() -> dict[str, tuple[Sequence[Changes], bytes]]:
+    """The transactions and the dictionary of each seed."""
+    plain = {b"key-%03d" % number: b"$7\r\nval-%03d\r\n" % number for number in range(300)}
+    long_keys = {b"%03d" % number * 150: b"$1\r\nx\r\n" for number in range(120)}
+    large = {b"large-%d" % size: b"$%d\r\n%b\r\n" % (size, b"v" * size) for size in (2000, 2040, 4000, 4080, 9000)}
+    mixed: Changes = {**plain, **large, **long_keys}
+    return {
+        "branches": ([long_keys], b""),
+        "compressed": ([compress_all({**plain, **large})], TEXT * 40),
+        "empty": ([], b""),
+        "history": ([mixed, dict.fromkeys(list(mixed)[::3]), large, plain], b""),
+        "leaves": ([plain], b""),
+        "one": ([{b"key": b"$1\r\nx\r\n"}], b""),
+        "overflow": ([large], TEXT * 200),
+    }
+
+
+def compress_all(values: dict[bytes, bytes]) -> Changes:
+    """``values`` as the builder stores them."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        3, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_checksum=False, write_dict_id=False
+    )
+    dictionary = zstandard.ZstdCompressionDict(TEXT * 40)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters, dict_data=dictionary)
+    return {key: compressor.compress(b"$%d\r\n%b\r\n" % (len(TEXT * 3), TEXT * 3)) for key in values}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
