@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-import schemathesis
 import yaml
 from support.fleets import fleet, fleet_entry
 from support.routers import routing
@@ -20,10 +21,7 @@ from support.shards import write_generation
 from lookupdb.route.http import problems, routes
 
 DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text())
-SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
-# A generation that is not served, whatever it is called, is 412: to schemathesis neither accepted nor rejected.
-for check in (SCHEMA.config.checks.positive_data_acceptance, SCHEMA.config.checks.negative_data_rejection):
-    check.expected_statuses = [*check.expected_statuses, "412"]
+CASES = Path(__file__).with_name("support") / "openapi_cases.py"
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +37,14 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield f"http://127.0.0.1:{running.port}"
 
 
-@SCHEMA.parametrize()
-@hypothesis.settings(
-    max_examples=40,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
-def test_a_running_router_answers_as_the_document_says(case: schemathesis.Case[Any], router: str) -> None:
-    case.call_and_validate(base_url=router)
+def test_a_running_router_answers_as_the_document_says(router: str) -> None:
+    """Each operation, to forty requests and more; and the document is valid."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "schemathesis.pytest.plugin"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment["ROUTER_URL"] = router
+    done = subprocess.run([*command, str(CASES)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(list(operations())) + 1} passed" in done.stdout
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -90,7 +86,6 @@ def test_any_request_can_meet_the_problems_of_any_request() -> None:
 
 def test_it_is_valid_json_too() -> None:
     json.dumps(DOCUMENT)
-    SCHEMA.validate()
 
 
 def test_people_read_of_every_status() -> None:
