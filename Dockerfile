@@ -32,7 +32,7 @@ RUN mkdir -p server/native/src "$CARGO_HOME" \
       printf '[source.crates-io]\nreplace-with = "mirror"\n[source.mirror]\nregistry = "%s"\n' "$CARGO_MIRROR" \
         > "$CARGO_HOME/config.toml"; \
     fi \
- && cd server/native && touch src/lib.rs \
+ && cd server/native && echo '//! Empty.' > src/lib.rs \
  && cargo build --quiet --release --locked \
  && cargo clean --quiet --release --package lookupdb-native
 COPY . .
