@@ -67,8 +67,8 @@ impl Tree {
         let (depth, records, root) = (u16_at(description, 6), u64_at(description, 32), u64_at(description, 40));
         let is_empty = root == NO_PAGE;
         if depth > MAX_DEPTH || is_empty != (depth == 0) || is_empty != (records == 0) {
-            let found = format_args!("{records} records, depth {depth}, root {root}");
-            return Err(refused(format_args!("a sound description of {name}"), found));
+            let expected = format!("a sound description of {name}");
+            return Err(refused(expected, format_args!("{records} records, depth {depth}, root {root}")));
         }
         Ok(Tree { root, depth, records })
     }
