@@ -5,7 +5,7 @@ use pyo3::types::PyBytes;
 use super::batch::{Record, RecordBatch};
 
 /// What is told of a dropped record: its key, its place, and that of the record that was kept.
-type Dropped = (Py<PyBytes>, u64, u64);
+type Duplicate = (Py<PyBytes>, u64, u64);
 
 /// The same, before Python has it.
 type Loss = (Vec<u8>, u64, u64);
@@ -28,7 +28,7 @@ impl UniqueRecords {
     }
 
     /// The records of `batch` of which it is certain that they are kept; how many were dropped, and the first of them.
-    fn filter(&mut self, py: Python<'_>, batch: &RecordBatch) -> (RecordBatch, usize, Vec<Dropped>) {
+    fn filter(&mut self, py: Python<'_>, batch: &RecordBatch) -> (RecordBatch, usize, Vec<Duplicate>) {
         let (kept, count, dropped) = py.detach(|| self.drop_duplicates(batch));
         let named = dropped.into_iter().map(|(key, place, kept)| (PyBytes::new(py, &key).unbind(), place, kept));
         (kept, count, named.collect())
