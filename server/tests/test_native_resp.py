@@ -14,6 +14,7 @@ from support.shards import write_generation
 from support.two_kinds import InProcessWorker
 from test_resp import ODD_KEYS, request
 
+from lookupdb import native
 from lookupdb.serve.limits import CHUNK_BYTES, ServerLimits
 from lookupdb.shard_name import file_name
 from lookupdb.shardfile import ShardReader, frame
@@ -195,3 +196,23 @@ def test_a_client_that_is_gone_when_it_is_answered_ends_alone(shard: Path) -> No
             assert worker.replies(there) == frame(VALUES["key 1"])
             worker.take_turns(1)
             assert len(worker.worker.connections) == 1
+
+
+def test_a_file_that_the_kernel_cannot_read_is_served_by_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing:
+        def __init__(self, *_: object, **__: object) -> None:
+            raise ValueError("expected pages of 4096 bytes, found 16384")
+
+    path = write_generation(tmp_path, {"a": b"1"}) / file_name(0, 1)
+    module = native.kernels()
+    assert module is not None
+    monkeypatch.setattr(module, "ShardKernel", Refusing)
+    with InProcessWorker(path, "native") as worker:
+        client = worker.connect()
+        worker.send(client, request(b"GET", b"a"))
+        assert worker.replies(client) == b"$1\r\n1\r\n"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: served by Python, because the native kernel cannot: expected pages of 4096 bytes, found 16384"
+    ]
