@@ -110,12 +110,12 @@ class _NativeJsonLines:
                 rest_bytes += len(chunk) - end
             yield b"".join(rest)
 
-    def _read_unusual_line(self, block: bytes, at: int) -> int:
-        end = min(block.find(b"\n", at) + 1 or len(block), at + self._max_row)
+    def _read_unusual_line(self, block: bytes, start: int) -> int:
+        end = min(block.find(b"\n", start) + 1 or len(block), start + self._max_row)
         self.lines += 1
         piece, parser, records = self._piece, self._parser, self._records
         row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
-        record = parser.parse_line(block[at:end], row, number)
+        record = parser.parse_line(block[start:end], row, number)
         if record is not None:
             records.take(parser.key, parser.value, record)
             self._watch()
@@ -237,10 +237,10 @@ class _NativeCsv:
         self._records.take(self._parser.key, self._parser.value, fields)
         return True
 
-    def _next_fields_behind(self, behind: SliceFile) -> list[str] | None:
+    def _next_fields_behind(self, file: SliceFile) -> list[str] | None:
         position = self.position
-        self._read_more(behind)
-        fields = self._next_fields(behind)
+        self._read_more(file)
+        fields = self._next_fields(file)
         self._row_bytes, self.position = self._at, position
         return fields
 
