@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
 
@@ -50,7 +51,7 @@ CLAIMS_SIZE: Final = 0x80
 8878, 3.1.1.1). All others are smaller than 66 KB."""
 
 _SHORT_BYTES: Final = 4096
-"""``BULK_HEADS`` has the first lines of shorter bulk strings: of all that LMDB keeps within a page."""
+"""``bulk_bounds`` has the first lines of shorter bulk strings: of all that LMDB keeps within a page."""
 
 
 def frame(value: bytes) -> bytes:
@@ -69,7 +70,12 @@ def prefix_end(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-def _bulk_bounds() -> tuple[list[bytes], list[bytes]]:
+@cache
+def bulk_bounds() -> tuple[list[bytes], list[bytes]]:
+    """By the size of a whole bulk string: its first line, which the size determines, and the ``prefix_end`` of that.
+
+    Made when they are first needed: they take half a MB, and the native kernels do without.
+    """
     heads, ends = [b""] * _SHORT_BYTES, [b""] * _SHORT_BYTES  # nothing is less than b""
     for length in range(_SHORT_BYTES):
         head = b"$%d\r\n" % length
@@ -79,17 +85,10 @@ def _bulk_bounds() -> tuple[list[bytes], list[bytes]]:
     return heads, ends
 
 
-BULK_HEADS, BULK_ENDS = _bulk_bounds()
-"""By the size of a whole bulk string: its first line, which the size determines, and the ``prefix_end`` of that."""
-
-
 def is_framed(reply: bytes) -> bool:
     """Whether ``reply`` is exactly one RESP bulk string, which cannot corrupt the replies sent after it."""
-    size = len(reply)
-    if size < _SHORT_BYTES:
-        return BULK_HEADS[size] <= reply < BULK_ENDS[size] and reply.endswith(b"\r\n")
     head = reply[: reply.find(b"\r\n", 0, 16)]
-    return head == b"$%d" % (size - len(head) - 4) and reply.endswith(b"\r\n")
+    return head == b"$%d" % (len(reply) - len(head) - 4) and reply.endswith(b"\r\n")
 
 
 class DamagedValue(CorruptFile):
@@ -180,21 +179,36 @@ class ShardReader:
                 readahead=readahead,
                 max_dbs=2,
             )
-            self.meta, self.dictionary = self._describe()
+            self.meta, self.dictionary_bytes = self._describe()
             self._records = self._env.open_db(RECORDS, create=False)
             self.txn = self._env.begin(db=self._records)
         except FileNotFoundError:
             raise
         except (lmdb.Error, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{path} is not a shard file: {error}", hint=_NOT_A_SHARD) from error
-        self.inflate = make_inflater(self.dictionary)
 
-    def _describe(self) -> tuple[ShardMeta, bytes]:
-        with self._env.begin(db=self._env.open_db(META, create=False)) as txn:
-            version = txn.get(META_FORMAT)
+    def _describe(self) -> tuple[ShardMeta, int]:
+        with self._env.begin(db=self._env.open_db(META, create=False), buffers=True) as txn:
+            version = bytes(txn.get(META_FORMAT) or b"")
             if version != b"%d" % FORMAT_VERSION:
                 raise ValueError(f"format version {version!r}; this lookupdb reads {FORMAT_VERSION}")
-            return ShardMeta.from_json(txn.get(META_MANIFEST) or b""), txn.get(META_DICTIONARY) or b""
+            meta = ShardMeta.from_json(bytes(txn.get(META_MANIFEST) or b""))
+            return meta, len(txn.get(META_DICTIONARY) or b"")
+
+    @cached_property
+    def dictionary(self) -> bytes:
+        """The dictionary, empty if there is none."""
+        return self._read_dictionary()
+
+    def _read_dictionary(self) -> bytes:
+        with self._env.begin(db=self._env.open_db(META, create=False)) as txn:
+            dictionary: bytes = txn.get(META_DICTIONARY) or b""
+            return dictionary
+
+    @cached_property
+    def inflate(self) -> Callable[[bytes], bytes]:
+        """See ``make_inflater``: it holds a copy of the dictionary, which those who inflate nothing do without."""
+        return make_inflater(self._read_dictionary())
 
     def find(self, key: bytes) -> bytes | None:
         """The RESP bulk string stored under ``key`` (1 to 511 bytes), or None. Raises DamagedValue."""

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.shards import write_generation
+from support.shards import serving, write_generation
 
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.runtime import pagecache
+from lookupdb.runtime.memory import private_bytes
 from lookupdb.serve.limits import WarmPolicy
 from lookupdb.serve.verify import Verification, locate_shard
 
@@ -84,6 +85,14 @@ def test_a_truncated_file_is_never_mapped(generation: Path, keep: int) -> None:
     assert ended.returncode == 5
     assert f"the manifest says bytes {size}, found {keep}\n" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_what_was_read_to_verify_is_not_kept_in_memory(tmp_path: Path) -> None:
+    owned = []
+    for name, size in (("small", 10), ("large", 30_000_000)):
+        with serving(write_generation(tmp_path / name, {"key": os.urandom(size)})) as server:
+            owned.append(private_bytes(server.pid) or 0)
+    assert 0 < owned[1] < owned[0] + (1 << 20)
 
 
 def test_a_manifest_of_another_format_is_refused(generation: Path) -> None:

@@ -17,7 +17,7 @@ from lookupdb.serve import shard_counters
 from lookupdb.serve.damage import DAMAGED, DamageReport
 from lookupdb.serve.limits import CHUNK_BYTES
 from lookupdb.serve.resp import keys_of_gets, keys_of_mget
-from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED, DamagedValue, ShardReader, expand, is_framed
+from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, DamagedValue, ShardReader, bulk_bounds, expand, is_framed
 
 CHUNK_KEYS: Final = 512
 """Keys looked up at once of a batch larger than a read."""
@@ -168,7 +168,7 @@ def _count_misses(replies: list[bytes]) -> int:
     """Count those of ``replies`` that are MISSING. Raises DamagedValue unless each other is one bulk string, which
     cannot disturb those behind it.
     """
-    heads, ends, misses = BULK_HEADS, BULK_ENDS, 0
+    (heads, ends), misses = bulk_bounds(), 0
     try:
         for reply in replies:
             size = len(reply)

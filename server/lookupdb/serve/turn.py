@@ -18,7 +18,7 @@ from lookupdb.serve.poller import ACTIVE, Poller
 from lookupdb.serve.resp import CRLF, GET_ENDS, GET_HEADS, GET_KEYS
 from lookupdb.serve.session import WorkerContext
 from lookupdb.serve.stored_replies import LOOKUP_FAILURES, MISSING, StoredReplies
-from lookupdb.shardfile import BULK_ENDS, BULK_HEADS, CLAIMS_SIZE, FRAMED
+from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, bulk_bounds
 
 _HEADS: Final = len(GET_HEADS)
 _EVENTS: Final = 256
@@ -105,7 +105,8 @@ class PythonTurn:
         fast_path, connections, slot = self._poller.fast_path, worker.connections, worker.slot
         get, inflate = worker.shard.txn.get, worker.shard.inflate
         heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are looked up fastest
-        bulk_heads, bulk_ends, bulk_sizes = BULK_HEADS, BULK_ENDS, len(BULK_HEADS)
+        bulk_heads, bulk_ends = bulk_bounds()
+        bulk_sizes = len(bulk_heads)
         tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
         while (remaining := loop.until - now()) > 0:
             lookups = sent = fd = 0

@@ -7,6 +7,7 @@ are dropped, so that nothing hot has to make room.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import threading
 import time
@@ -126,16 +127,23 @@ class Verification:
         """Return the checksum of what is read, at most at ``bytes_per_second``."""
         digest = hashlib.sha256()
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        while not self._stop.is_set() and (chunk := os.read(file, CHUNK_BYTES)):
-            digest.update(chunk)
-            if not self.keeps_pages:
-                # Pages that a server has mapped stay: the kernel drops only what nobody uses.
-                os.posix_fadvise(file, self.done_bytes, len(chunk), os.POSIX_FADV_DONTNEED)
-            self.done_bytes += len(chunk)
-            ahead = self.done_bytes / self.bytes_per_second - (time.monotonic() - started)
-            if ahead > 0:
-                self._stop.wait(ahead)
+        # One buffer of its own, which goes back to the system: the heap would keep such pieces for as long as it lives.
+        with mmap.mmap(-1, CHUNK_BYTES) as buffer:
+            while not self._stop.is_set() and (size := os.readv(file, [buffer])):
+                with memoryview(buffer) as view, view[:size] as chunk:
+                    digest.update(chunk)
+                self._note_chunk(file, size, started)
         return digest.hexdigest()
+
+    def _note_chunk(self, file: int, size: int, started: float) -> None:
+        """Drop the pages of what was read, if they are not to stay, and wait until more may be read."""
+        if not self.keeps_pages:
+            # Pages that a server has mapped stay: the kernel drops only what nobody uses.
+            os.posix_fadvise(file, self.done_bytes, size, os.POSIX_FADV_DONTNEED)
+        self.done_bytes += size
+        ahead = self.done_bytes / self.bytes_per_second - (time.monotonic() - started)
+        if ahead > 0:
+            self._stop.wait(ahead)
 
 
 def _mismatch(path: Path, attribute: str, expected: object, found: object) -> CorruptFile:

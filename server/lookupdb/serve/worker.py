@@ -99,7 +99,7 @@ def _open_shard(path: Path, identity: ServerIdentity, dictionary_bytes: int) -> 
         ("shard", identity.shard, meta.shard),
         ("shards", identity.shards, meta.shards),
         ("records", identity.records, meta.records),
-        ("dictionary bytes", dictionary_bytes, len(shard.dictionary)),
+        ("dictionary bytes", dictionary_bytes, shard.dictionary_bytes),
     ):
         if expected != found:
             raise CorruptFile(

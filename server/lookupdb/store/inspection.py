@@ -52,7 +52,7 @@ def measure_shards(shards: Sequence[ShardReader]) -> ShardFigures:
         value_bytes=sum(int(extra.get("value_bytes", 0)) for extra in extras),
         stored_bytes=sum(int(extra.get("stored_bytes", 0)) for extra in extras),
         file_bytes=sum(shard.path.stat().st_size for shard in shards),
-        dictionary_bytes=max((len(shard.dictionary) for shard in shards), default=0),
+        dictionary_bytes=max((shard.dictionary_bytes for shard in shards), default=0),
         overflow_pages=sum(page["overflow_pages"] for page in pages),
         overflow_waste_bytes=waste,
     )
