@@ -166,12 +166,12 @@ PROFILED: Final = (
 )
 
 LIMITS: Final[dict[str, str]] = {
-    "shard GET : Redis GET": _KERNEL,
-    "shard GET : Redis GET, not compressed": _KERNEL,
-    "shard MGET of 100 : Redis MGET of 100": _BATCH,
-    "routed HTTP GET : webdis": _ROUTER,
-    "routed HTTP GET : Flask": _ROUTER,
-    "build time : loading Redis": _BUILD,
+    "Python kernels: shard GET : Redis": _KERNEL,
+    "Python kernels: shard GET : Redis, not compressed": _KERNEL,
+    "Python kernels: MGET of 100 : Redis": _BATCH,
+    "Python kernels: MGET of 100 : Redis, not compressed": _BATCH,
+    "Python kernels: routed GET : webdis": _ROUTER,
+    "Python kernels: build : loading Redis": _BUILD,
 }
 """``what`` → what limits it, from a profile; printed where the target is not reached."""
 

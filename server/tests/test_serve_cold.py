@@ -35,32 +35,35 @@ GET, REPLY = request(b"GET", b"key-7"), b"$50\r\n%b\r\n" % (b"7" * 50)
 
 class TestWhatIsCold:
     def test_many_faults_make_data_cold_at_once(self) -> None:
-        switch = ColdSwitch()
+        switch = ColdSwitch(0, 0, now=0.0)
         assert not switch.update(COLD_FAULTS - 1, 0, now=0.1)
         assert switch.update(COLD_FAULTS, 0, now=0.2)
         assert switch.is_cold
 
     def test_as_many_in_a_longer_time_do_not(self) -> None:
-        switch = ColdSwitch()
+        switch = ColdSwitch(0, 0, now=0.0)
         for second in range(100):
             assert not switch.update(second * (COLD_FAULTS - 1), 0, now=float(second))
 
     def test_it_stays_cold_while_much_is_read_though_nothing_faults(self) -> None:
-        switch = ColdSwitch()
+        switch = ColdSwitch(0, 0, now=0.0)
         switch.update(COLD_FAULTS, 0, now=0.0)
         for second in range(1, 100):
             assert not switch.update(COLD_FAULTS, second * WARM_READS, now=float(second))
         assert switch.is_cold
 
     def test_it_is_warm_again_when_little_was_read_for_a_while(self) -> None:
-        switch = ColdSwitch()
+        switch = ColdSwitch(0, 0, now=0.0)
         switch.update(COLD_FAULTS, 0, now=0.0)
         assert not switch.update(COLD_FAULTS, WARM_READS - 1, now=COLD_SECONDS - 0.1)
         assert switch.update(COLD_FAULTS, WARM_READS - 1, now=COLD_SECONDS)
         assert not switch.is_cold
 
+    def test_what_a_process_took_to_start_does_not_count(self) -> None:
+        assert not ColdSwitch(10_000, 10_000, now=0.0).update(10_001, 10_001, now=0.1)
+
     def test_the_faults_of_a_cold_time_do_not_count_afterwards(self) -> None:
-        switch = ColdSwitch()
+        switch = ColdSwitch(0, 0, now=0.0)
         switch.update(COLD_FAULTS, 0, now=0.0)
         switch.update(10 * COLD_FAULTS, 0, now=COLD_SECONDS)
         assert not switch.update(10 * COLD_FAULTS, 0, now=COLD_SECONDS + 1)
@@ -166,7 +169,7 @@ class ServedShard:
         """Let data be cold from now on, or warm, and return when it is."""
         cold_data = self.loop.cold_data
         assert cold_data is not None
-        self._orders.append(lambda: cold_data.use(is_cold, list(self.worker.connections.values())))
+        self._orders.append(lambda: cold_data.use(is_cold, self.worker.connections))
         until(lambda: not self._orders, "the loop has taken note")
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import resource
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -53,13 +53,12 @@ class Parkable(Protocol):
 
 class ColdSwitch:
     """Decides from what the kernel has counted since the process began: page faults that waited for a disk, and pages
-    read, also by the threads, whose reads are no faults.
+    read, also by the threads, whose reads are no faults. To start a process may take many of both.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, faults: int, reads: int, now: float) -> None:
         self.is_cold = False
-        self._faults = self._reads = 0
-        self._since = 0.0
+        self._faults, self._reads, self._since = faults, reads, now
 
     def update(self, faults: int, reads: int, now: float) -> bool:
         """Take note of the counts. Returns whether data became cold, or warm."""
@@ -81,18 +80,17 @@ class ColdData:
         self._poller = poller
         self._warmer = warmer
         self._ring = ring
-        self._switch = ColdSwitch()
+        self._switch = ColdSwitch(*_measure())
         self._parked: SimpleQueue[tuple[Parkable, bytes]] = SimpleQueue()
         self._warmed: deque[Parkable] = deque()
         self._has_threads = False
 
-    def check(self, connections: list[Parkable]) -> None:
+    def check(self, connections: Mapping[int, Parkable]) -> None:
         """See whether data became cold or warm; if so, let ``connections``, which are all, take the path for that."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        if self._switch.update(usage.ru_majflt, usage.ru_inblock // _BLOCKS_A_PAGE, time.monotonic()):
+        if self._switch.update(*_measure()):
             self.use(self._switch.is_cold, connections)
 
-    def use(self, is_cold: bool, connections: list[Parkable]) -> None:
+    def use(self, is_cold: bool, connections: Mapping[int, Parkable]) -> None:
         """Park from now on, or no longer. What is parked is answered in either case."""
         log.info("pages are read from disk before requests are answered" if is_cold else "the disk is left alone again")
         if is_cold and not self._has_threads:
@@ -100,7 +98,7 @@ class ColdData:
             for number in range(_THREADS):
                 threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
         self._poller.park = self._park if is_cold else None
-        for connection in connections:
+        for connection in connections.values():
             connection.choose_path()
 
     def pop_warmed(self) -> Parkable | None:
@@ -122,3 +120,9 @@ class ColdData:
                 log.exception("pages could not be read ahead of requests")
             self._warmed.extend(connection for connection, _ in batch)
             self._ring()
+
+
+def _measure() -> tuple[int, int, float]:
+    """The arguments of ``ColdSwitch.update``."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_majflt, usage.ru_inblock // _BLOCKS_A_PAGE, time.monotonic()

@@ -79,7 +79,7 @@ class WorkerLoop:
     def check_disk(self) -> None:
         """See whether lookups wait for a disk: after a slow turn, and once in a while."""
         if self.cold_data is not None:
-            self.cold_data.check(list(self._worker.connections.values()))
+            self.cold_data.check(self._worker.connections)
 
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it has been rung often enough
