@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.lone_connection import LoneConnection
+from support.lone_connection import LoneConnection, keep_turns_going
 from support.shards import write_generation
 from support.waiting import until
 from test_serve import request
@@ -76,8 +76,9 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
 
 
 @pytest.fixture
-def talk(shard: ShardReader) -> Iterator[LoneConnection]:
+def talk(shard: ShardReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneConnection]:
     """A connection that parks what it reads; the test calls it back."""
+    keep_turns_going(monkeypatch)
     with contextlib.closing(LoneConnection(shard, ServerLimits(idle_seconds=1000))) as talk:
         talk.poller.park = lambda *_: None
         talk.connection.choose_path()

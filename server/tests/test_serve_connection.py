@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.lone_connection import LoneConnection, moment
+from support.lone_connection import LoneConnection, keep_turns_going, moment
 from support.shards import write_generation
 from test_serve import request
 
@@ -48,8 +48,9 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
 
 
 @pytest.fixture
-def talk(shard: ShardReader) -> Iterator[LoneConnection]:
+def talk(shard: ShardReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneConnection]:
     """A connection that reads."""
+    keep_turns_going(monkeypatch)
     with contextlib.closing(LoneConnection(shard, LIMITS)) as talk:
         yield talk
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.lone_connection import LoneConnection, moment
+from support.lone_connection import LoneConnection, keep_turns_going, moment
 from support.shards import write_generation
 from test_serve import request
 
@@ -29,7 +29,8 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
 
 
 @pytest.fixture
-def talk(shard: ShardReader) -> Iterator[LoneConnection]:
+def talk(shard: ShardReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneConnection]:
+    keep_turns_going(monkeypatch)
     talk = LoneConnection(shard, LIMITS)
     yield talk
     talk.close()
