@@ -47,10 +47,10 @@ def counters() -> memoryview:
 
 async def test_after_half_of_the_deadline_the_first_try_counts_as_timed_out(counters: memoryview) -> None:
     lookup = Lookup()
-    Deadlines(0.2, 0, counters).add(lookup)
+    Deadlines(2, 0, counters).add(lookup)
     await soon(lambda: lookup.is_done, "it is given up")
     [(after, is_hedge)] = lookup.tried_after
-    assert 0.1 <= after < lookup.given_up_after
+    assert 1 <= after < lookup.given_up_after
     assert not is_hedge
 
 
