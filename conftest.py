@@ -78,7 +78,6 @@ NATIVE_TESTS: tuple[str, ...] = (
     "test_build_sort",
     "test_build_write",
     "test_route_connection",
-    "test_route_http_exchanges",
     "test_route_lookup_core",
     "test_route_scatter_gather",
     "test_serve_connection",

@@ -262,9 +262,10 @@ def test_an_answer_is_the_same(
     for batches, keys in zip(kinds(), keys_of_both(list(records)), strict=True):
         values, size = gather(keys, list(records.values()), slice_keys, in_one_reply)
         listed = list(values.to_list(UNAVAILABLE))
-        encoded = batches.encode(generation(is_raw), keys, values, partial=partial)
+        encoded = batches.encode(b"Content-Length: ", b"X: y\r\n", generation(is_raw), keys, values, partial=partial)
         pieces = batches.encode_in_pieces(generation(is_raw), keys, values, partial=partial)
-        assert b"".join(pieces) == encoded
+        body = b"".join(pieces)
+        assert encoded == b"Content-Length: %d\r\nX: y\r\n\r\n%b" % (len(body), body)
         answers.append((encoded, size, listed, values.unavailable_count, len(values)))
     assert answers[0] == answers[1]
 
@@ -278,7 +279,7 @@ def test_values_of_another_batch_are_refused() -> None:
         lambda: values.place(group, [b"1"], 0),
         lambda: values.place(group, [b"1", 2], 0),
         lambda: values.mark_unavailable(group),
-        lambda: values.encode(b"", keys, False, False),
+        lambda: values.encode(b"", b"", b"", keys, False, False),
         lambda: values.encode_in_pieces(b"", keys, False, False),
         lambda: group.select([True]),
     ]

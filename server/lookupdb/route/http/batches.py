@@ -32,15 +32,18 @@ class Batches(Protocol):
         Raises HttpProblem.
         """
 
-    def encode(self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool) -> bytes:
-        """The JSON that answers a batch of ``keys``, BatchKeys, with their BatchValues.
+    def encode(
+        self, head: bytes, fields: bytes, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool
+    ) -> bytes:
+        """The answer to a batch of ``keys``, BatchKeys, with their BatchValues. ``head`` goes on with the size of the
+        body, and ``fields`` are the last ones of the head.
 
         JSON values go in as the bytes they are, raw ones as base64. ``partial`` adds the member ``unavailable``;
         without it no value may be unavailable.
         """
 
     def encode_in_pieces(self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool) -> list[bytes]:
-        """The same as ``encode`` in pieces that follow each other, without a copy of any large JSON value.
+        """The body of that answer in pieces that follow each other, without a copy of any large JSON value.
 
         Empties ``values``: of a raw value only the base64 is kept.
         """
@@ -67,13 +70,16 @@ class PackedBatches:
         keys, partial = parse_batch(body, max_keys)
         return self._keys(keys), partial
 
-    def encode(self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool) -> bytes:
-        """The JSON that answers a batch."""
-        encoded: bytes = values.encode(_beginning(generation), keys, generation.value_format == "raw", partial)
-        return encoded
+    def encode(
+        self, head: bytes, fields: bytes, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool
+    ) -> bytes:
+        """The answer to a batch."""
+        is_raw = generation.value_format == "raw"
+        answer: bytes = values.encode(head, fields, _beginning(generation), keys, is_raw, partial)
+        return answer
 
     def encode_in_pieces(self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool) -> list[bytes]:
-        """The same in pieces."""
+        """Its body in pieces."""
         is_raw = generation.value_format == "raw"
         pieces: list[bytes] = values.encode_in_pieces(_beginning(generation), keys, is_raw, partial)
         return pieces
@@ -91,8 +97,17 @@ class ListedBatches:
         keys, partial = parse_batch(body, max_keys)
         return ListedKeys(keys), partial
 
-    def encode(self, generation: ServedGeneration, keys: ListedKeys, values: ListedValues, *, partial: bool) -> bytes:
-        """The JSON that answers a batch."""
+    def encode(
+        self,
+        head: bytes,
+        fields: bytes,
+        generation: ServedGeneration,
+        keys: ListedKeys,
+        values: ListedValues,
+        *,
+        partial: bool,
+    ) -> bytes:
+        """The answer to a batch."""
         raw = generation.value_format == "raw"
         found: dict[str, object] = {}
         missing: list[str] = []
@@ -107,12 +122,13 @@ class ListedBatches:
         document = {"generation": generation.name, "found": found, "missing": missing}
         if partial:
             document["unavailable"] = unavailable
-        return orjson.dumps(document)
+        body = orjson.dumps(document)
+        return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
 
     def encode_in_pieces(
         self, generation: ServedGeneration, keys: ListedKeys, values: ListedValues, *, partial: bool
     ) -> list[bytes]:
-        """The same in pieces."""
+        """Its body in pieces."""
         gathered = values.values
         raw = generation.value_format == "raw"
         pieces = [_beginning(generation)]

@@ -329,8 +329,8 @@ class BatchExchange(Exchange):
         head = connection.answers.heads(generation).batch
         connection_field = connection.choose_connection_field(self)
         if size <= JOINED_BYTES:
-            body = batches.encode(generation, self.keys, values, partial=self.partial)
-            connection.answer(self, b"%b%d\r\n%b\r\n%b" % (head, len(body), connection_field, body))
+            answer = batches.encode(head, connection_field, generation, self.keys, values, partial=self.partial)
+            connection.answer(self, answer)
         else:
             pieces = batches.encode_in_pieces(generation, self.keys, values, partial=self.partial)
             start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), connection_field)

@@ -19,6 +19,7 @@ import contextlib
 import enum
 import socket
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Final, cast
 
 import hiredis
@@ -67,7 +68,7 @@ _CLOSED: Final = Reading.CLOSED
 class ServerConnection(asyncio.Protocol):
     """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), ``on_lost`` once, with why.
 
-    With the native kernels, a list of bytes and None that comes in one piece is a ``ShardReply``.
+    With the native kernels, a list of bytes and None is a ``ShardReply`` unless it is large.
     Without ``sink`` no reply may be large. What has come of a reply is counted in ``budget``.
     """
 
@@ -77,8 +78,9 @@ class ServerConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._budget = budget
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        kernels = native.kernels()
-        self._read_whole: Callable[[bytes, int], Any] | None = kernels.ShardReply.read if kernels else None
+        self._kernels = native.kernels()
+        self._scan: Any = None
+        """A ``ReplyScan`` of the chunks that have come, which hiredis has not seen."""
         self._transport: asyncio.Transport | None = None
         self.reading = Reading.PROVING
         self.received = 0
@@ -141,12 +143,11 @@ class ServerConnection(asyncio.Protocol):
                 return
             reader = self._reader
             if data[0] == _ARRAY and not self._chunks:
-                if self._read_whole and self.sink:
-                    whole = self._read_whole(data, self.sink.expected_keys())
-                    if whole is not None:
-                        self.on_reply(whole)
-                        return
+                if self._kernels is not None and self._begin_packed(self._kernels, data):
+                    return
                 self._check_length(data)
+            elif self._scan is not None and self._continue_packed(data):
+                return
             reader.feed(data)
             reply = reader.gets()
             if reply is _NOTHING:
@@ -173,6 +174,39 @@ class ServerConnection(asyncio.Protocol):
                 return False
         return True
 
+    def _begin_packed(self, kernels: ModuleType, data: bytes) -> bool:
+        """Read natively what begins a list of values; False if hiredis is to read it."""
+        expected = self.sink.expected_keys() if self.sink else 0
+        reply = kernels.ShardReply.read(data, expected)
+        if reply is not None:
+            self.on_reply(reply)
+            return True
+        if expected < 2:
+            return False
+        self._check_length(data)
+        scan = kernels.ReplyScan(expected)
+        if scan.feed(data) is not False:
+            return False
+        self._scan = scan
+        self._keep(data)
+        return True
+
+    def _continue_packed(self, data: bytes) -> bool:
+        """The same of what goes on with it. In the end hiredis gets all that has come."""
+        state = self._scan.feed(data)
+        if state is False:
+            self._keep(data)
+            return True
+        reply = self._scan.join([*self._chunks, data]) if state else None
+        self._scan = None
+        if reply is None:
+            for chunk in self._chunks:
+                self._reader.feed(chunk)
+            return False
+        self._forget_chunks()
+        self.on_reply(reply)
+        return True
+
     def _check_length(self, data: bytes) -> None:
         """hiredis allocates what the head of a list announces: see first that it is what was asked for."""
         head = b"*%d\r\n" % (self.sink.expected_keys() if self.sink else 0)
@@ -180,7 +214,7 @@ class ServerConnection(asyncio.Protocol):
             raise NotResp(f"expected a list that begins with {head!r}, found {data[:20]!r}")
 
     def _keep(self, data: bytes) -> None:
-        """A reply has come in part: hiredis holds that, and its bytes are kept, should it turn out to be large."""
+        """A reply has come in part: it is kept, should it turn out to be large, whether hiredis has it or not."""
         if self.sink is None:  # it proves itself
             if self.received > PROOF_BYTES:
                 self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
@@ -258,6 +292,7 @@ class ServerConnection(asyncio.Protocol):
     def _forget_chunks(self) -> None:
         self._budget.release(self._counted)
         self._chunks, self._counted = [], 0
+        self._scan = None
 
     def eof_received(self) -> None:
         """No half-open connections."""

@@ -1,124 +1,150 @@
 //! The JSON that answers a batch.
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use super::keys::{Key, PackedKeys};
 use super::resp::Span;
-use super::values::Place;
+use super::sink::{base64_bytes, decimal, write_base64, Length, Room, Sink};
+use super::values::{PackedValues, Place};
 
 /// A value of so many bytes is a piece of its own.
 const LARGE_VALUE_BYTES: usize = 4096;
 /// A piece of smaller ones ends when it has so many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Appends a key as a JSON string.
-pub fn push_key(py: Python<'_>, out: &mut Vec<u8>, keys: &PackedKeys, key: &Key) -> PyResult<()> {
-    match key {
-        Key::Plain { start, end } => {
-            out.push(b'"');
-            out.extend_from_slice(keys.text(*start, *end));
-            out.push(b'"');
+/// What an answer is made of.
+pub struct Answer<'a> {
+    /// Up to the first value.
+    pub start: &'a [u8],
+    pub keys: &'a PackedKeys,
+    pub raw: bool,
+    pub partial: bool,
+}
+
+impl Answer<'_> {
+    /// The whole answer in one piece: `head`, the number of bytes of its body, `fields`, and the body.
+    pub fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        head: &[u8],
+        fields: &[u8],
+        values: &PackedValues,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut body = Length::default();
+        self.put_body(py, &mut body, values)?;
+        let size = decimal(body.0);
+        let whole = head.len() + size.len() + fields.len() + 4 + body.0;
+        PyBytes::new_with(py, whole, |out| {
+            let mut room = Room::new(out);
+            for part in [head, &size, b"\r\n", fields, b"\r\n"] {
+                room.put(part);
+            }
+            self.put_body(py, &mut room, values)?;
+            room.is_full().then_some(()).ok_or_else(|| PyValueError::new_err("an answer of another size"))
+        })
+    }
+
+    fn put_body(&self, py: Python<'_>, out: &mut impl Sink, values: &PackedValues) -> PyResult<()> {
+        out.put(self.start);
+        let mut comma: &[u8] = b"";
+        for (key, place) in self.keys.keys().iter().zip(values.places()) {
+            if let Some(value) = values.find(py, *place) {
+                out.put(comma);
+                self.put_key(py, out, key)?;
+                out.put(b":");
+                self.put_value(out, value);
+                comma = b",";
+            }
         }
-        Key::Odd(text) => {
-            let json = py.import("orjson")?.call_method1("dumps", (text,))?;
-            out.extend_from_slice(json.downcast::<PyBytes>()?.as_bytes());
+        self.put_end(py, out, values.places())
+    }
+
+    /// Puts a key as a JSON string.
+    pub fn put_key(&self, py: Python<'_>, out: &mut impl Sink, key: &Key) -> PyResult<()> {
+        match key {
+            Key::Plain { start, end } => {
+                out.put(b"\"");
+                out.put(self.keys.text(*start, *end));
+                out.put(b"\"");
+            }
+            Key::Odd(text) => {
+                let json = py.import("orjson")?.call_method1("dumps", (text,))?;
+                out.put(json.downcast::<PyBytes>()?.as_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a value: JSON as it is, raw bytes as a string of base64.
+    fn put_value(&self, out: &mut impl Sink, value: &[u8]) {
+        if self.raw {
+            out.put(b"\"");
+            out.put_base64(value);
+            out.put(b"\"");
+        } else {
+            out.put(value);
         }
     }
-    Ok(())
-}
 
-/// Appends a value: JSON as it is, raw bytes as a string of base64.
-pub fn push_value(out: &mut Vec<u8>, value: &[u8], raw: bool) {
-    if raw {
-        out.push(b'"');
-        push_base64(out, value);
-        out.push(b'"');
-    } else {
-        out.extend_from_slice(value);
-    }
-}
-
-/// Appends what follows the values.
-pub fn push_end(py: Python<'_>, out: &mut Vec<u8>, keys: &PackedKeys, places: &[Place], partial: bool) -> PyResult<()> {
-    out.extend_from_slice(b"},\"missing\":");
-    push_keys(py, out, keys, places, |place| matches!(place, Place::Missing))?;
-    if partial {
-        out.extend_from_slice(b",\"unavailable\":");
-        push_keys(py, out, keys, places, |place| matches!(place, Place::Unavailable))?;
-    }
-    out.push(b'}');
-    Ok(())
-}
-
-fn push_keys(
-    py: Python<'_>,
-    out: &mut Vec<u8>,
-    keys: &PackedKeys,
-    places: &[Place],
-    is_listed: impl Fn(&Place) -> bool,
-) -> PyResult<()> {
-    let mut before = b'[';
-    for (key, _) in keys.keys().iter().zip(places).filter(|(_, place)| is_listed(place)) {
-        out.push(before);
-        push_key(py, out, keys, key)?;
-        before = b',';
-    }
-    if before == b'[' {
-        out.push(b'[');
-    }
-    out.push(b']');
-    Ok(())
-}
-
-fn push_base64(out: &mut Vec<u8>, value: &[u8]) {
-    let start = out.len();
-    out.resize(start + base64_bytes(value), b'=');
-    write_base64(out.get_mut(start..).unwrap_or_default(), value);
-}
-
-fn base64_bytes(value: &[u8]) -> usize {
-    value.len().div_ceil(3) * 4
-}
-
-/// Fills `out`, which has as many bytes as `value` needs.
-fn write_base64(out: &mut [u8], value: &[u8]) {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (quad, group) in out.chunks_exact_mut(4).zip(value.chunks(3)) {
-        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for (index, digit) in quad.iter_mut().enumerate() {
-            let is_padding = index > group.len();
-            *digit = if is_padding { b'=' } else { DIGITS[(bits >> (18 - 6 * index)) as usize & 63] };
+    /// Puts what follows the values.
+    pub fn put_end(&self, py: Python<'_>, out: &mut impl Sink, places: &[Place]) -> PyResult<()> {
+        out.put(b"},\"missing\":");
+        self.put_keys(py, out, places, |place| matches!(place, Place::Missing))?;
+        if self.partial {
+            out.put(b",\"unavailable\":");
+            self.put_keys(py, out, places, |place| matches!(place, Place::Unavailable))?;
         }
+        out.put(b"}");
+        Ok(())
+    }
+
+    fn put_keys(
+        &self,
+        py: Python<'_>,
+        out: &mut impl Sink,
+        places: &[Place],
+        is_listed: impl Fn(&Place) -> bool,
+    ) -> PyResult<()> {
+        let mut before: &[u8] = b"";
+        out.put(b"[");
+        for (key, _) in self.keys.keys().iter().zip(places).filter(|(_, place)| is_listed(place)) {
+            out.put(before);
+            self.put_key(py, out, key)?;
+            before = b",";
+        }
+        out.put(b"]");
+        Ok(())
     }
 }
 
 /// The pieces of a large answer, the last one still as text.
-pub struct Piece<'py> {
+pub struct Pieces<'py> {
     done: Bound<'py, PyList>,
     pub text: Vec<u8>,
 }
 
-impl<'py> Piece<'py> {
+impl<'py> Pieces<'py> {
     pub fn new(py: Python<'py>, start: &[u8]) -> Self {
         Self { done: PyList::empty(py), text: start.to_vec() }
     }
 
     /// Appends the value at `span` of `part`.
-    pub fn push_value(&mut self, part: &Bound<'py, PyBytes>, span: Span, raw: bool) -> PyResult<()> {
+    pub fn push_value(&mut self, part: &Bound<'py, PyBytes>, span: Span, answer: &Answer<'_>) -> PyResult<()> {
         let value = span.of(part.as_bytes());
         if value.len() < LARGE_VALUE_BYTES {
-            push_value(&mut self.text, value, raw);
+            answer.put_value(&mut self.text, value);
             return if self.text.len() < PIECE_BYTES { Ok(()) } else { self.end() };
         }
         let py = self.done.py();
-        if raw {
+        if answer.raw {
             self.text.push(b'"');
             self.end()?;
-            self.done.append(PyBytes::new_with(py, base64_bytes(value), |out| {
+            let write = |out: &mut [u8]| {
                 write_base64(out, value);
                 Ok(())
-            })?)?;
+            };
+            self.done.append(PyBytes::new_with(py, base64_bytes(value), write)?)?;
             self.text.push(b'"');
             return Ok(());
         }

@@ -147,11 +147,6 @@ impl PackedKeys {
     pub fn text(&self, start: usize, end: usize) -> &[u8] {
         self.texts.get(start..end).unwrap_or_default()
     }
-
-    /// Of all plain keys.
-    pub fn text_bytes(&self) -> usize {
-        self.texts.len()
-    }
 }
 
 fn is_plain(text: &[u8]) -> bool {

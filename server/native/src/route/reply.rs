@@ -20,9 +20,7 @@ impl ShardReply {
     #[staticmethod]
     fn read(data: &Bound<'_, PyBytes>, expected: usize) -> Option<Self> {
         let spans = read_values(data.as_bytes(), expected).filter(|spans| spans.len() > 1)?;
-        let missing = spans.iter().filter(|span| span.is_missing()).count();
-        let data = data.clone().unbind();
-        Some(Self { data, spans, missing })
+        Some(Self::new(data.clone(), spans))
     }
 
     fn __len__(&self) -> usize {
@@ -52,6 +50,11 @@ impl ShardReply {
 }
 
 impl ShardReply {
+    pub fn new(data: Bound<'_, PyBytes>, spans: Vec<Span>) -> Self {
+        let missing = spans.iter().filter(|span| span.is_missing()).count();
+        Self { data: data.unbind(), spans, missing }
+    }
+
     fn value<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
         let span = self.spans.get(index).ok_or_else(|| PyIndexError::new_err("no such value"))?;
         if span.is_missing() {

@@ -54,50 +54,56 @@ impl Span {
 ///
 /// None of whatever is not that to the letter: errors, other types, less, more. hiredis then says what it is.
 pub fn read_values(data: &[u8], expected: usize) -> Option<Vec<Span>> {
-    let mut head = Vec::with_capacity(24);
-    head.push(b'*');
-    push_number(&mut head, expected);
-    head.extend_from_slice(b"\r\n");
-    u32::try_from(data.len()).ok().filter(|&size| size < u32::MAX)?;
-    let mut at = data.starts_with(&head).then_some(head.len())?;
-    if expected > data.len() {
-        return None;
-    }
+    let mut at = read_head(data, expected).filter(|_| expected <= data.len())?;
     let mut spans = Vec::with_capacity(expected);
     for _ in 0..expected {
-        let (span, next) = read_value(data, at)?;
-        spans.push(span);
-        at = next;
+        let rest = data.get(at..)?;
+        let line = rest.iter().take(MOST_LINE_BYTES).position(|&byte| byte == b'\n')? + 1;
+        let start = at + line;
+        match read_value_head(rest.get(..line)?, start)? {
+            Some(span) => {
+                spans.push(span);
+                at = start + span.len as usize + 2;
+                is_ended(data, span).then_some(())?;
+            }
+            None => {
+                spans.push(MISSING);
+                at = start;
+            }
+        }
     }
     (at == data.len()).then_some(spans)
 }
 
-/// The bulk string at `at`, and where the next element begins.
-fn read_value(data: &[u8], at: usize) -> Option<(Span, usize)> {
-    let rest = data.get(at..)?;
-    if rest.starts_with(b"$-1\r\n") {
-        return Some((MISSING, at + 5));
-    }
-    let (size, digits) = read_size(rest.strip_prefix(b"$")?)?;
-    let start = at + 1 + digits + 2;
-    let end = start.checked_add(size)?;
-    let is_whole = data.get(start - 2..start)? == b"\r\n" && data.get(end..end + 2)? == b"\r\n";
-    let span = Span { start: u32::try_from(start).ok()?, len: u32::try_from(size).ok()? };
-    is_whole.then_some((span, end + 2))
+/// `$`, at most nine digits, and the line's end.
+pub const MOST_LINE_BYTES: usize = 12;
+
+/// How long the head of a list of `expected` elements is, with which `data` begins.
+pub fn read_head(data: &[u8], expected: usize) -> Option<usize> {
+    let mut head = Vec::with_capacity(24);
+    head.push(b'*');
+    push_number(&mut head, expected);
+    head.extend_from_slice(b"\r\n");
+    data.starts_with(&head).then_some(head.len())
 }
 
-/// A size as servers write it, and how many digits it has.
-fn read_size(text: &[u8]) -> Option<(usize, usize)> {
-    const MOST_DIGITS: usize = 9;
-    let mut size = 0;
-    let mut digits = 0;
-    for byte in text.iter().take(MOST_DIGITS + 1) {
-        if !byte.is_ascii_digit() {
-            break;
-        }
-        size = size * 10 + usize::from(byte - b'0');
-        digits += 1;
+/// Where the value lies that `line` begins and that starts at `start`; Some(None) if it is missing.
+pub fn read_value_head(line: &[u8], start: usize) -> Option<Option<Span>> {
+    let digits = line.strip_prefix(b"$")?.strip_suffix(b"\r\n")?;
+    if digits == b"-1" {
+        return Some(None);
     }
-    let is_plain = (1..=MOST_DIGITS).contains(&digits) && (digits == 1 || text.first() != Some(&b'0'));
-    is_plain.then_some((size, digits))
+    let is_plain = digits.iter().all(u8::is_ascii_digit) && (digits.len() == 1 || !digits.starts_with(b"0"));
+    if !is_plain || digits.is_empty() || digits.len() > MOST_LINE_BYTES - 3 {
+        return None;
+    }
+    let len = digits.iter().fold(0, |size, digit| size * 10 + u32::from(digit - b'0'));
+    let span = Span { start: u32::try_from(start).ok()?, len };
+    span.start.checked_add(len).map(|_| Some(span))
+}
+
+/// Whether what lies at `span` ends as a value does.
+pub fn is_ended(data: &[u8], span: Span) -> bool {
+    let end = span.start as usize + span.len as usize;
+    span.is_missing() || data.get(end..end + 2) == Some(b"\r\n")
 }

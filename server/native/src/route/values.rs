@@ -3,7 +3,7 @@ use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::answer::{self, Piece};
+use super::answer::{Answer, Pieces};
 use super::keys::PackedKeys;
 use super::reply::ShardReply;
 use super::resp::Span;
@@ -84,37 +84,26 @@ impl PackedValues {
         Ok(list)
     }
 
-    /// The JSON that answers a batch of `keys`: `start` up to the first value, then what was found, what is missing and,
-    /// if `partial`, what is unavailable. JSON values go in as the bytes they are, `raw` ones as base64.
+    /// The answer to a batch of `keys`: `head`, the size of the body, `fields`, and as the body `start` up to the first
+    /// value, then what was found, what is missing and, if `partial`, what is unavailable. JSON values go in as the bytes
+    /// they are, `raw` ones as base64.
+    #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,
         py: Python<'py>,
+        head: &[u8],
+        fields: &[u8],
         start: &[u8],
         keys: &PackedKeys,
         raw: bool,
         partial: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         self.check(keys)?;
-        let values = self.places.iter().map(|place| self.find(py, *place).map_or(0, <[u8]>::len)).sum::<usize>();
-        let room = start.len() + keys.text_bytes() + 8 * self.places.len() + values * if raw { 4 } else { 3 } / 3 + 64;
-        let mut out = Vec::with_capacity(room);
-        out.extend_from_slice(start);
-        let mut comma: &[u8] = b"";
-        for (key, place) in keys.keys().iter().zip(&self.places) {
-            if let Some(value) = self.find(py, *place) {
-                out.extend_from_slice(comma);
-                answer::push_key(py, &mut out, keys, key)?;
-                out.push(b':');
-                answer::push_value(&mut out, value, raw);
-                comma = b",";
-            }
-        }
-        answer::push_end(py, &mut out, keys, &self.places, partial)?;
-        Ok(PyBytes::new(py, &out))
+        Answer { start, keys, raw, partial }.encode(py, head, fields, self)
     }
 
-    /// The same in pieces that follow each other. Values are forgotten as their piece is made; large ones of JSON are
-    /// pieces themselves.
+    /// The same body in pieces that follow each other. Values are forgotten as their piece is made; large ones of JSON
+    /// are pieces themselves.
     fn encode_in_pieces<'py>(
         &mut self,
         py: Python<'py>,
@@ -124,16 +113,10 @@ impl PackedValues {
         partial: bool,
     ) -> PyResult<Bound<'py, PyList>> {
         self.check(keys)?;
-        let mut last_use = vec![0; self.parts.len()];
-        for (index, place) in self.places.iter().enumerate() {
-            if let Place::Found { part, .. } = place {
-                if let Some(last) = last_use.get_mut(*part) {
-                    *last = index;
-                }
-            }
-        }
+        let answer = Answer { start, keys, raw, partial };
+        let last_uses = self.last_uses();
         let nothing = PyBytes::new(py, b"").unbind();
-        let mut piece = Piece::new(py, start);
+        let mut pieces = Pieces::new(py, start);
         let mut comma: &[u8] = b"";
         for (index, (key, place)) in keys.keys().iter().zip(&self.places).enumerate() {
             let Place::Found { part, span } = *place else {
@@ -142,17 +125,17 @@ impl PackedValues {
             let Some(bytes) = self.parts.get_mut(part) else {
                 continue;
             };
-            piece.text.extend_from_slice(comma);
-            answer::push_key(py, &mut piece.text, keys, key)?;
-            piece.text.push(b':');
-            piece.push_value(bytes.bind(py), span, raw)?;
+            pieces.text.extend_from_slice(comma);
+            answer.put_key(py, &mut pieces.text, key)?;
+            pieces.text.push(b':');
+            pieces.push_value(bytes.bind(py), span, &answer)?;
             comma = b",";
-            if last_use.get(part) == Some(&index) {
+            if last_uses.get(part) == Some(&index) {
                 *bytes = nothing.clone_ref(py);
             }
         }
-        answer::push_end(py, &mut piece.text, keys, &self.places, partial)?;
-        piece.finish()
+        answer.put_end(py, &mut pieces.text, &self.places)?;
+        pieces.finish()
     }
 }
 
@@ -187,7 +170,25 @@ impl PackedValues {
         Ok(())
     }
 
-    fn find<'a>(&'a self, py: Python<'a>, place: Place) -> Option<&'a [u8]> {
+    /// Of each part, the last key whose value it holds.
+    fn last_uses(&self) -> Vec<usize> {
+        let mut last_uses = vec![0; self.parts.len()];
+        for (index, place) in self.places.iter().enumerate() {
+            if let Place::Found { part, .. } = place {
+                if let Some(last) = last_uses.get_mut(*part) {
+                    *last = index;
+                }
+            }
+        }
+        last_uses
+    }
+
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The value of a place, if there is one.
+    pub fn find<'a>(&'a self, py: Python<'a>, place: Place) -> Option<&'a [u8]> {
         match place {
             Place::Found { part, span } => self.parts.get(part).map(|bytes| span.of(bytes.as_bytes(py))),
             _ => None,
