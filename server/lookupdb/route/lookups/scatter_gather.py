@@ -125,7 +125,12 @@ class ShardSlice(PendingLookup):
     __slots__ = ("counted_bytes", "gather", "key_count", "keys")
 
     def __init__(self, keys: ShardKeys, gather: ScatterGather, replicas: LookupReplicas, started_at: float) -> None:
-        super().__init__(replicas, started_at)
+        # Not through super(): this is the hot path of batches.
+        self.replicas = replicas
+        self.started_at = started_at
+        self.is_done = self.is_retried = False
+        self.open_tries = 0
+        self.first_target = None
         self.keys = keys
         self.gather = gather
         self.key_count = len(keys)
