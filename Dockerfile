@@ -47,9 +47,7 @@ RUN /opt/lookupdb/bin/pip install --quiet --no-deps --no-build-isolation --no-in
  && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash -x '/client/(api|models)/' /opt/lookupdb/lib
 
 FROM ${PYTHON_IMAGE} AS run
-RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends libjemalloc2 \
- && groupadd --gid 10001 lookupdb \
+RUN groupadd --gid 10001 lookupdb \
  && useradd --uid 10001 --gid 10001 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin lookupdb \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /tmp/* /root/.cache
 # Nothing can be installed any more: what installs goes, the packages' records stay for scanners.
@@ -62,11 +60,9 @@ COPY --from=build /opt/lookupdb /opt/lookupdb
 FROM scratch
 LABEL org.opencontainers.image.title=lookupdb org.opencontainers.image.licenses=Apache-2.0
 COPY --from=run / /
-# libjemalloc.so.2 without a folder: the loader finds it, whatever the architecture's folder is called.
 # The root may be read-only: nothing is written but to volumes and /tmp.
 ENV PATH=/opt/lookupdb/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 \
-    LD_PRELOAD=libjemalloc.so.2 \
     HOME=/tmp \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.allocator`: memory of the image's processes with jemalloc, and with the C library's allocator.
+"""`python -m benchmarks.allocator`: memory of the image's processes with the C library's allocator, and with another.
 
-Runs one image in two ways, by turns: with LD_PRELOAD as the image sets it, and with LD_PRELOAD emptied. Everything
-happens inside the container, the asking too (`--inside`): no network, a read-only root, all files in memory.
+Runs one image in two ways, by turns: as it is, and with an allocator of this machine preloaded. Everything happens
+inside the container, the asking too (`--inside`): no network, a read-only root, all files in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lookupdb.runtime.memory import private_bytes
 _ROWS: Final = 200_000
 _PORT: Final = 8080
 _WORK: Final = Path("/tmp")  # of the container: a tmpfs
-_SIDES: Final = {"as it is": (), "LD_PRELOAD emptied": ("--env", "LD_PRELOAD=")}
+_PRELOADED: Final = "/measure/allocator.so"
 _HEAD: Final = "Host: x\r\nContent-Type: application/json\r\n"
 _DOCKER: Final = (
     "docker run --rm --network none --read-only --tmpfs /tmp:size=2g --entrypoint python3 --env PYTHONPATH=/measure"
@@ -40,14 +40,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocator", description=__doc__.splitlines()[0])
     parser.add_argument("--image", default="lookupdb:0.1.0")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="of each side")
+    parser.add_argument("--preload", default="/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", help="the other allocator")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
         print(json.dumps(_inside()))
         return
-    results: dict[str, list[dict[str, Any]]] = {side: [] for side in _SIDES}
+    preloading = (f"--volume={arguments.preload}:{_PRELOADED}:ro", "--env", f"LD_PRELOAD={_PRELOADED}")
+    sides = {"as it is": (), Path(arguments.preload).name: preloading}
+    results: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for number in range(arguments.repetitions):
-        for side, options in _SIDES.items():
+        for side, options in sides.items():
             print(f"{number + 1} of {arguments.repetitions}: {arguments.image}, {side}", file=sys.stderr)
             results[side].append(_run(arguments.image, options))
     print(_markdown(results))
@@ -140,9 +143,9 @@ async def _connection(requests: Iterator[str]) -> None:
 
 def _versions() -> str:
     """Of the allocator that this very process has mapped, and of Python."""
-    package = "libjemalloc2" if "jemalloc" in Path("/proc/self/maps").read_text() else "libc6"
-    found = re.search(rf"Package: {package}\n(?:.+\n)*?Version: (\S+)", Path("/var/lib/dpkg/status").read_text())
-    return f"{package} {found[1] if found else ''}, Python {sys.version.split()[0]}"
+    found = re.search(r"Package: libc6\n(?:.+\n)*?Version: (\S+)", Path("/var/lib/dpkg/status").read_text())
+    preloaded = f"{_PRELOADED} preloaded, " if _PRELOADED in Path("/proc/self/maps").read_text() else ""
+    return f"{preloaded}libc6 {found[1] if found else ''}, Python {sys.version.split()[0]}"
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def measure(size: Size, folder: Path, wanted: list[str], patience: float) -> dic
         stack.callback(cluster.close)
         if not cluster.is_settled:
             with _phase("install", cluster, cluster.start_operator(), done):
-                cluster.wait(_all_serve(size, "g1"), "every dataset served", patience)
+                cluster.wait(all_serve(size, "g1"), "every dataset served", patience)
             cluster.stop_operator()
             cluster.ask("keep", "POST")
         with _phase("start", cluster, _started(cluster), done):
@@ -133,7 +133,7 @@ def measure(size: Size, folder: Path, wanted: list[str], patience: float) -> dic
             cluster.ask("forget", "POST")
             with _phase("refresh", cluster, cluster.operator, done):
                 cluster.ask("refresh?value=now", "POST")
-                cluster.wait(_all_serve(size, "g2"), "every dataset served what is new", patience)
+                cluster.wait(all_serve(size, "g2"), "every dataset served what is new", patience)
         if "resync" in wanted:
             cluster.stop_operator()
             operator = _started(cluster, resync_seconds=_RESYNC_SECONDS)
@@ -155,7 +155,8 @@ def _wait_for_looks(cluster: Cluster, patience: float) -> None:
     _wait_for_rest(cluster.operator)
 
 
-def _all_serve(size: Size, generation: str) -> Callable[[dict[str, Any]], bool]:
+def all_serve(size: Size, generation: str) -> Callable[[dict[str, Any]], bool]:
+    """The predicate of a simulator's state that says whether every dataset serves ``generation``."""
     return lambda state: state["settled"].get(generation) == size.datasets and state["quiet"] > 1
 
 

@@ -1,0 +1,164 @@
+"""`python -m benchmarks.long_runs`: memory of a router under batches of mixed sizes, and of an operator over a day of
+refreshes, with the C library's allocator and with another one preloaded, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import datasets, memory
+from benchmarks.operator_load import __main__ as operator_load
+from benchmarks.operator_load.report import Size
+from benchmarks.processes import Server, free_port
+from lookupdb.runtime.memory import private_bytes
+
+_ROWS: Final = 100_000
+_HEAD: Final = "Host: x\r\nContent-Type: application/json\r\n"
+_LARGEST_BATCH: Final = 1000
+_CONNECTIONS: Final = 32
+_OPERATOR: Final = Size(datasets=20, shards=8, replicas=2)
+_PATIENCE: Final = 1200.0
+
+
+def main() -> None:
+    """Run one side of one kind in this process, or both sides of both kinds in children, and print Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.long_runs", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=240, help="of the router's load")
+    parser.add_argument("--refreshes", type=int, default=24, help="of every dataset of the operator")
+    parser.add_argument("--preload", default="libjemalloc.so.2", metavar="LIBRARY", help="the other allocator")
+    parser.add_argument("--side", nargs=2, metavar=("KIND", "LIBRARY"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        kind, library = arguments.side
+        amount = arguments.seconds if kind == "router" else arguments.refreshes
+        print(json.dumps(_MEASURES[kind](library, amount)))
+        return
+    for kind in _MEASURES:
+        sides = {name: _start_side(kind, library) for name, library in (("C library", ""), *[(arguments.preload,) * 2])}
+        found = {name: json.loads(side.communicate()[0]) for name, side in sides.items()}
+        print("\n".join(_markdown(kind, found)))
+
+
+def _start_side(kind: str, library: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "benchmarks.long_runs", *sys.argv[1:], "--side", kind, library]
+    return subprocess.Popen(words, stdout=subprocess.PIPE)
+
+
+def _markdown(kind: str, sides: dict[str, dict[str, float]]) -> Iterator[str]:
+    yield f"| {kind}, MB | {' | '.join(sides)} |"
+    yield f"| --- |{' --- |' * len(sides)}"
+    for what in next(iter(sides.values())):
+        yield f"| {what} | {' | '.join(f'{side[what]:,.1f}' for side in sides.values())} |"
+
+
+@contextmanager
+def _preloaded(library: str) -> Iterator[None]:
+    """Processes that are started meanwhile have ``library`` preloaded; "" is none."""
+    with ExitStack() as stack:
+        if library:
+            os.environ["LD_PRELOAD"] = library
+            stack.callback(os.environ.pop, "LD_PRELOAD")
+        yield
+
+
+def _router(library: str, seconds: float) -> dict[str, float]:
+    """A `lookupdb up` with four shards, asked for so long."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        work = Path(folder)
+        source = datasets.source(work, "recommendations", _ROWS)
+        keys = [json.loads(line)["customer"] for line in source.read_bytes().splitlines()]
+        manifest = datasets.manifest(work, "recommendations", source, shards=4, compression="zstd")
+        port = free_port()
+        words = [sys.executable, "-m", "lookupdb", "up", "-f", str(manifest), "--port", str(port)]
+        with _preloaded(library):
+            up = Server([*words, "--data-dir", folder], work / "up.log", core=None)
+        stack.callback(up.stop)
+        up.wait_for_port(port, 120)
+        (worker,) = [pid for pid in memory.tree(up.pid) if "lookupdb.route.worker" in _command(pid)]
+        idle = _private_megabytes(worker)
+        samples, asked = asyncio.run(_ask(port, keys, seconds, worker))
+        time.sleep(3)
+        quarter = len(samples) // 4
+        return {
+            "idle": idle,
+            "first quarter, mean": statistics.mean(samples[:quarter]),
+            "last quarter, mean": statistics.mean(samples[-quarter:]),
+            "most": max(samples),
+            "asked no more": _private_megabytes(worker),
+            "millions of keys asked": asked / 1e6,
+        }
+
+
+async def _ask(port: int, keys: list[str], seconds: float, worker: int) -> tuple[list[float], int]:
+    """Private memory of ``worker``, once a second, and how many keys were asked."""
+    end = time.monotonic() + seconds
+    clients = [asyncio.create_task(_client(port, keys, end, random.Random(number))) for number in range(_CONNECTIONS)]
+    samples = []
+    while time.monotonic() < end:
+        await asyncio.sleep(1)
+        samples.append(_private_megabytes(worker))
+    return samples, sum(await asyncio.gather(*clients))
+
+
+async def _client(port: int, keys: list[str], end: float, chance: random.Random) -> int:
+    """Ask batches of 1 to 1,000 keys, small ones as often as large ones, over connections that last for some."""
+    asked = 0
+    while time.monotonic() < end:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(chance.randint(5, 200)):
+            size = int(math.exp(chance.uniform(0, math.log(_LARGEST_BATCH))))
+            body = json.dumps({"keys": chance.choices(keys, k=size)})
+            head = (
+                f"POST /v1/lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            )
+            writer.write(f"{head}\r\n\r\n{body}".encode())
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            await reader.readexactly(int(answer.partition(b"content-length:")[2].split()[0]))
+            asked += size
+        writer.close()
+    return asked
+
+
+def _operator(library: str, refreshes: int) -> dict[str, float]:
+    """An operator in a simulated cluster, all of whose datasets are refreshed so often."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        cluster = operator_load.Cluster(_OPERATOR, Path(folder))
+        stack.callback(cluster.close)
+        with _preloaded(library):
+            pid = cluster.start_operator().pid
+        owned = []
+        for generation in range(1, refreshes + 2):
+            if generation > 1:
+                cluster.ask(f"refresh?value={generation}", "POST")
+            serve = operator_load.all_serve(_OPERATOR, f"g{generation}")
+            cluster.wait(serve, "every dataset served what is new", _PATIENCE)
+            owned.append(_private_megabytes(pid))
+        return {"all datasets installed": owned[0], f"after {refreshes} refreshes": owned[-1], "most": max(owned)}
+
+
+_MEASURES: Final[dict[str, Any]] = {"router": _router, "operator": _operator}
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def _private_megabytes(pid: int) -> float:
+    return (private_bytes(pid) or 0) / 1e6
+
+
+if __name__ == "__main__":
+    main()
