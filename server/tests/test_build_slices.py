@@ -19,7 +19,7 @@ from support.sources import Read, dataset, read
 from support.waiting import until
 
 from lookupdb.build.progress import SilentProgress
-from lookupdb.build.read.crew import MAX_CREW_SLICES
+from lookupdb.build.read.crew import MAX_CREW_SLICES, NUMBER
 from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.source import slices
 from lookupdb.build.source.fetch import fetch_files
@@ -90,12 +90,16 @@ def test_a_small_source_of_several_files_starts_no_process(tmp_path: Path, monke
     assert read(dataset(tmp_path, names), tmp_path / "scratch", MEMORY).rows == 4
 
 
-def test_more_files_than_a_crew_can_be_given_are_read_alone(tmp_path: Path) -> None:
-    (tmp_path / "f.jsonl").write_bytes(b'{"k": "a"}\n')
+def test_more_files_than_a_crew_can_be_given_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here twenty: sixteen thousand take seconds."""
+    assert MAX_CREW_SLICES * NUMBER.size <= 1 << 16, "all slice numbers fit into a pipe"
+    monkeypatch.setattr("lookupdb.build.read.sorted_records.MAX_CREW_SLICES", 20)
+    monkeypatch.setattr("lookupdb.build.read.sorted_records.Crew", None)
+    (tmp_path / "f.jsonl").write_bytes(b'{"k": "a"}\n' * 300)
     spec = dataset(tmp_path, "f.jsonl")
-    files = fetch_files(resolve_source(spec, volume=None), tmp_path, SilentProgress()) * (MAX_CREW_SLICES + 500)
+    files = fetch_files(resolve_source(spec, volume=None), tmp_path, SilentProgress()) * 21
     with SortedRecords(spec, files, tmp_path, MEMORY, 2, SilentProgress(), parallel_from=PARALLEL) as records:
-        assert records.rows == len(files)
+        assert records.rows == 300 * len(files)
 
 
 @pytest.mark.parametrize("name", ["f.jsonl", "f.csv", "f.json"])
