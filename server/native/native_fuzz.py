@@ -1,4 +1,4 @@
-"""Fuzzes the native reader and expander: ``make fuzz SECONDS=3600``, or ``python server/native/native_fuzz.py 3600``.
+"""Fuzzes the native reader, expander and requests: ``make fuzz SECONDS=3600``, or ``python native_fuzz.py 3600``.
 
 The corpus is made here, by LMDB: small sound files of every shape. Inputs damage them, see ``fuzz/src/damage.rs``.
 Where cargo-fuzz and a nightly toolchain are, they are chosen by what they reach; else, or with ``--random``, by chance.
@@ -22,15 +22,15 @@ from support.lmdb_files import Changes, write_lmdb  # the builder's files have o
 FUZZ: Final = CRATE / "fuzz"
 SEEDS: Final = FUZZ / "target" / "seeds"
 VARIABLE: Final = "LOOKUPDB_FUZZ_SEEDS"
-TARGETS: Final = ("reader", "values")
-INPUT_BYTES: Final = {"reader": 121, "values": 4096}
-"""Of a target's inputs: a dozen changes, a value of a page."""
+TARGETS: Final = ("reader", "values", "requests")
+INPUT_BYTES: Final = {"reader": 121, "values": 4096, "requests": 2048}
+"""Of a target's inputs: a dozen changes, a value of a page, some requests."""
 TEXT: Final = b'{"team":"research","manager":"somebody"}'
 
 
 def main() -> int:
     """Fuzz for so long. Returns the exit code: 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(description="Fuzz the native reader and expander.")
+    parser = argparse.ArgumentParser(description="Fuzz the native reader, expander and requests.")
     parser.add_argument("seconds", type=int)
     parser.add_argument("--random", action="store_true", help="do without cargo-fuzz")
     options = parser.parse_args()

@@ -1,8 +1,10 @@
-//! What must hold of the reader and the expander for any bytes, and how an input becomes a damaged file.
+//! What must hold of the reader, the expander and the requests for any bytes, and how an input becomes a damaged file.
 //!
 //! The kernels are taken by path: their crate needs Python, these do not.
 #[path = "../../src/reader/mod.rs"]
 pub mod reader;
+#[path = "../../src/resp/mod.rs"]
+pub mod resp;
 #[path = "../../src/values.rs"]
 pub mod values;
 
@@ -10,6 +12,7 @@ pub mod damage;
 pub mod seeds;
 
 use reader::{Found, ShardFile};
+use resp::{lone_get, next_lookups, Next};
 use std::path::Path;
 use values::Expander;
 
@@ -78,6 +81,43 @@ pub fn check_value(expander: &mut Expander, stored: &[u8]) -> bool {
         Err(damage) => assert!(reply.is_empty() && !damage.to_string().is_empty()),
     }
     result.is_ok()
+}
+
+/// Read requests from the bytes. Panics unless what is read stands there word by word, and is the same whatever follows.
+pub fn check_requests(data: &[u8], cut: usize) {
+    let whole = read_lookups(data);
+    let first = read_lookups(&data[..cut.min(data.len())]);
+    assert!(whole.starts_with(&first), "of fewer bytes other lookups are read");
+    if let Some(key) = lone_get(data) {
+        assert_eq!(whole, [key.of(data)]);
+    }
+}
+
+/// The keys of all lookups that the bytes begin with.
+fn read_lookups(data: &[u8]) -> Vec<&[u8]> {
+    let (mut all, mut keys, mut from) = (vec![], vec![], 0);
+    loop {
+        let (end, words) = match next_lookups(data, from, &mut keys) {
+            Next::Gets(end) => (end, keys.iter().flat_map(|key| request(b"GET", &[key.of(data)])).collect::<Vec<u8>>()),
+            Next::Mget(end) => (end, request(b"MGET", &keys.iter().map(|key| key.of(data)).collect::<Vec<_>>())),
+            Next::Part | Next::Other => {
+                assert!(keys.is_empty());
+                return all;
+            }
+        };
+        assert!(data[from..end].eq_ignore_ascii_case(&words));
+        all.extend(keys.iter().map(|key| key.of(data)));
+        from = end;
+    }
+}
+
+/// The request, as client libraries write it.
+pub fn request(name: &[u8], keys: &[&[u8]]) -> Vec<u8> {
+    let mut words = format!("*{}\r\n", 1 + keys.len()).into_bytes();
+    for word in [name].iter().chain(keys) {
+        words.extend([format!("${}\r\n", word.len()).as_bytes(), word, b"\r\n"].concat());
+    }
+    words
 }
 
 /// The definition, as a client would read it.

@@ -1,7 +1,7 @@
 //! `mutate SECONDS [START]`: random inputs, for so long. The inputs follow from START, which is printed.
 use lookupdb_fuzz::damage::Subject;
 use lookupdb_fuzz::values::Expander;
-use lookupdb_fuzz::{check_file, check_value, seeds, Outcome};
+use lookupdb_fuzz::{check_file, check_requests, check_value, request, seeds, Outcome};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -43,7 +43,7 @@ fn main() {
         .collect();
     let mut chance = Chance(start);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let (mut files, mut values, mut refused, mut damaged) = (0u64, 0u64, 0u64, 0u64);
+    let (mut files, mut values, mut refused, mut damaged, mut requests) = (0u64, 0u64, 0u64, 0u64, 0u64);
     while Instant::now() < end {
         let index = chance.index(subjects.len());
         let subject = &subjects[index];
@@ -66,8 +66,33 @@ fn main() {
             }
             values += 1;
         }
+        for _ in 0..8 {
+            let (data, cut) = make_requests(&mut chance);
+            if catch_unwind(|| check_requests(&data, cut)).is_err() {
+                report(&format!("requests {data:02x?}, cut at {cut}"));
+            }
+            requests += 1;
+        }
     }
-    println!("{files} files ({refused} refused, {damaged} with damage) and {values} values: every promise was kept");
+    println!(
+        "{files} files ({refused} refused, {damaged} with damage), {values} values and {requests} pieces of requests: \
+         every promise was kept"
+    );
+}
+
+/// Lookups one behind the other, changed here and there, and where to cut them.
+fn make_requests(chance: &mut Chance) -> (Vec<u8>, usize) {
+    let mut data = vec![];
+    for _ in 0..1 + chance.index(5) {
+        let keys: Vec<Vec<u8>> =
+            (0..1 + chance.index(4)).map(|_| (0..chance.index(14)).map(|_| chance.byte()).collect()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let mut lookup = if chance.index(2) == 0 { request(b"get", &keys[..1]) } else { request(b"MGET", &keys) };
+        mutate(chance, &mut lookup);
+        data.extend(lookup);
+    }
+    let cut = chance.index(data.len() + 1);
+    (data, cut)
 }
 
 fn mutate(chance: &mut Chance, stored: &mut Vec<u8>) {
