@@ -84,6 +84,13 @@ class Server:
                 with suppress(ProcessLookupError):
                     os.sched_setaffinity(int(thread.name), {core})
 
+    def pin_children(self, cores: Sequence[int]) -> None:
+        """Move each child process, in the order in which they were started, to one of ``cores``."""
+        children = sorted(pid for pid in memory.tree(self.pid) if pid != self.pid)
+        for pid, core in zip(children, cores, strict=True):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {core})
+
     def cpu_seconds(self) -> float:
         """Processor time used so far by the server and its living children."""
         return sum(_cpu_seconds(pid) for pid in memory.tree(self.pid))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -9,37 +10,58 @@ from typing import Final
 from benchmarks.arena import Arena
 from benchmarks.load import generator
 from benchmarks.load.sample import Sample
+from benchmarks.machine import LOAD_CORE, SERVER_CORE
 from benchmarks.peers import lookupdb
 from benchmarks.processes import Server
 from benchmarks.results import ONE_WORKER, TWO_WORKERS, Result, rates
 from benchmarks.rows.rounds import Contender, interleaved
 from benchmarks.rows.shard import gets
 
+_CORES: Final = {ONE_WORKER: (SERVER_CORE,), TWO_WORKERS: (LOAD_CORE, SERVER_CORE)}
 _NOTE: Final = (
-    "Server and load generator share both cores, so that the rates are not those of workers with a core each. What a "
-    "core full of a worker answers is 1 s : CPU a key; the target compares two such cores with one."
+    "Each worker shares a core with a load generator of its own: one worker and its load on one core, or two on two. "
+    "So a core gives the same part of itself to the load on both sides. Compare these rates with each other alone."
 )
 
 
 def measure(arena: Arena) -> list[Result]:
-    """GETs over RESP, half of the connections to each of two workers, or all to one."""
+    """GETs over RESP from one worker on one core, and from two on two."""
     generation, path = arena.generation(), gets(arena)
     sides: dict[str, Contender] = {}
     servers: list[Server] = []
     try:
-        for side, workers in ((ONE_WORKER, 1), (TWO_WORKERS, 2)):
-            log = arena.run / f"shard-workers-{workers}.log"
-            server, ports = lookupdb.serve(generation, 0, log, None, workers=workers)
+        for side, cores in _CORES.items():
+            log = arena.run / f"shard-workers-{len(cores)}.log"
+            server, ports = lookupdb.serve(generation, 0, log, None, workers=len(cores))
             servers.append(server)
-            sides[side] = Contender(server, partial(_load, arena, ports, path))
+            server.pin_children(cores)
+            sides[side] = Contender(server, partial(_load, arena, dict(zip(ports, cores, strict=True)), path))
         samples = interleaved(arena.settings, sides)
     finally:
         for server in servers:
             server.stop()
-    title = f"GET over RESP from workers on two cores, {arena.settings.connections} connections"
-    return [Result("workers", title, "requests/s", {side: rates(samples[side]) for side in sides}, _NOTE)]
+    title = f"GET over RESP from workers with a core each, {_connections(arena)} connections a worker"
+    results = {side: rates(samples[side]) for side in sides}
+    return [Result("workers", title, "requests/s", results, _NOTE)]
 
 
-def _load(arena: Arena, ports: tuple[int, ...], path: Path, seconds: float) -> Sample:
-    connections = arena.settings.connections
-    return generator.run(arena.program, ports, path, connections=connections, seconds=seconds, core=None)
+def _connections(arena: Arena) -> int:
+    return arena.settings.connections // 2
+
+
+def _load(arena: Arena, cores: dict[int, int], path: Path, seconds: float) -> Sample:
+    """Load each port from its core, all at once, as one sample: sums of rates and of time, the worst of latencies."""
+
+    def load(port: int) -> Sample:
+        connections = _connections(arena)
+        return generator.run(arena.program, port, path, connections=connections, seconds=seconds, core=cores[port])
+
+    with ThreadPoolExecutor(len(cores)) as threads:
+        samples = list(threads.map(load, cores))
+    return Sample(
+        rate=sum(sample.rate for sample in samples),
+        seconds=max(sample.seconds for sample in samples),
+        load_busy=sum(sample.load_busy for sample in samples),
+        p50_us=max(sample.p50_us for sample in samples),
+        p99_us=max(sample.p99_us for sample in samples),
+    )
