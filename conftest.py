@@ -65,7 +65,10 @@ def _logging_as_before() -> Iterator[None]:
 
 
 collect_ignore_glob = (
-    [f"server/tests/test_native_{module}.py" for module in ("batch", "reader", "resp", "values", "warmer")]
+    [
+        f"server/tests/test_native_{module}.py"
+        for module in ("batch", "packing", "reader", "resp", "rows", "values", "warmer")
+    ]
     if native.kernels() is None
     else []
 )

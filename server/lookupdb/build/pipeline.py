@@ -179,7 +179,7 @@ class _GenerationBuild:
             compression=spec.value.compression,
             content=spec.content_hash(),
         )
-        with GenerationWriter(self.claim.folder, meta, dictionary, max(1, self.options.threads - 1)) as writer:
+        with GenerationWriter(self.claim.folder, meta, dictionary, self.options.threads) as writer:
             self.progress.begin_phase("writing", records.rows, "rows")
             for count in writer.write(duplicates.drop_duplicates(records)):
                 self.progress.advance(count)

@@ -91,7 +91,8 @@ class CsvParser:
         Reads the file again: text is decoded ahead of its rows, and how far depends on where the slice begins.
         """
         with FileIO(self._file.path) as raw:
-            reader = self._open_reader(_open_text(raw, errors="surrogateescape"))
+            text = _open_text(raw, errors="surrogateescape")
+            reader = self._open_reader(text)
             row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns))
             try:
                 for fields in reader:

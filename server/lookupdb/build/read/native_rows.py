@@ -16,12 +16,11 @@ from lookupdb import native
 from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
 from lookupdb.build.parse.parser import RowParser
-from lookupdb.build.parse.rows import value_columns
+from lookupdb.build.read.native_rules import make_csv_rules, make_json_rules
 from lookupdb.build.read.slice_records import SliceRecords
-from lookupdb.build.sort.sorter import SPOOL_BYTES
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
-from lookupdb.spec import CsvColumn, DatasetSpec
+from lookupdb.spec import DatasetSpec
 
 _WINDOW: Final = 1 << 20
 _ROW_END_WINDOW: Final = 32 << 10
@@ -55,10 +54,10 @@ def open_native_rows(
     if kernels is None:
         return None
     if isinstance(parser, JsonLinesParser):
-        rules = _make_json_rules(kernels, spec, max_row, records)
+        rules = make_json_rules(kernels, spec, max_row, records.encode)
         return None if rules is None else _NativeJsonLines(rules, file, piece, max_row, parser, records)
     if isinstance(parser, CsvParser):
-        rules = _make_csv_rules(kernels, spec, file.delimiter, parser.names, max_row, records)
+        rules = make_csv_rules(kernels, spec, file.delimiter, parser.names, max_row, records.encode)
         return None if rules is None else _NativeCsv(rules, spec, file, piece, max_row, parser, records)
     return None
 
@@ -194,7 +193,7 @@ class _NativeCsv:
     def _read_more(self, raw: SliceFile) -> None:
         """Read on behind what is left of the block. A row that is longer than windows is read in ever larger ones."""
         rest = self._block[self._at :]
-        chunk = raw.read(self._window)
+        chunk = raw.read(min(self._window, self._max_row + _WINDOW - len(rest)))
         self._window *= 2
         self.position += len(chunk)
         self._block, self._at, self._is_last = rest + chunk, 0, not chunk
@@ -243,67 +242,3 @@ class _NativeCsv:
         fields = self._next_fields(file)
         self._row_bytes, self.position = self._at, position
         return fields
-
-
-def _make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, records: SliceRecords) -> Any:
-    """The kernel that reads JSON lines; None if the spec reaches into nested objects."""
-    value = spec.value
-    _, columns = value_columns(value)
-    if any("." in name for name in (*spec.key.columns, *columns)) or not spec.key.columns:
-        return None
-    rule = "columns"
-    if value.column is not None:
-        rule = value.format
-    elif value.field is not None:
-        rule = "field"
-    elif value.columns is None:
-        rule = "all"
-    return kernels.JsonRows(
-        list(spec.key.normalize),
-        records.encode,
-        [orjson.dumps(name) for name in spec.key.columns],
-        spec.key.separator.encode(),
-        rule,
-        [orjson.dumps(name) for name in columns],
-        _max_value(spec),
-        max_row,
-    )
-
-
-def _make_csv_rules(
-    kernels: Any, spec: DatasetSpec, delimiter: str, names: list[str], max_row: int, records: SliceRecords
-) -> Any:
-    """The kernel that reads CSV; None if the file is written in a way that it does not know."""
-    quote = spec.source.csv.quote
-    if not delimiter.isascii() or not quote.isascii() or delimiter in (quote, "\r", "\n") or quote in ("\r", "\n"):
-        return None
-    return kernels.CsvRows(
-        list(spec.key.normalize),
-        records.encode,
-        (ord(delimiter), ord(quote) if quote else None),
-        len(names),
-        [names.index(name) for name in spec.key.columns],
-        spec.key.separator.encode(),
-        "object" if spec.value.column is None else spec.value.format,
-        _csv_columns(spec, names),
-        _max_value(spec),
-        max_row,
-    )
-
-
-def _csv_columns(spec: DatasetSpec, names: list[str]) -> list[tuple[int, bytes, str, bool]]:
-    """Field, what stands before the member, type, whether empty means null."""
-    _, chosen = value_columns(spec.value)
-    columns = chosen or [name for name in names if name not in spec.key.columns]
-    types = {column.name: column for column in spec.source.csv.columns}
-    found: list[tuple[int, bytes, str, bool]] = []
-    for number, name in enumerate(columns):
-        column = types.get(name, CsvColumn(name))
-        head = (b"," if number else b"{") + orjson.dumps(name) + b":"
-        found.append((names.index(name), head, column.type, column.empty == "null"))
-    return found
-
-
-def _max_value(spec: DatasetSpec) -> int:
-    """Larger values are rejected, or wait in a spool: Python sees to both."""
-    return min(spec.value.max_bytes, SPOOL_BYTES)

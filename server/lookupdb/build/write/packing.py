@@ -102,8 +102,9 @@ class NativePacker:
 
 
 def make_packer(shards: int, *, compressed: bool, dictionary: bytes, threads: int) -> Packer:
-    """The packer of a generation. Of a compressed one, ``threads`` compress each batch if they are not native."""
+    """The packer of a generation that ``threads`` build. The twin leaves one of them to what surrounds it; of native
+    packers, as many as ``threads`` may pack at once."""
     kernels = native.kernels()
     if kernels is None:
-        return ListPacker(shards, Compressor(dictionary, threads) if compressed else None)
+        return ListPacker(shards, Compressor(dictionary, max(1, threads - 1)) if compressed else None)
     return NativePacker(kernels, shards, dictionary, compressed)

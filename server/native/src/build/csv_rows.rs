@@ -9,7 +9,8 @@ use pyo3::types::{PyList, PyString};
 
 use super::csv_splitter::{count_lines, Dialect, Found, Splitter};
 use super::json_rows::replace_breaks;
-use super::json_text::{is_integer, number_size, push_escaped, JsonText};
+use super::json_string::push_escaped;
+use super::json_text::{is_integer, number_size, JsonText};
 use super::key_rules::KeyRules;
 use super::records::RecordBuffer;
 use super::sink::{Sampled, Sink};

@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::json_text::{is_integer, unescape, JsonText};
+use super::json_string::unescape;
+use super::json_text::{is_integer, JsonText};
 use super::key_rules::KeyRules;
 use super::records::RecordBuffer;
 use super::sink::{Sampled, Sink};

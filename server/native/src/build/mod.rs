@@ -6,6 +6,7 @@ mod batch;
 mod csv_rows;
 mod csv_splitter;
 mod json_rows;
+mod json_string;
 mod json_text;
 mod key_rules;
 mod merge;

@@ -1,0 +1,83 @@
+"""What is stored is the same, byte for byte, whether it was packed natively or in Python; so are whole shard files."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.generations import in_batches, records, write
+from test_build_write import people
+
+from lookupdb import native
+from lookupdb.build.sort.runs import Record
+from lookupdb.build.write.dictionary import choose_dictionary
+from lookupdb.build.write.packing import ListPacker, NativePacker, make_packer
+from lookupdb.manifest import ShardFile, Totals
+
+SHARDS = 3
+PEOPLE = list(people(4000).values())
+DICTIONARIES = {
+    "none": b"",
+    "trained": choose_dictionary(PEOPLE, records=10**6, shards=1),
+    "plain": b"".join(PEOPLE[:50]),
+}
+
+
+def pack(kind: str, batch: Sequence[Record], dictionary: bytes, compressed: bool) -> list[Any]:
+    with patch.dict(os.environ, {native.VARIABLE: kind}):
+        packer = make_packer(SHARDS, compressed=compressed, dictionary=dictionary, threads=1)
+    assert isinstance(packer, NativePacker if kind == "1" else ListPacker)
+    packed = packer.pack(list(batch))
+    return [packed.items(shard) for shard in range(SHARDS)]
+
+
+def assert_same(values: Sequence[bytes], dictionary: bytes, *, compressed: bool = True) -> None:
+    batch = [(b"key %d" % number, number, value) for number, value in enumerate(values)]
+    assert pack("1", batch, dictionary, compressed) == pack("0", batch, dictionary, compressed)
+
+
+@pytest.mark.parametrize("dictionary", DICTIONARIES)
+class TestValues:
+    def test_of_records_with_much_in_common(self, dictionary: str) -> None:
+        assert_same(PEOPLE, DICTIONARIES[dictionary])
+
+    def test_of_any_size(self, dictionary: str) -> None:
+        chance = random.Random(1)
+        sizes = [0, 1, 2, 100, 1990, 2030, 4096, 70_000, 131_072, 140_000, 300_000, 1 << 20, 5 << 20]
+        text = b"".join(PEOPLE)
+        for size in sizes:
+            start = chance.randrange(1000)
+            mixed = b"".join(
+                chance.choice([text[:99], text[500:2000], chance.randbytes(40)]) for _ in range(size // 40)
+            )
+            assert_same(
+                [text[start : start + size], mixed[:size], bytes(size), chance.randbytes(size)],
+                DICTIONARIES[dictionary],
+            )
+
+    @settings(deadline=None, max_examples=100)
+    @given(values=st.lists(st.binary(max_size=300) | st.sampled_from(PEOPLE), max_size=20), compressed=st.booleans())
+    def test_whatever_they_are(self, dictionary: str, values: list[bytes], compressed: bool) -> None:
+        assert_same(values, DICTIONARIES[dictionary], compressed=compressed)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+@pytest.mark.parametrize("shards", [1, 5])
+def test_shard_files(tmp_path: Path, compression: str, shards: int) -> None:
+    content = people(30_000) | {
+        f"large-{number}": random.Random(number).randbytes(number * 500) for number in range(40)
+    }
+    found: list[tuple[tuple[ShardFile, ...], Totals]] = []
+    for kind in ("1", "0"):
+        with patch.dict(os.environ, {native.VARIABLE: kind}):
+            stream = in_batches(records(content), 3000 + 1000 * int(kind))
+            dictionary = DICTIONARIES["trained"] if compression == "zstd" else b""
+            found.append(write(tmp_path / kind, stream, shards=shards, compression=compression, dictionary=dictionary))
+    assert found[0] == found[1]
