@@ -101,8 +101,10 @@ def find_cargo() -> str:
 
 
 def fetch_crates(cargo: str) -> None:
-    """Fetch the crates that are not here yet. The registry is not asked when all are. Raises NoKernels."""
-    command = [cargo, "fetch", "--quiet", "--locked", *_manifest()]
+    """Fetch the crates for this machine that are not here yet. The registry is not asked when all are. Raises
+    NoKernels.
+    """
+    command = [cargo, "fetch", "--quiet", "--locked", *_manifest(), *_target(cargo)]
     run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if not run.returncode:
         return
@@ -141,6 +143,13 @@ def digest_sources() -> str:
 def _sources() -> Iterator[Path]:
     yield from (CRATE / "Cargo.lock", CRATE / "Cargo.toml", MODULE.with_name("_native.pyi"))
     yield from sorted((CRATE / "src").rglob("*.rs"))
+
+
+def _target(cargo: str) -> list[str]:
+    """Return the options for this machine alone: crates of others would be fetched for nothing."""
+    output = subprocess.run([cargo, "--version", "--verbose"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"^host: (\S+)$", output, re.MULTILINE)
+    return ["--target", match[1]] if match else []
 
 
 def _manifest() -> list[str]:

@@ -26,9 +26,11 @@ ELF = b"\x7fELF of the kernels"
 COST = native_build.COST
 
 CARGO = """#!/bin/sh
-echo "$1 $PYO3_NO_PYTHON" >> {log}
+echo "$* $PYO3_NO_PYTHON" >> {log}
 case $1 in
---version) echo "${{CARGO_VERSION-cargo 1.95.0 (f2d3ce0bd 2026-03-21)}}" ;;
+--version)
+  echo "${{CARGO_VERSION-cargo 1.95.0 (f2d3ce0bd 2026-03-21)}}"
+  [ -z "$2" ] || echo "host: x86_64-unknown-linux-gnu" ;;
 fetch) [ -z "$FETCH_ERROR" ] || {{ echo "$FETCH_ERROR" >&2; exit 101; }} ;;
 build)
   [ -z "$BUILD_ERROR" ] || {{ echo "$BUILD_ERROR" >&2; exit 101; }}
@@ -91,8 +93,10 @@ def test_what_cargo_says_it_has_built_is_installed_under_the_name_that_python_lo
     assert run.stdout == "building the native kernels (once, under two minutes)\n"
     assert machine.module.read_bytes() == ELF
     assert sorted(path.name for path in machine.module.parent.iterdir()) == ["_native.abi3.so", "_native.pyi"]
-    assert machine.calls == ["--version", "fetch", "build"]
-    assert "build 1" in machine.log.read_text(), "no interpreter is asked for: the ABI is the stable one"
+    assert machine.calls == ["--version", "--version", "fetch", "build"]
+    *_, fetch, build = machine.log.read_text().splitlines()
+    assert fetch.endswith("--target x86_64-unknown-linux-gnu "), "only what is for this machine"
+    assert build.endswith(" 1"), "no interpreter is asked for: the ABI is the stable one"
 
 
 def test_nothing_is_said_or_written_when_nothing_has_changed(machine: Machine) -> None:
@@ -100,7 +104,7 @@ def test_nothing_is_said_or_written_when_nothing_has_changed(machine: Machine) -
     before = machine.module.stat()
     run = machine.build()
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-    assert machine.calls[3:] == ["--version", "fetch", "build"], "cargo sees what has changed"
+    assert machine.calls[4:] == ["--version", "--version", "fetch", "build"], "cargo sees what has changed"
     assert machine.module.stat().st_ino == before.st_ino
 
 
