@@ -86,12 +86,12 @@ def _router(library: str, seconds: float) -> dict[str, float]:
         with _preloaded(library):
             up = Server([*words, "--data-dir", folder], work / "up.log", core=None)
         stack.callback(up.stop)
-        up.wait_for_port(port, 120)
-        (worker,) = [pid for pid in memory.tree(up.pid) if "lookupdb.route.worker" in _command(pid)]
+        up.wait_for(lambda: "Ctrl-C stops it all" in up.log.read_text(), "it answered", 120)
+        (worker,) = _router_workers(up)
         idle = _private_megabytes(worker)
         samples, asked = asyncio.run(_ask(port, keys, seconds, worker))
         time.sleep(3)
-        quarter = len(samples) // 4
+        quarter = max(1, len(samples) // 4)
         return {
             "idle": idle,
             "first quarter, mean": statistics.mean(samples[:quarter]),
@@ -152,8 +152,9 @@ def _operator(library: str, refreshes: int) -> dict[str, float]:
 _MEASURES: Final[dict[str, Any]] = {"router": _router, "operator": _operator}
 
 
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+def _router_workers(up: Server) -> list[int]:
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in memory.tree(up.pid)}
+    return [pid for pid, command in commands.items() if b"lookupdb.route.worker" in command]
 
 
 def _private_megabytes(pid: int) -> float:
