@@ -56,7 +56,7 @@ def pod_faults(part: str) -> dict[str, Fault]:
     nowhere = {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}
     return {
         "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
-        "killed": Fault("OutOfMemory", r"killed.*limit of 24Mi", memory_limit(part, "24Mi")),
+        "killed": Fault("OutOfMemory", r"killed.*limit of 12Mi", memory_limit(part, "12Mi")),
         "quota-exceeded": Fault("QuotaExceeded", r"exceeded quota.*requests\.memory=64Gi", memory_limit(part, "64Gi")),
         "no-node": Fault("Unschedulable", r"didn't match Pod's node affinity/selector", nowhere),
     }
