@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -115,6 +116,16 @@ def test_a_plain_body_needs_no_other_parser() -> None:
 
 
 # Keys by shard
+
+
+def test_to_cut_many_keys_costs_no_more_than_to_group_them() -> None:
+    keys = keys_of_both([f"{number}" for number in range(100_000)])[1]
+    (of_shard,) = keys.group(ENCODE, (), 1)
+    start = time.process_time()
+    slices = [of_shard.cut(number, 1) for number in range(len(of_shard))]
+    assert time.process_time() - start < 2  # one look at each key for each slice takes seven
+    assert [one.positions for one in slices[-2:]] == [[99_998], [99_999]]
+    assert [one.packed for one in slices[-2:]] == [b"$5\r\n99998\r\n", b"$5\r\n99999\r\n"]
 
 
 def grouped(keys: BatchKeys, normalize: tuple[str, ...], shards: int) -> list[Any]:

@@ -63,8 +63,17 @@ impl PackedShardKeys {
 
     /// Those from `start` on, at most `count`.
     fn cut(&self, py: Python<'_>, start: usize, count: usize) -> Self {
-        let end = start.saturating_add(count);
-        self.pick(py, |index| (start..end).contains(&index))
+        let end = start.saturating_add(count).min(self.entries.len());
+        let chosen = self.entries.get(start..end).unwrap_or_default();
+        let first = start.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(0, |entry| entry.end);
+        let last = chosen.last().map_or(first, |entry| entry.end);
+        let packed = self.packed.as_bytes(py).get(first..last).unwrap_or_default();
+        let moved = |entry: &Entry| Entry { end: entry.end - first, ..*entry };
+        Self {
+            shard: self.shard,
+            packed: PyBytes::new(py, packed).unbind(),
+            entries: chosen.iter().map(moved).collect(),
+        }
     }
 
     /// Those of which `mask`, as long as these, says so.
