@@ -31,6 +31,8 @@ pub struct JsonText {
     pub members: Vec<Member>,
     /// The hashes of the names of all objects that are open.
     names: Vec<u64>,
+    /// Whether a number that no double can hold is unusual.
+    has_doubles: bool,
 }
 
 /// A place in a text.
@@ -43,6 +45,7 @@ impl JsonText {
     /// Read `text`, which is one object and valid UTF-8.
     pub fn read_object(&mut self, text: &[u8]) -> Option<()> {
         self.clear();
+        self.has_doubles = false;
         let mut cursor = Cursor { text, at: 0 };
         cursor.skip_space();
         if cursor.peek() != Some(b'{') {
@@ -52,9 +55,10 @@ impl JsonText {
         cursor.end()
     }
 
-    /// Read `text`, which is any JSON and valid UTF-8.
+    /// Read `text`, which is any JSON and valid UTF-8. `rows.check_json_text` has orjson read it, whose numbers are finite.
     pub fn read_value(&mut self, text: &[u8]) -> Option<()> {
         self.clear();
+        self.has_doubles = true;
         let mut cursor = Cursor { text, at: 0 };
         cursor.skip_space();
         self.value(&mut cursor, 1)?;
@@ -87,9 +91,12 @@ impl JsonText {
             b'n' => self.word(cursor, b"null"),
             _ => {
                 let number = cursor.text.get(cursor.at..)?;
-                let size = number_size(number)?;
-                self.out.extend_from_slice(number.get(..size)?);
-                cursor.at += size;
+                let number = number.get(..number_size(number)?)?;
+                if self.has_doubles && !is_finite(number) {
+                    return None;
+                }
+                self.out.extend_from_slice(number);
+                cursor.at += number.len();
                 Some(())
             }
         }
@@ -299,6 +306,12 @@ pub fn number_size(text: &[u8]) -> Option<usize> {
         at += 1 + sign + size;
     }
     Some(at)
+}
+
+/// Whether a double can hold `number`, if not exactly.
+fn is_finite(number: &[u8]) -> bool {
+    let is_short = number.len() < 300 && !number.iter().any(|byte| matches!(byte, b'e' | b'E'));
+    is_short || std::str::from_utf8(number).is_ok_and(|text| text.parse().is_ok_and(f64::is_finite))
 }
 
 /// Whether all of `text` is an integer in JSON.
