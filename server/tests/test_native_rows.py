@@ -169,6 +169,34 @@ def test_columns_that_come_late_or_never(folder: Path) -> None:
     assert_equal(folder, "f.jsonl", {"value": {"columns": ["name9999"]}}, many.encode(), 1 << 20)
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e309", "9" * 400, "1e308", "1e-400", "9" * 300])
+def test_text_that_holds_json_holds_numbers_that_a_double_can_hold(folder: Path, number: str) -> None:
+    column = {"value": {"column": "v"}}
+    rows = f'{{"k":"a","v":"1"}}\n{{"k":"b","v":"[{number}]"}}\n'  # the first row shows Python its columns
+    assert_equal(folder, "f.jsonl", column, rows.encode(), 1 << 20)
+    assert_equal(folder, "f.csv", column, f"k,v\na,{number}\n".encode(), 1 << 20)
+    typed = {"source": {"csv": {"columns": [{"name": "v", "type": "json"}]}}}
+    assert_equal(folder, "f.csv", typed, f"k,v\na,{number}\n".encode(), 1 << 20)
+
+
+def test_columns_that_are_named_twice(folder: Path) -> None:
+    twice = {"value": {"columns": ["v", "w", "v"]}}
+    assert_equal(folder, "f.jsonl", twice, b'{"k":"a","v":1}\n{"k":"b","w":1,"v":2}\n{"k":"c","v":3}\n', 1 << 20)
+    assert_equal(folder, "f.csv", twice, b"k,v,w\na,1,2\n", 1 << 20)
+
+
+@pytest.mark.usefixtures("thread_crew")
+@pytest.mark.parametrize("parallel_from", [1 << 62, 64], ids=["one process", "a crew"])
+def test_a_name_that_is_no_text_while_columns_are_missing(folder: Path, parallel_from: int) -> None:
+    """A number that no double can hold has a row read by a parser that takes lone surrogates."""
+    rows = b'{"k":"a","v":1e400,"\\ud800":1}\n{"k":"b","v":1}\n{"k":"c","late":1}\n' + b'{"k":"d","v":1}\n' * 9
+    (folder / "f.jsonl").write_bytes(rows)
+    spec = spec_of(folder, "f.jsonl", repr({"value": {"columns": ["v", "late"]}, "duplicates": "last"}))
+    by_kernel, by_python = outcomes(folder, spec, 1 << 20, parallel_from=parallel_from)
+    assert isinstance(by_python, Read)
+    assert by_kernel == by_python
+
+
 FIELDS: Final = st.one_of(
     st.sampled_from(["", "a", "B ", " x", "é", "🙂", "1", "-1.50", "007", "true", "null", "[1.0,\n2]", '{"a":"\tb"}'])
     | st.sampled_from(["\x1f", "\x00", "\x01\x7f", "\\", "İ", "a\u0085", "NaN", "1e5"]),

@@ -53,7 +53,8 @@ class ColumnTracker:
 
     def snapshot(self) -> SeenColumns:
         """What was observed so far, for another tracker to ``merge``."""
-        return SeenColumns(sorted(self.missing), list(self._names), self._rows)
+        names = [name.encode(errors="backslashreplace").decode() for name in self._names]  # with no lone surrogates
+        return SeenColumns(sorted(self.missing), names, self._rows)
 
     def merge(self, snapshot: SeenColumns) -> None:
         """Add what another tracker observed in other rows of the same file."""

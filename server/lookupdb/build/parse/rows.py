@@ -105,9 +105,9 @@ def unknown_column_error(where: str, role: str, name: str, names: Iterable[str])
 
 
 def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
-    """The field of spec.value that selects, and the columns that it names; no columns means all but the key's."""
+    """The field of spec.value that selects, and the columns that it names, each once; none means all but the key's."""
     if value.column is not None:
         return "value.column", (value.column,)
     if value.field is not None:
         return "value.field", (value.field,)
-    return "value.columns", value.columns or ()
+    return "value.columns", tuple(dict.fromkeys(value.columns or ()))

@@ -7,7 +7,8 @@ whatever is rejected or refused, is so for Python's reasons and in its words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import orjson
@@ -126,9 +127,18 @@ class _NativeJsonLines:
         names = columns.names
         watched = (len(columns.missing), None if names is None else len(names))
         if watched != self._watched:
-            known = None if names is None or not columns.missing else {orjson.dumps(name) for name in names}
-            self._rules.watch([orjson.dumps(name) for name in columns.missing], known)
+            known = None if names is None or not columns.missing else _in_quotes(names)
+            self._rules.watch(_in_quotes(columns.missing), known)
             self._watched = watched
+
+
+def _in_quotes(names: Iterable[str]) -> set[bytes]:
+    """``names`` as JSON writes them; those with a lone surrogate, which the kernel knows in no row, are left out."""
+    quoted: set[bytes] = set()
+    for name in names:
+        with suppress(orjson.JSONEncodeError):
+            quoted.add(orjson.dumps(name))
+    return quoted
 
 
 class _NativeCsv:

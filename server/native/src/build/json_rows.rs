@@ -1,13 +1,13 @@
 //! The rows of JSON lines: keys and values as `lookupdb.build.parse.dict_rows` makes them.
 //!
 //! A row that is unusual in any way (it is no object, has no key, is to be rejected) is left to Python's parser.
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::json_string::unescape;
-use super::json_text::{is_integer, JsonText};
+use super::json_text::{is_integer, JsonText, Member};
 use super::key_rules::KeyRules;
 use super::records::RecordBuffer;
 use super::sink::{Sampled, Sink};
@@ -15,7 +15,8 @@ use super::sink::{Sampled, Sink};
 /// What a row's value is made of. Columns stand within quotes, as JSON writes them.
 enum ValueRule {
     AllButKey,
-    Columns(Vec<Vec<u8>>),
+    /// Column, its number.
+    Columns(HashMap<Vec<u8>, usize>),
     Field(Vec<u8>),
     /// The text of a column: JSON if the flag is set, else as it is.
     Text(Vec<u8>, bool),
@@ -32,7 +33,7 @@ pub struct JsonRows {
     /// A longer line is none of ours.
     max_row: usize,
     /// Columns of the spec that no row had so far, within quotes.
-    missing: Vec<Vec<u8>>,
+    missing: HashSet<Vec<u8>>,
     /// The names that rows had so far, while columns are missing; None if there are enough.
     known: Option<HashSet<Vec<u8>>>,
     text: JsonText,
@@ -69,7 +70,7 @@ impl JsonRows {
     ) -> PyResult<Self> {
         let value_rule = match (rule, columns.len()) {
             ("all", 0) => ValueRule::AllButKey,
-            ("columns", _) => ValueRule::Columns(columns),
+            ("columns", _) => ValueRule::Columns(columns.into_iter().zip(0..).collect()),
             ("field", 1) => ValueRule::Field(columns.remove(0)),
             ("raw", 1) => ValueRule::Text(columns.remove(0), false),
             ("json", 1) => ValueRule::Text(columns.remove(0), true),
@@ -82,7 +83,7 @@ impl JsonRows {
             value_rule,
             max_value,
             max_row,
-            missing: Vec::new(),
+            missing: HashSet::new(),
             known: None,
             text: JsonText::default(),
             inner: JsonText::default(),
@@ -91,7 +92,7 @@ impl JsonRows {
     }
 
     /// Leave to Python each row that has a column of `missing` or, unless `known` is None, one that is not in `known`.
-    fn watch(&mut self, missing: Vec<Vec<u8>>, known: Option<HashSet<Vec<u8>>>) {
+    fn watch(&mut self, missing: HashSet<Vec<u8>>, known: Option<HashSet<Vec<u8>>>) {
         self.missing = missing;
         self.known = known;
     }
@@ -163,7 +164,7 @@ impl JsonRows {
     fn has_news(&self) -> bool {
         self.text.members.iter().any(|member| {
             let name = self.text.part(&member.name);
-            self.known.as_ref().is_some_and(|known| !known.contains(name)) || self.missing.iter().any(|one| one == name)
+            self.known.as_ref().is_some_and(|known| !known.contains(name)) || self.missing.contains(name)
         })
     }
 
@@ -205,8 +206,15 @@ impl JsonRows {
                     replace_breaks(value);
                 }
             }
-            ValueRule::Columns(names) => {
-                push_object(value, text, names.iter().filter_map(|name| text.find(name)));
+            ValueRule::Columns(numbers) => {
+                let mut found: Vec<Option<&Member>> = vec![None; numbers.len()];
+                for member in &text.members {
+                    if let Some(place) = numbers.get(text.part(&member.name)).and_then(|&number| found.get_mut(number))
+                    {
+                        *place = Some(member);
+                    }
+                }
+                push_object(value, text, found.into_iter().flatten());
             }
             ValueRule::AllButKey => {
                 let is_key = |name: &[u8]| self.key_columns.iter().any(|column| column == name);
@@ -217,7 +225,7 @@ impl JsonRows {
     }
 }
 
-fn push_object<'a>(out: &mut Vec<u8>, text: &JsonText, members: impl Iterator<Item = &'a super::json_text::Member>) {
+fn push_object<'a>(out: &mut Vec<u8>, text: &JsonText, members: impl Iterator<Item = &'a Member>) {
     out.push(b'{');
     for (number, member) in members.enumerate() {
         if number > 0 {
