@@ -124,6 +124,16 @@ class TestMemory:
         peak = int(done.stderr.splitlines()[-1])
         assert result["peakMemoryBytes"] <= peak <= self.LEAST, f"{peak // MIB} MiB"
 
+    @pytest.mark.usefixtures("kernels")
+    def test_the_limit_holds_for_values_of_megabytes(self, tmp_path: Path) -> None:
+        chance = random.Random(1)
+        with (tmp_path / "source.jsonl").open("w") as out:
+            out.writelines(f'{{"k":"{number}","v":"{chance.randbytes(5_700_000).hex()}"}}\n' for number in range(12))
+        done = build(tmp_path, 4, "--memory-limit", "256MiB", "--threads", "8")
+        assert result_of(done)["records"] == 12, done.stderr
+        peak = int(done.stderr.splitlines()[-1])
+        assert peak <= 256 * MIB, f"{peak // MIB} MiB"
+
     def test_explain_says_what_is_needed(self, tmp_path: Path) -> None:
         write_source(tmp_path, 1)
         assert "so many shards need 608.0 MiB" in build(tmp_path, 1024, "--explain").stdout

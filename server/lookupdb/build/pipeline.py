@@ -24,7 +24,7 @@ from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
 from lookupdb.errors import GenerationExists
 from lookupdb.manifest import Manifest, ShardFile, Totals
-from lookupdb.runtime.memory import peak_resident
+from lookupdb.runtime.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import BuildClaim, Store, StoredDataset
@@ -63,6 +63,7 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     """
     started_at = time.monotonic()
     check_resources(spec, options)
+    return_large_blocks()
     dataset = store.dataset(spec)
     if options.generation is not None and options.generation in dataset.generations():
         return _adopt_generation(spec, dataset, options.generation, started_at)

@@ -47,8 +47,10 @@ class DuplicateFilter:
             for key, place, survivor in first:
                 self._sample_drop(key, place, survivor)
             self._count += dropped
+            del batch  # while what is kept of it is packed and written
             if len(kept):
                 yield kept
+            del kept
         last = unique.finish()
         if len(last):
             yield last

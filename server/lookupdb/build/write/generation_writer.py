@@ -64,6 +64,7 @@ class GenerationWriter:
                 size = getattr(batch, "data_bytes", 0)
                 bytes_ahead += size
                 queue.append((len(batch), size, pool.submit(self._packer.pack, batch)))
+                del batch  # it is forgotten when it is packed
                 while len(queue) > self._packing_threads + _BATCHES_AHEAD or (queue and bytes_ahead > _BYTES_AHEAD):
                     bytes_ahead -= queue[0][1]
                     yield self._append(*queue.popleft())
