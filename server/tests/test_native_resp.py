@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -164,6 +165,26 @@ def test_clients_that_ask_at_once_and_read_nothing_hold_no_more_than_the_budget(
         assert worker.counters()["connections_cut"] >= 290
         survivor = next(iter(worker.worker.connections))
         assert worker.worker.connections[survivor].held_bytes > 3_000_000
+
+
+def test_a_client_is_answered_though_others_before_it_always_leave_more_than_a_turn_hands_over(tmp_path: Path) -> None:
+    """Each poll begins with the same clients, and what one leaves is all that a turn hands over."""
+    path = write_generation(tmp_path, {"big": os.urandom(4_000_000), "a": b"1"}) / file_name(0, 1)
+    for kernels in KINDS:
+        with InProcessWorker(path, kernels) as worker:
+            clients = [worker.connect(1 << 20) for _ in range(7)]
+            other = worker.connect()
+            for client in clients:
+                worker.send(client, request(b"MGET", b"big"))
+            worker.send(other, request(b"GET", b"a"))
+            turns = 0
+            while not select.select([other], [], [], 0)[0]:
+                worker.take_a_turn()
+                for client in clients:  # they take what they are sent, and ask again
+                    if worker.take(client).endswith(b"\r\n"):
+                        client.send(request(b"MGET", b"big"))
+                turns += 1
+                assert turns < 50
 
 
 def peak_memory() -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -256,6 +258,62 @@ if native.kernels() is not None:  # Python's kernels park nothing
                 thread.join()
                 assert found == [RECORDS["key-1"]]
 
+        def test_reads_nothing_for_a_client_that_was_closed_meanwhile(
+            self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+            disk, asked = threading.Event(), []
+
+            class StuckWarmer:
+                def warm(self, requests: list[bytes]) -> int:
+                    asked.extend(requests)
+                    disk.wait()
+                    return 0
+
+            monkeypatch.setattr(served.loop.cold_data, "_warmer", StuckWarmer())
+            served.use(True)
+            address = ("127.0.0.1", served.port)
+            with contextlib.ExitStack() as exit_stack:
+                for number in range(4):  # as many as there are threads
+                    client = exit_stack.enter_context(socket.create_connection(address))
+                    client.sendall(request(b"GET", b"key-1"))
+                    until(lambda count=number + 1: len(asked) == count, "a thread waits")
+                with socket.create_connection(address) as gone:
+                    gone.sendall(request(b"GET", b"key-2"))
+                    until(lambda: served.worker.budget.total > 4 * len(GET), "it is parked")
+                    (parked,) = [each for each in served.worker.connections.values() if b"key-2" in each.parked]
+                    served._orders.append(parked.cut)
+                    until(lambda: not served._orders, "it is cut")
+                disk.set()
+                assert client.recv(100) == b"$50\r\n%b\r\n" % (b"1" * 50)
+                until(lambda: len(asked) == 5, "the last thread has gone on")
+                assert asked[4] == b""
+
+        def test_answers_some_of_many_that_can_be_answered_and_then_others(
+            self, shard: ShardReader, served: ServedShard, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+            monkeypatch.setattr("lookupdb.serve.loop.TIME_SLICE_SECONDS", 0.0)
+            answered: list[int] = []
+
+            class Parked:
+                fd, parked = -1, b""
+
+                def unpark(self) -> None:
+                    answered.append(len(answered))
+
+            rung = []
+            with monkeypatch.context() as patch:
+                patch.setattr(served.loop, "_ring", lambda: rung.append(len(answered)))
+                cold_data = served.loop.cold_data
+                assert cold_data is not None
+
+                def answer() -> None:
+                    cold_data._warmed.extend([Parked()] * 3)
+                    served.loop._answer_warmed()
+
+                served._orders.append(answer)
+                until(lambda: not served._orders, "some are answered")
+            assert (answered, rung) == ([0], [1])
+
         def test_answers_though_pages_cannot_be_read_ahead(
             self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
         ) -> None:
@@ -283,3 +341,26 @@ def test_without_native_kernels_nothing_is_parked(shard: ShardReader, monkeypatc
         assert served.loop.cold_data is None
         with redis.Redis(port=served.port) as client:
             assert client.get("key-1") == RECORDS["key-1"]
+
+
+def test_a_spare_descriptor_that_cannot_be_opened_again_is_closed_once(
+    served: ServedShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be a client's by the next time."""
+    closed: list[int] = []
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    def run_out() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", refuse)
+            patch.setattr(os, "close", closed.append)
+            for _ in range(2):
+                served.loop._refuse_waiting_clients(OSError(errno.ENFILE, os.strerror(errno.ENFILE)))
+                served.loop.resume_accepting()
+        served.loop._spare = closed[0]
+
+    served._orders.append(run_out)
+    until(lambda: not served._orders, "it has run out twice")
+    assert len(closed) == 1

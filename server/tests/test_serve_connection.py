@@ -15,6 +15,7 @@ from support.shards import write_generation
 from test_serve import request
 
 from lookupdb.serve import connection as connections
+from lookupdb.serve.commands import execute
 from lookupdb.serve.connection import (
     ANSWERING,
     CLOSED,
@@ -243,6 +244,17 @@ def test_in_every_state_a_client_that_is_gone_is_closed(talk: LoneConnection, st
     assert talk.turn() & BROKEN
     assert talk.connection.moves[-1] == (state, CLOSED)
     assert talk.worker.budget.total == 0
+
+
+def test_an_event_of_the_client_that_had_its_descriptor_when_the_turn_began_closes_nobody(talk: LoneConnection) -> None:
+    talk.connection.handle_events(BROKEN)
+    talk.send(b"PING\r\n")
+    assert talk.take_rest() == b"+PONG\r\n"
+
+
+def test_a_time_slice_may_end_between_any_two_large_values_of_an_exists(talk: LoneConnection) -> None:
+    replies = execute(talk.connection._session, [b"EXISTS", *[b"big"] * 20])
+    assert list(replies).count(b"") >= 9
 
 
 @pytest.mark.parametrize("state", ENDABLE)

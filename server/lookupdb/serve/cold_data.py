@@ -43,6 +43,8 @@ class Parkable(Protocol):
     """A connection that has read something."""
 
     fd: int
+    parked: bytes
+    """What it has read, nothing once it is closed."""
 
     def unpark(self) -> None:
         """Answer what was parked."""
@@ -81,7 +83,7 @@ class ColdData:
         self._warmer = warmer
         self._ring = ring
         self._switch = ColdSwitch(*_measure())
-        self._parked: SimpleQueue[tuple[Parkable, bytes]] = SimpleQueue()
+        self._parked: SimpleQueue[Parkable] = SimpleQueue()
         self._warmed: deque[Parkable] = deque()
         self._has_threads = False
 
@@ -105,8 +107,8 @@ class ColdData:
         """The next connection whose pages are there, None if there is none."""
         return self._warmed.popleft() if self._warmed else None
 
-    def _park(self, connection: Parkable, data: bytes) -> None:
-        self._parked.put((connection, data))
+    def _park(self, connection: Parkable) -> None:
+        self._parked.put(connection)  # and not what it has read: that of a client which is cut off is free at once
 
     def _warm(self) -> None:
         while True:
@@ -115,10 +117,10 @@ class ColdData:
                 while len(batch) < _TOGETHER:
                     batch.append(self._parked.get_nowait())
             try:
-                self._warmer.warm([data for _, data in batch])
+                self._warmer.warm([connection.parked for connection in batch])
             except Exception:
                 log.exception("pages could not be read ahead of requests")
-            self._warmed.extend(connection for connection, _ in batch)
+            self._warmed.extend(batch)
             self._ring()
 
 

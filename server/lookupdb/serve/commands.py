@@ -7,6 +7,7 @@ from typing import Final
 
 from lookupdb.serve import info, shard_counters
 from lookupdb.serve.damage import DAMAGED
+from lookupdb.serve.limits import CHUNK_BYTES
 from lookupdb.serve.resp import OK, PONG, Command, array, bulk, error, integer, mapping
 from lookupdb.serve.session import Session
 
@@ -65,15 +66,21 @@ def _mget(session: Session, command: Command) -> Reply:
 
 
 def _exists(session: Session, command: Command) -> Reply:
-    found = 0
-    for number, reply in enumerate(map(session.worker.replies.find, command[1:])):
+    found = cost = 0
+    for reply in map(session.worker.replies.find, command[1:]):
         if reply is DAMAGED:
             yield reply
             return
         found += reply is not None
-        if number % 256 == 0:
+        cost += _LOOKUP_COST + len(reply or b"")
+        if cost > CHUNK_BYTES:
+            cost = 0
             yield b""  # its time slice may be over
     yield integer(found)
+
+
+_LOOKUP_COST: Final = 256
+"""What a lookup costs, in bytes of a value that are decompressed in that time."""
 
 
 def _dbsize(session: Session, _: Command) -> Reply:

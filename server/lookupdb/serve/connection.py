@@ -33,7 +33,7 @@ from lookupdb.serve import shard_counters
 from lookupdb.serve.commands import execute
 from lookupdb.serve.limits import READ_BYTES, TIME_SLICE_SECONDS
 from lookupdb.serve.output import ReplyOutput
-from lookupdb.serve.poller import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Poller
+from lookupdb.serve.poller import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Poller, is_broken
 from lookupdb.serve.resp import ProtocolError, RequestParser, error
 from lookupdb.serve.session import Session, WorkerContext
 
@@ -124,7 +124,6 @@ class RespConnection:
         "_active_at",
         "_is_active",
         "_output",
-        "_parked",
         "_poller",
         "_replies",
         "_requests",
@@ -136,6 +135,7 @@ class RespConnection:
         "_worker",
         "fd",
         "held_bytes",
+        "parked",
     )
 
     def __init__(self, worker: WorkerContext, poller: Poller, client: socket.socket) -> None:
@@ -150,7 +150,7 @@ class RespConnection:
         self._replies: Iterator[bytes] | None = None
         """The replies that are still to be made. Nothing is read meanwhile."""
         self._output = ReplyOutput(self.fd, worker.slot)
-        self._parked = b""
+        self.parked = b""
         """What is answered when its pages are in memory (``cold_data``). Nothing is read meanwhile."""
         self._state = READING
         self._is_active = True
@@ -194,7 +194,8 @@ class RespConnection:
     def handle_events(self, events: int) -> None:
         """Read or write what is ready while the loop must not answer by itself."""
         if events & BROKEN:
-            self.close()
+            if is_broken(self.fd):  # and not the client that had this descriptor when the turn began
+                self.close()
             return
         if events & WRITE:
             self._is_active = True
@@ -223,9 +224,9 @@ class RespConnection:
             self._end_of_stream()
             return
         if self._poller.park is not None and self._awaits_lookups():
-            self._parked = data
+            self.parked = data
             self._poller.change(self.fd, 0)
-            self._poller.park(self, data)
+            self._poller.park(self)
             self._worker.budget.charge(self, self._measure_held_bytes())
         else:
             self._take(data)
@@ -233,7 +234,7 @@ class RespConnection:
     def unpark(self) -> None:
         """Answer what was parked."""
         if self._state is not CLOSED:
-            data, self._parked = self._parked, b""
+            data, self.parked = self.parked, b""
             self._poller.change(self.fd, EVENTS[self._state])
             self._take(data)
             self._settle()
@@ -337,7 +338,7 @@ class RespConnection:
         return (self._state is READING or self._state is DRAIN_READING) and self._session.is_authorised
 
     def _is_for_hot_path(self) -> bool:
-        return self._state is READING and self._may_ask() and not self._parked and self._poller.park is None
+        return self._state is READING and self._may_ask() and not self.parked and self._poller.park is None
 
     def _settle(self) -> None:
         """Enter the state that follows from what is under way, and end the connection if that is due."""
@@ -374,7 +375,7 @@ class RespConnection:
     def _measure_held_bytes(self) -> int:
         return (
             len(self._output.unsent)
-            + len(self._parked)
+            + len(self.parked)
             + (0 if self._replies is None and self._requests.is_empty else self._requests.held_bytes)
         )
 
@@ -426,7 +427,7 @@ class RespConnection:
 
     def end(self) -> None:
         """Send the end of the stream if no reply is due."""
-        if self._state is DRAIN_READING and not self._parked:
+        if self._state is DRAIN_READING and not self.parked:
             self._enter(HALF_CLOSED)
             self._shut_down()
 
@@ -440,7 +441,7 @@ class RespConnection:
         """Close at once, and free what the worker holds for it."""
         if self._state is CLOSED:
             return
-        self._state, self._replies = CLOSED, None
+        self._state, self._replies, self.parked = CLOSED, None, b""
         self._worker.budget.charge(self, 0)
         self._worker.unauthenticated.pop(self.fd, None)
         self._poller.remove(self.fd)

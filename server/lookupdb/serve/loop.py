@@ -15,6 +15,7 @@ from typing import Final
 from lookupdb.serve import shard_counters
 from lookupdb.serve.cold_data import ColdData
 from lookupdb.serve.connection import RespConnection
+from lookupdb.serve.limits import TIME_SLICE_SECONDS
 from lookupdb.serve.native_replies import NativeReplies
 from lookupdb.serve.poller import Poller
 from lookupdb.serve.resp import error
@@ -38,7 +39,7 @@ class WorkerLoop:
         self._poller.add(listener.fileno())
         self._accepting = True
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """Kept for a client that is to be told that there are no descriptors left."""
+        """Kept for a client that is to be told that there are no descriptors left. -1: none was left for it."""
         self.until = 0.0
         """When ``run`` is to return."""
         self._turn = make_turn(worker, self._poller)
@@ -86,11 +87,15 @@ class WorkerLoop:
             self._bell.send(b"\0")
 
     def _answer_warmed(self) -> None:
+        end = time.monotonic() + TIME_SLICE_SECONDS
         while self.cold_data is not None and (connection := self.cold_data.pop_warmed()):
             try:
                 connection.unpark()
             except Exception as problem:  # ends one connection, never the worker
                 self.close_broken(connection.fd, problem)
+            if time.monotonic() > end:  # all others have their turn before the rest
+                self._ring()
+                return
 
     def close_broken(self, fd: int, problem: Exception) -> None:
         """Close the connection of ``fd``, whose event ended in ``problem``: the client is gone, or there is a bug."""
@@ -145,7 +150,9 @@ class WorkerLoop:
         if not self._accepting:
             return
         log.warning("cannot accept clients for now: %s", problem)
-        os.close(self._spare)
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1  # its number may be a client's by the next time
         with contextlib.suppress(OSError):
             for _ in range(_ACCEPTED):
                 self._refuse_client(self._listener.accept()[0])

@@ -28,9 +28,9 @@ class Poller:
         """By file descriptor: BUSY, IDLE or ACTIVE."""
         self.protocols = bytearray()
         """By file descriptor: which version of RESP a client on the hot path speaks."""
-        self.park: Callable[[Any, bytes], None] | None = None
-        """While data is cold, no client is for the hot path: its connection gives itself and what it has read to this,
-        and is called back by ``unpark``."""
+        self.park: Callable[[Any], None] | None = None
+        """While data is cold, no client is for the hot path: its connection gives itself to this, which reads what is
+        needed for what it has ``parked``, and is called back by ``unpark``."""
 
     def add(self, fd: int) -> None:
         """Wait for ``fd`` to be readable."""
@@ -48,3 +48,10 @@ class Poller:
         """Stop waiting for ``fd``, which is still open."""
         self.fast_path[fd] = BUSY
         self.epoll.unregister(fd)
+
+
+def is_broken(fd: int) -> bool:
+    """Whether ``fd`` has an event of ``BROKEN`` now."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))

@@ -88,6 +88,18 @@ class InProcessWorker:
             if time.monotonic() > until:
                 return
 
+    def take_a_turn(self) -> None:
+        """Take one turn."""
+        self.until = time.monotonic() + 1e-4
+        self._turn.run(self)
+
+    def take(self, client: socket.socket) -> bytes:
+        """What ``client`` has been sent, as far as it is there; ``replies`` forgets it."""
+        received = self._received[client]
+        received.clear()
+        self._receive(client)
+        return bytes(received)
+
     def replies(self, client: socket.socket) -> bytes:
         """All that ``client`` has been sent, once nothing more comes."""
         size = -1

@@ -89,7 +89,7 @@ impl ShardKernel {
             let count = py.detach(|| turn.wait(epoll, time)).map_err(PyOSError::new_err)?;
             let began = Instant::now();
             let clients = Clients { fast_path: cells(py, &fast_path)?, protocols: cells(py, &protocols)? };
-            let left = turn.take(count, &clients, &mut self.shard);
+            let left = turn.take(&clients, &mut self.shard);
             self.slot.add(py, &mut self.shard.maker.counts)?;
             let ended = Instant::now();
             let is_slow = ended - began > SLOW;

@@ -19,7 +19,7 @@ const RESP3: u8 = 3;
 const EVENTS: usize = 256;
 /// Longer than any lone GET.
 const LONE_BYTES: usize = 600;
-/// More than this is not handed over in one turn, apart from one value: who comes next is answered in the next one.
+/// More than this is not handed over in one turn, apart from one value: who comes next is answered first in the next one.
 const HANDED_BYTES: usize = 1 << 20;
 /// A larger buffer is given back once it has been used.
 const KEPT_BYTES: usize = 256 << 10;
@@ -76,6 +76,9 @@ struct LoneGet {
 pub struct Turn {
     bounds: Bounds,
     events: Vec<sys::Event>,
+    /// How many events the last poll returned, and how many of them have been taken.
+    count: usize,
+    taken: usize,
     input: Vec<u8>,
     lone_gets: Vec<LoneGet>,
     batch: Batch,
@@ -88,6 +91,8 @@ impl Turn {
             input: vec![0; EVENTS * LONE_BYTES + bounds.read_bytes],
             bounds,
             events: sys::no_events(EVENTS),
+            count: 0,
+            taken: 0,
             lone_gets: Vec::with_capacity(EVENTS),
             batch: Batch::default(),
             out: Vec::new(),
@@ -98,27 +103,32 @@ impl Turn {
         &self.bounds
     }
 
-    /// Wait for events: how many there are.
+    /// Wait for events, unless the last turn left some: how many there are.
     pub fn wait(&mut self, epoll: i32, time: Duration) -> Result<usize> {
-        sys::wait(epoll, &mut self.events, time)
+        if self.taken == self.count {
+            (self.count, self.taken) = (0, 0);
+            self.count = sys::wait(epoll, &mut self.events, time)?;
+        }
+        Ok(self.count - self.taken)
     }
 
-    /// Answer the first `count` events. What is not read because too much is handed over is reported again.
-    pub fn take(&mut self, count: usize, clients: &Clients<'_>, shard: &mut Shard) -> Leftovers {
+    /// Answer the events, until too much is handed over. The next turn goes on with those that are left: a poll begins
+    /// with the same clients each time, and those behind them would hardly ever be read.
+    pub fn take(&mut self, clients: &Clients<'_>, shard: &mut Shard) -> Leftovers {
         let mut left = Leftovers::default();
+        let is_late = self.taken > 0;
         self.lone_gets.clear();
-        for place in 0..count {
-            let Some(event) = self.events.get(place) else { break };
+        while self.taken < self.count && left.bytes <= HANDED_BYTES {
+            let Some(event) = self.events.get(self.taken) else { break };
             let (fd, events) = (event.u64 as i32, event.events);
+            self.taken += 1;
             match clients.state(fd) {
                 Some(state) if state.get() != BUSY => {
                     state.set(ACTIVE);
                     self.read(fd, clients, shard, &mut left);
                 }
+                _ if is_late => {} // the descriptor may be another socket's by now: the next poll tells
                 _ => left.events.push((fd, events)),
-            }
-            if left.bytes > HANDED_BYTES {
-                break;
             }
         }
         self.answer_lone_gets(clients, shard, &mut left);
