@@ -323,6 +323,18 @@ if native.kernels() is not None:  # Python's kernels park nothing
                 until(lambda: client.get("key-1") == RECORDS["key-1"], "it answers")
                 assert client.mget(["key-2", "none", "large"]) == [RECORDS["key-2"], None, RECORDS["large"]]
 
+        def test_goes_on_without_threads_where_none_can_be_started(
+            self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+            def refuse(_: threading.Thread) -> None:
+                raise RuntimeError("can't start new thread")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                served.use(True)
+            with redis.Redis(port=served.port) as client:
+                assert client.get("key-1") == RECORDS["key-1"]
+
         def test_goes_back_to_the_hot_path(self, served: ServedShard) -> None:
             with redis.Redis(port=served.port) as client:
                 client.ping()
@@ -364,3 +376,11 @@ def test_a_spare_descriptor_that_cannot_be_opened_again_is_closed_once(
     served._orders.append(run_out)
     until(lambda: not served._orders, "it has run out twice")
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ECONNRESET])
+def test_a_client_whose_node_is_lost_is_no_error_of_the_server(
+    served: ServedShard, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    served.loop.close_broken(-1, OSError(number, os.strerror(number)))
+    assert caplog.records == []

@@ -96,12 +96,21 @@ class ColdData:
         """Park from now on, or no longer. What is parked is answered in either case."""
         log.info("pages are read from disk before requests are answered" if is_cold else "the disk is left alone again")
         if is_cold and not self._has_threads:
-            self._has_threads = True
-            for number in range(_THREADS):
-                threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
+            self._has_threads = self._start_threads()
+            is_cold = self._has_threads
         self._poller.park = self._park if is_cold else None
         for connection in connections.values():
             connection.choose_path()
+
+    def _start_threads(self) -> bool:
+        """Start the threads. Returns whether there is one at least; without any, the loop itself waits for the disk."""
+        for number in range(_THREADS):
+            try:
+                threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
+            except RuntimeError as problem:
+                log.warning("only %d of %d threads could be started: %s", number, _THREADS, problem)
+                return number > 0
+        return True
 
     def pop_warmed(self) -> Parkable | None:
         """The next connection whose pages are there, None if there is none."""

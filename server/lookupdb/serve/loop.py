@@ -6,6 +6,7 @@ Written by hand because an event loop's transports, protocols and write queues c
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -24,6 +25,8 @@ from lookupdb.serve.turn import make_turn
 
 log = logging.getLogger(__name__)
 
+_UNREACHABLE: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""Errors of a client's socket that are no ConnectionError: its node is lost, and what was sent is not acknowledged."""
 _TOO_MANY: Final = error("ERR max number of clients reached")
 _ACCEPTED: Final = 64
 """The most clients accepted at once: those that are connected wait meanwhile."""
@@ -101,7 +104,7 @@ class WorkerLoop:
         """Close the connection of ``fd``, whose event ended in ``problem``: the client is gone, or there is a bug."""
         if isinstance(problem, BlockingIOError):
             return
-        if not isinstance(problem, ConnectionError):
+        if not isinstance(problem, ConnectionError) and getattr(problem, "errno", None) not in _UNREACHABLE:
             log.error(
                 "a connection is closed because of an error in the server",
                 exc_info=problem,
