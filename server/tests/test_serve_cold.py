@@ -261,7 +261,10 @@ if native.kernels() is not None:  # Python's kernels park nothing
         def test_reads_nothing_for_a_client_that_was_closed_meanwhile(
             self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
         ) -> None:
-            disk, asked = threading.Event(), []
+            disk, asked = threading.Event(), list[bytes]()
+
+            def waits_for(threads: int) -> None:
+                until(lambda: len(asked) == threads, "a thread waits")
 
             class StuckWarmer:
                 def warm(self, requests: list[bytes]) -> int:
@@ -276,7 +279,7 @@ if native.kernels() is not None:  # Python's kernels park nothing
                 for number in range(4):  # as many as there are threads
                     client = exit_stack.enter_context(socket.create_connection(address))
                     client.sendall(request(b"GET", b"key-1"))
-                    until(lambda count=number + 1: len(asked) == count, "a thread waits")
+                    waits_for(number + 1)
                 with socket.create_connection(address) as gone:
                     gone.sendall(request(b"GET", b"key-2"))
                     until(lambda: served.worker.budget.total > 4 * len(GET), "it is parked")
@@ -299,6 +302,9 @@ if native.kernels() is not None:  # Python's kernels park nothing
 
                 def unpark(self) -> None:
                     answered.append(len(answered))
+
+                def choose_path(self) -> None:
+                    raise AssertionError("nothing is switched")
 
             rung = []
             with monkeypatch.context() as patch:
