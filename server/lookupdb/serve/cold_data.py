@@ -34,9 +34,10 @@ _BLOCKS_A_PAGE: Final = 8
 COLD_FAULTS: Final = 100
 """So many page faults in WARM_SECONDS make data cold: of a tenth of a millisecond each, they take a hundredth of it."""
 WARM_SECONDS: Final = 1.0
-WARM_READS: Final = 500
+WARM_READS: Final = 100
 """With fewer pages read in COLD_SECONDS, data is warm again."""
-COLD_SECONDS: Final = 10.0
+COLD_SECONDS: Final = 2.0
+"""Short, for a key whose pages are there costs five times as much while data is taken for cold."""
 
 
 class Parkable(Protocol):
