@@ -101,7 +101,7 @@ def parse(batches: Batches, body: bytes) -> Any:
 @example(b'{"keys":["1","2","3","4","5","6","7"]}')
 @example(b'\xef\xbb\xbf{"keys":["a"]}')
 @example(b'{"keys":["a\x7f"]}')
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, derandomize=True, database=None)
 def test_a_body_means_the_same(body: bytes) -> None:
     listed, packed = kinds()
     assert parse(packed, body) == parse(listed, body)
@@ -140,7 +140,7 @@ def grouped(keys: BatchKeys, normalize: tuple[str, ...], shards: int) -> list[An
 @given(st.lists(texts, max_size=20), steps, st.integers(1, 9))
 @example(["x" * 511, "X" * 512, " " + "x" * 511, "ß" * 255 + "s", "ß" * 256], ("strip", "casefold"), 2)
 @example(["\ud800", "a"], ("nfc",), 1)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
 def test_keys_find_the_same_shards(keys: list[str], normalize: tuple[str, ...], shards: int) -> None:
     listed, packed = (grouped(keys, normalize, shards) for keys in keys_of_both(keys))
     assert packed == listed
@@ -207,7 +207,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @example([bulk(b"a"), b"$9999999999\r\n"], [], b"", 0)
 @example([bulk(b"a"), b"$1\r\nbb\r\n"], [], b"", 0)
 @example([bulk(b"a"), b"_\r\n"], [], b"", 0)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, derandomize=True, database=None)
 def test_a_reply_says_the_same_however_it_is_cut(
     elements: list[bytes], places: list[int], noise: bytes, more: int
 ) -> None:
@@ -264,7 +264,7 @@ cases = st.lists(st.tuples(texts.filter(lambda text: text.isprintable()), values
 
 @given(cases, st.integers(1, 5), st.booleans(), st.booleans(), st.booleans())
 @example([("a", b"1"), ("b", None), ("ü", b"2"), ('"', None), ("c", UNAVAILABLE)], 2, True, False, True)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
 def test_an_answer_is_the_same(
     cases: list[tuple[str, Any]], slice_keys: int, in_one_reply: bool, is_raw: bool, partial: bool
 ) -> None:

@@ -116,7 +116,9 @@ def scripts(draw: st.DrawFn) -> Script:
     return script
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(script=scripts())
 def test_both_kinds_answer_alike(shard: Path, script: Script) -> None:
     native, python = (play(shard, kernels, script) for kernels in KINDS)

@@ -25,7 +25,11 @@ __all__ = ["thread_crew"]
 WINDOWS: Final = st.sampled_from([1, 7, 64, 1 << 20])
 """How many bytes are read at once: rows begin in one window and end in another."""
 SLOW: Final = settings(
-    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
