@@ -16,6 +16,7 @@ from support.two_kinds import InProcessWorker
 from test_resp import ODD_KEYS, request
 
 from lookupdb import native
+from lookupdb.serve import turn
 from lookupdb.serve.limits import CHUNK_BYTES, ServerLimits
 from lookupdb.shard_name import file_name
 from lookupdb.shardfile import ShardReader, frame
@@ -193,6 +194,24 @@ def peak_memory() -> float:
     """The most that this process has had in memory, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def test_large_values_of_many_clients_take_many_turns_and_reach_each_of_them_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
+) -> None:
+    value, clients = bytes(2 << 20), 30
+    path = write_generation(tmp_path, {"large": value}) / file_name(0, 1)
+    monkeypatch.setattr(turn, "TIME_SLICE_SECONDS", -1.0)
+    with InProcessWorker(path, kernels, ServerLimits(max_held_bytes=1 << 30)) as worker:
+        sockets = [worker.connect() for _ in range(clients)]
+        worker.take_a_turn()  # the twin makes its tables
+        for client in sockets:
+            client.sendall(request(b"GET", b"large"))
+        worker.take_a_turn()
+        assert 0 < worker.counters()["lookups"] < clients, "one turn answered them all, with no heartbeat meanwhile"
+        assert [worker.replies(client) for client in sockets] == [frame(value)] * clients
+        assert worker.counters()["lookups"] == clients
+        assert worker.errors == []
 
 
 def test_a_client_that_may_not_ask_yet_reaches_no_kernel(shard: Path) -> None:

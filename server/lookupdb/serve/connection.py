@@ -180,12 +180,15 @@ class RespConnection:
         elif self._state is not READING or self._output.unsent or self.held_bytes:
             self._settle()
 
-    def resume(self, unsent: bytes, keys: list[bytes], rest: bytes, is_part: bool) -> None:
-        """Go on where a turn of the loop stopped: write what is ``unsent``, answer ``keys`` and what is behind them."""
+    def resume(self, unsent: bytes, keys: list[bytes], rest: bytes, is_part: bool, *, is_late: bool) -> None:
+        """Go on where a turn of the loop stopped: write what is ``unsent``, answer ``keys`` and what is behind them.
+
+        ``is_late``: in a turn that follows, for others have had the time of this one.
+        """
         if unsent:
             self._output.keep_unsent(unsent, 0, self._session.limits.output_high)
         if keys or rest:
-            self._go_on(keys, rest, is_part)
+            self._go_on(keys, rest, is_part, is_late=is_late)
         elif unsent:
             self._settle()
         else:
@@ -252,7 +255,7 @@ class RespConnection:
         if self._state is not HALF_CLOSED:
             self._go_on([], data, is_part=False)
 
-    def _go_on(self, keys: list[bytes], rest: bytes, is_part: bool) -> None:
+    def _go_on(self, keys: list[bytes], rest: bytes, is_part: bool, *, is_late: bool = False) -> None:
         """Answer ``keys``, then ``rest``, unless that is but the beginning of a lookup."""
         if self._state is CLOSED:
             return
@@ -262,7 +265,10 @@ class RespConnection:
             self._replies = chain(lookups, self._make_replies()) if rest else lookups
         elif not is_part:
             self._replies = self._make_replies()
-        self._send_replies()
+        if is_late:
+            self._settle()  # the next poll tells that the client takes replies
+        else:
+            self._send_replies()
 
     def _end_of_stream(self) -> None:
         """Answer what the client asked for, then close: it sends no more."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from lookupdb.serve import shard_counters
-from lookupdb.serve.limits import READ_BYTES
+from lookupdb.serve.limits import READ_BYTES, TIME_SLICE_SECONDS
 from lookupdb.serve.native_replies import NativeReplies
 from lookupdb.serve.poller import ACTIVE, Poller
 from lookupdb.serve.resp import CRLF, GET_ENDS, GET_HEADS, GET_KEYS
@@ -57,6 +59,38 @@ def make_turn(worker: WorkerContext, poller: Poller) -> ShardTurn:
     return PythonTurn(worker, poller, replies)
 
 
+class LateEvents:
+    """Events that are no lookups, in the order in which they came.
+
+    Each may take a client's time slice, so that what one turn has no time for is left to those that follow: lookups,
+    and the worker's heartbeat, are in between.
+    """
+
+    def __init__(self) -> None:
+        self._events: OrderedDict[int, int] = OrderedDict()
+        """By file descriptor. A poll reports again what still waits: it keeps its place."""
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, events: Iterable[tuple[int, int]]) -> None:
+        """Have them handled behind those that wait."""
+        self._events.update(events)
+
+    def handle(self, loop: EventHandler) -> None:
+        """Handle one, and others for as long as a time slice. The descriptor may be another socket's by now: whoever
+        handles an event looks whether it is still so."""
+        end = time.monotonic() + TIME_SLICE_SECONDS
+        while self._events:
+            fd, events = self._events.popitem(last=False)
+            try:
+                loop.handle(fd, events)
+            except Exception as problem:  # ends one connection, never the worker
+                loop.close_broken(fd, problem)
+            if time.monotonic() > end:
+                return
+
+
 class NativeTurn:
     """Lets the kernel poll, read and answer until something is not a lookup, or not taken by its client."""
 
@@ -64,28 +98,27 @@ class NativeTurn:
         self._connections = worker.connections
         self._poller = poller
         self._replies = replies
+        self._late = LateEvents()
 
     def run(self, loop: EventHandler) -> None:
         """See ``ShardTurn``."""
         run, report_damage, now = self._replies.kernel.run, self._replies.report_damage, time.monotonic
-        epoll, poller, connections = self._poller.epoll.fileno(), self._poller, self._connections
-        fd = 0
+        epoll, poller, connections, late = self._poller.epoll.fileno(), self._poller, self._connections, self._late
         while (remaining := loop.until - now()) > 0:
-            handed, events, is_slow = run(epoll, poller.fast_path, poller.protocols, remaining)
+            wait = 0.0 if late else remaining
+            handed, events, is_slow = run(epoll, poller.fast_path, poller.protocols, wait)
             report_damage()
+            end = now() + TIME_SLICE_SECONDS
             for fd, errno, *progress in handed:  # before any event: it could accept a client on a descriptor of these
                 try:
                     if errno:
                         raise OSError(errno, os.strerror(errno))
                     if fd in connections:  # another of these may have cut it
-                        connections[fd].resume(*progress)
+                        connections[fd].resume(*progress, is_late=now() > end)
                 except Exception as problem:  # ends one connection, never the worker
                     loop.close_broken(fd, problem)
-            try:
-                for fd, event in events:
-                    loop.handle(fd, event)
-            except Exception as problem:
-                loop.close_broken(fd, problem)
+            late.add(events)
+            late.handle(loop)
             if is_slow:
                 loop.check_disk()
 
@@ -97,6 +130,7 @@ class PythonTurn:
         self._worker = worker
         self._poller = poller
         self._replies = replies
+        self._late = LateEvents()
 
     def run(self, loop: EventHandler) -> None:
         """See ``ShardTurn``."""
@@ -108,18 +142,23 @@ class PythonTurn:
         bulk_heads, bulk_ends = bulk_bounds()
         bulk_sizes = len(bulk_heads)
         tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
+        late = self._late
         while (remaining := loop.until - now()) > 0:
             lookups = sent = fd = 0
+            polled = iter(poll(0.0 if late else remaining, _EVENTS))
+            end = now() + TIME_SLICE_SECONDS
             try:
-                for fd, events in poll(remaining, _EVENTS):
+                for fd, events in polled:
                     if not fast_path[fd]:
-                        loop.handle(fd, events)
+                        late.add(((fd, events),))
                         continue
                     fast_path[fd] = ACTIVE
                     data = read(fd, READ_BYTES)
                     size = len(data)
                     if size >= sizes or data < heads[size] or data >= ends[size] or data[tail] != crlf:
                         connections[fd].receive(data)
+                        if now() > end:
+                            late.add(polled)
                         continue
                     lookups += 1
                     try:
@@ -148,9 +187,13 @@ class PythonTurn:
                     sent += written
                     if written != size:
                         connections[fd].keep_unsent(reply, written)
+                    if size >= bulk_sizes and now() > end:
+                        late.add(polled)
             except Exception as problem:  # ends one connection, never the worker
                 loop.close_broken(fd, problem)
             if lookups:
                 slot[shard_counters.LOOKUPS] += lookups
                 slot[shard_counters.COMMANDS] += lookups
                 slot[shard_counters.SENT_BYTES] += sent
+            if late:
+                late.handle(loop)
