@@ -305,3 +305,81 @@ async def test_a_table_before_its_shards_answers_unavailable_and_then_serves(
     await router.in_effect(2)
     await soon(lambda: router.core.cutover.is_complete, "all shards are reached")
     assert await router.core.find_many(KEYS) == [b"g1"] * len(KEYS)
+
+
+async def test_a_candidate_whose_servers_are_dead_harms_nobody_who_does_not_ask_for_it(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    """Neither readiness nor the table nor the active generation's answers; asked for, it is unavailable."""
+    dead = entry([["127.0.0.1:1"]], "g2")
+    await started(router, entries["g1"])
+    async with Load(router.core) as load:
+        router.write(table_file(entries["g1"], dead, version=2))
+        await router.in_effect(2)
+        assert router.core.cutover.is_complete
+        assert router.status["unreachedShards"] == []
+        answer = await router.core.find("k1", "g2")
+        assert (answer.reason, answer.shard) == ("Unreachable", 0)
+        assert (await router.core.find_many(KEYS, "g2")).reason == "Unreachable"
+        load.answers.clear()
+        await soon(lambda: load.answers, "requests are answered")
+        assert set(load.answers) == {"g1"}
+    assert (router.core.count("endpoints_ready"), router.core.count("endpoints_unready")) == (2, 0)
+    counted = router.core.count("candidate_endpoints_ready"), router.core.count("candidate_endpoints_unready")
+    assert counted == (0, 1)
+
+
+async def test_the_active_generations_dead_endpoints_are_told_before_a_candidates(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    reached = entries["g1"]["shards"][0]["endpoints"]
+    dead_candidate = entry([[f"127.0.0.1:{port}" for port in range(1, 40)]], "g2")
+    router.write(table_file(entry([reached, ["127.0.0.1:50"]]), dead_candidate))
+    router.watcher.start()
+    await soon(lambda: any(told["why"] for told in router.status["endpoints"]), "the dead endpoints are told")
+    told = router.status["endpoints"]
+    assert told[0]["endpoint"].endswith(":50")
+    assert len(told) == 20
+
+
+async def test_a_promoted_candidate_answers_on_the_connections_that_it_has(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"], entries["g2"])
+    pool = router.core.cutover._pool._endpoints
+    await soon(lambda: all(endpoint.was_ready for endpoint in pool.values()), "the candidate is connected")
+    before = set(pool.values())
+    async with Load(router.core):
+        router.write(table_file(entries["g2"], entries["g1"], version=2))
+        await router.in_effect(2)
+        assert set(pool.values()) == before
+        assert await router.core.find("k1") == b"g2"
+        assert await router.core.find("k1", "g1") == b"g1", "what served before is asked by name"
+    assert router.core.count("keys_unavailable") == 0
+
+
+async def test_of_a_rejected_candidate_what_is_in_flight_is_answered_and_what_comes_later_is_told(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"], entries["g2"])
+    pool = router.core.cutover._pool._endpoints
+    await soon(lambda: all(endpoint.was_ready for endpoint in pool.values()), "the candidate is connected")
+    in_flight = router.core.find_many(KEYS, "g2")
+    router.write(table_file(entries["g1"], version=2))
+    await router.in_effect(2)
+    assert await in_flight == [b"g2"] * len(KEYS)
+    assert await router.core.find("k1", "g2") == "g2", "it is an unknown generation, and the active one does not answer"
+    assert await router.core.find_many(KEYS, "g2") == "g2"
+
+
+async def test_lookups_of_a_candidate_are_held_to_the_same_budget(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"], entries["g2"])
+    budget = router.core.budget
+    budget.take(budget.batch_mark + 1)
+    assert (await router.core.find_many(KEYS, "g2")).reason == "Overloaded"
+    budget.take(budget.limit - budget.batch_mark)
+    assert (await router.core.find("k1", "g2")).reason == "Overloaded"
+    budget.release(budget.limit + 1)
+    assert await router.core.find("k1", "g2") == b"g2"

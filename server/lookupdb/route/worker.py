@@ -14,7 +14,7 @@ from typing import Any, Final
 import uvloop
 
 from lookupdb.route.budget import RouterBudget
-from lookupdb.route.counters import INDEX
+from lookupdb.route.counters import GAUGES, INDEX, TABLE_VERSION
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
@@ -82,7 +82,7 @@ async def route(boot: WorkerBoot) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     limits = RouterLimits(**boot.config["limits"])
     slot = boot.counters().slot(boot.index)
-    for gauge in ("connections", "endpoints_ready", "endpoints_unready", "budget_used_bytes", "table_version"):
+    for gauge in (*GAUGES, TABLE_VERSION):
         slot[INDEX[gauge]] = 0  # what the worker before this one left
     budget = RouterBudget(boot.config["budget_bytes"])
     lookups = LookupCore(limits, slot, budget)

@@ -24,8 +24,9 @@ from lookupdb.runtime.listeners import BACKLOG
 _ACCEPTED: Final = INDEX["connections_accepted"]
 _REFUSED: Final = INDEX["connections_refused"]
 _OPEN: Final = INDEX["connections"]
-_ENDPOINTS_READY: Final = INDEX["endpoints_ready"]
-_ENDPOINTS_UNREADY: Final = INDEX["endpoints_unready"]
+_ENDPOINTS: Final = tuple(
+    INDEX[f"{prefix}endpoints_{state}"] for prefix in ("", "candidate_") for state in ("ready", "unready")
+)
 _BUDGET: Final = INDEX["budget_bytes"]
 _USED: Final = INDEX["budget_used_bytes"]
 
@@ -92,8 +93,7 @@ class HttpFront:
 
     def _max_connections(self) -> int:
         """The limit of connections, lower if endpoints leave too few descriptors."""
-        endpoints = self._counts[_ENDPOINTS_READY] + self._counts[_ENDPOINTS_UNREADY]
-        connections = CONNECTIONS_AN_ENDPOINT * endpoints
+        connections = CONNECTIONS_AN_ENDPOINT * sum(self._counts[gauge] for gauge in _ENDPOINTS)
         return min(self.service.limits.max_connections, capacity.max_client_connections(self._descriptors, connections))
 
     def forget(self, connection: HttpConnection) -> None:

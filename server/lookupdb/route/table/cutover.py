@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from lookupdb.route.counters import INDEX, TABLE_VERSION
 from lookupdb.route.servers.link_state import LinkState
+from lookupdb.route.shards.endpoint import Endpoint
 from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table import routing_table as tables
 from lookupdb.route.table.live_table import EndpointPool, LiveTable
@@ -25,8 +26,8 @@ _MAX_REPORTED: Final = 20
 _RELOADS: Final = INDEX["reloads"]
 _REFUSED: Final = INDEX["reloads_refused"]
 _VERSION: Final = INDEX[TABLE_VERSION]
-_READY: Final = INDEX["endpoints_ready"]
-_UNREADY: Final = INDEX["endpoints_unready"]
+_ENDPOINTS: Final = INDEX["endpoints_ready"], INDEX["endpoints_unready"]
+_CANDIDATE_ENDPOINTS: Final = INDEX["candidate_endpoints_ready"], INDEX["candidate_endpoints_unready"]
 
 
 class TableUser(Protocol):
@@ -190,6 +191,11 @@ class Cutover:
 
     def _count_endpoints(self) -> None:
         live = self._lookups.live
-        states = [endpoint.state is LinkState.READY for endpoint in live.endpoints()] if live else []
-        self._counters[_READY] = sum(states)
-        self._counters[_UNREADY] = len(states) - sum(states)
+        self._count(_ENDPOINTS, live.active_endpoints() if live else ())
+        self._count(_CANDIDATE_ENDPOINTS, live.candidate_endpoints() if live else ())
+
+    def _count(self, gauges: tuple[int, int], endpoints: Iterable[Endpoint]) -> None:
+        states = [endpoint.state is LinkState.READY for endpoint in endpoints]
+        ready, unready = gauges
+        self._counters[ready] = sum(states)
+        self._counters[unready] = len(states) - sum(states)

@@ -46,14 +46,21 @@ class LiveTable:
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Of all generations and shards."""
-        for generation in self.generations.values():
-            for shard in generation.shards:
-                yield from shard.endpoints
+        yield from self.active_endpoints()
+        yield from self.candidate_endpoints()
+
+    def active_endpoints(self) -> Iterator[Endpoint]:
+        """Of the active generation."""
+        return _endpoints((self.active,))
+
+    def candidate_endpoints(self) -> Iterator[Endpoint]:
+        """Of the generations that are asked for by name: nothing waits for them."""
+        return _endpoints(self._candidates())
 
     def problems(self, most: int) -> list[dict[str, Any]]:
-        """Endpoints that are not ready, at most so many, with why."""
+        """Endpoints that are not ready, at most so many, with why; those of the active generation first."""
         found: list[dict[str, Any]] = []
-        for generation in self.generations.values():
+        for generation in (self.active, *self._candidates()):
             for shard in generation.shards:
                 for endpoint in shard.describe():
                     if endpoint["state"] != "ready" and len(found) < most:
@@ -65,6 +72,13 @@ class LiveTable:
         for generation in self.generations.values():
             for shard in generation.shards:
                 shard.close()
+
+    def _candidates(self) -> Iterator[RoutedGeneration]:
+        return (generation for generation in self.generations.values() if generation is not self.active)
+
+
+def _endpoints(generations: Iterable[RoutedGeneration]) -> Iterator[Endpoint]:
+    return (endpoint for generation in generations for shard in generation.shards for endpoint in shard.endpoints)
 
 
 @dataclass(slots=True)
