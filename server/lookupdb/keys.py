@@ -1,6 +1,7 @@
 """The only place that knows how a key becomes bytes, and in which shard those bytes live.
 
-The native kernels do it themselves for printable ASCII; tests hold them to what stands here.
+The native kernels do it themselves for printable ASCII, and for keys that are not normalised; tests hold them to what
+stands here.
 
 Builder, router and clients all call these functions: a second implementation of either would silently lose data. The
 hash is a wire contract; a change needs a new ``FORMAT_VERSION``.

@@ -101,6 +101,25 @@ def parse(batches: Batches, body: bytes) -> Any:
 @example(b'{"keys":["1","2","3","4","5","6","7"]}')
 @example(b'\xef\xbb\xbf{"keys":["a"]}')
 @example(b'{"keys":["a\x7f"]}')
+@example(b'{"keys":["\\ud83d\\ude00","\xf0\x9f\x98\x80","\\uD83D\\uDE00"]}')
+@example(b'{"keys":["\\ud83d","a"]}')
+@example(b'{"keys":["\\ude00\\ud83d"]}')
+@example(b'{"keys":["\\ud83d\\u0061"]}')
+@example(b'{"keys":["\\ud83d\\ud83d\\ude00"]}')
+@example(b'{"keys":["\xed\xa0\xbd\xed\xb8\x80"]}')
+@example(b'{"keys":["\xc3\\u00a9"]}')
+@example(b'{"keys":["\xc0\xaf"]}')
+@example(b'{"keys":["\xf4\x90\x80\x80"]}')
+@example(b'{"keys":["\\u0000","\\b\\f\\n\\r\\t\\/\\\\\\""]}')
+@example(b'{"keys":["\\x61"]}')
+@example(b'{"keys":["\\u00e"]}')
+@example(b'{"keys":["\\u+0e9"]}')
+@example(b'{"keys":["\\U00e9"]}')
+@example(b'{"keys":["\\u00E9","\\u00e9","\xc3\xa9"]}')
+@example(b'{"keys":["\\ufeff","\xef\xbb\xbf","\\uffff"]}')
+@example(b'{"keys":["%b","%b"]}' % ("ж".encode() * 9000, b"\\u0436" * 9000))
+@example(b'{"keys":["1",1,"\xc3\xa9"]}')
+@example(b'{"\\u006beys":["a"]}')
 @settings(max_examples=400, deadline=None, derandomize=True, database=None)
 def test_a_body_means_the_same(body: bytes) -> None:
     listed, packed = kinds()
@@ -113,6 +132,15 @@ def test_a_plain_body_needs_no_other_parser() -> None:
     assert found is not None
     assert (found[0].to_list(), found[1]) == (["KJFK", "a b"], True)
     assert KERNELS.PackedKeys.parse(b'{"keys":["KJFK","a b","KJFK"]}', 2) is None
+
+
+@pytest.mark.parametrize("write", [json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
+def test_neither_does_one_in_another_script(write: Callable[[str], str]) -> None:
+    assert KERNELS is not None
+    texts = ["ключ", "\U0001f600", 'a"\\\n\x00', "é"]
+    found = KERNELS.PackedKeys.parse(f'{{"keys": [{",".join(map(write, [*texts, "é"]))}]}}'.encode(), 5)
+    assert found is not None
+    assert found[0].to_list() == texts
 
 
 # Keys by shard
@@ -144,6 +172,15 @@ def grouped(keys: BatchKeys, normalize: tuple[str, ...], shards: int) -> list[An
 def test_keys_find_the_same_shards(keys: list[str], normalize: tuple[str, ...], shards: int) -> None:
     listed, packed = (grouped(keys, normalize, shards) for keys in keys_of_both(keys))
     assert packed == listed
+
+
+def test_keys_that_are_not_normalised_need_no_python() -> None:
+    def encode(text: str) -> bytes:
+        raise AssertionError(text)
+
+    keys = keys_of_both(["ключ", "x" * 512, "ж" * 255, "ж" * 256, "", "a\n", "\ud800"])[1]
+    [group] = keys.group(encode, (), 1)
+    assert group.positions == [0, 2, 5]
 
 
 # Replies
@@ -279,6 +316,12 @@ def test_an_answer_is_the_same(
         assert encoded == b"Content-Length: %d\r\nX: y\r\n\r\n%b" % (len(body), body)
         answers.append((encoded, size, listed, values.unavailable_count, len(values)))
     assert answers[0] == answers[1]
+
+
+def test_a_key_that_is_no_text_can_be_no_answer() -> None:
+    for batches, keys in zip(kinds(), keys_of_both(["\ud800"]), strict=True):
+        with pytest.raises((UnicodeEncodeError, TypeError)):
+            batches.encode(b"", b"", generation(False), keys, keys.make_values(), partial=False)
 
 
 def test_values_of_another_batch_are_refused() -> None:

@@ -2,6 +2,7 @@
 //!
 //! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
 mod build;
+mod json_string;
 pub mod reader;
 pub mod resp;
 mod route;

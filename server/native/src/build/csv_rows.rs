@@ -9,11 +9,11 @@ use pyo3::types::{PyList, PyString};
 
 use super::csv_splitter::{count_lines, Dialect, Found, Splitter};
 use super::json_rows::replace_breaks;
-use super::json_string::push_escaped;
 use super::json_text::{is_integer, number_size, JsonText};
 use super::key_rules::KeyRules;
 use super::records::RecordBuffer;
 use super::sink::{Sampled, Sink};
+use crate::json_string::push_escaped;
 
 /// How a field becomes JSON.
 #[derive(Clone, Copy)]

@@ -6,11 +6,11 @@ use std::collections::{HashMap, HashSet};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::json_string::unescape;
 use super::json_text::{is_integer, JsonText, Member};
 use super::key_rules::KeyRules;
 use super::records::RecordBuffer;
 use super::sink::{Sampled, Sink};
+use crate::json_string::unescape;
 
 /// What a row's value is made of. Columns stand within quotes, as JSON writes them.
 enum ValueRule {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::json_string::{hex, plain_size, push_escaped};
+use crate::json_string::{plain_size, push_escaped, read_escape};
 
 /// Far fewer than `json_text.MAX_NESTING`.
 const MAX_DEPTH: usize = 64;
@@ -195,46 +195,14 @@ impl JsonText {
                     self.out.push(b'"');
                     return Some(());
                 }
-                b'\\' => cursor.at += self.escape(rest.get(size + 1..)?)?,
+                b'\\' => {
+                    let (character, size) = read_escape(rest.get(size + 1..)?)?;
+                    push_escaped(character.encode_utf8(&mut [0; 4]).as_bytes(), &mut self.out);
+                    cursor.at += size;
+                }
                 _ => return None, // a control character
             }
         }
-    }
-
-    /// Write what the escape `text`, behind its backslash, stands for. Returns its size.
-    fn escape(&mut self, text: &[u8]) -> Option<usize> {
-        let byte = match text.first()? {
-            b'u' => return self.unicode_escape(text),
-            b'b' => 8,
-            b'f' => 12,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            same @ (b'"' | b'\\' | b'/') => *same,
-            _ => return None,
-        };
-        push_escaped(&[byte], &mut self.out);
-        Some(1)
-    }
-
-    fn unicode_escape(&mut self, text: &[u8]) -> Option<usize> {
-        let first = hex(text.get(1..5)?)?;
-        let (code, size) = match first {
-            0xD800..=0xDBFF => {
-                if text.get(5..7)? != b"\\u" {
-                    return None;
-                }
-                let second = hex(text.get(7..11)?)?;
-                if !(0xDC00..=0xDFFF).contains(&second) {
-                    return None;
-                }
-                (0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00), 11)
-            }
-            _ => (first, 5),
-        };
-        let character = char::from_u32(code)?; // none for a lone surrogate
-        push_escaped(character.encode_utf8(&mut [0; 4]).as_bytes(), &mut self.out);
-        Some(size)
     }
 }
 

@@ -6,7 +6,6 @@ mod batch;
 mod csv_rows;
 mod csv_splitter;
 mod json_rows;
-mod json_string;
 mod json_text;
 mod key_rules;
 mod merge;

@@ -7,6 +7,7 @@ use super::keys::{Key, PackedKeys};
 use super::resp::Span;
 use super::sink::{base64_bytes, decimal, write_base64, Length, Room, Sink};
 use super::values::{PackedValues, Place};
+use crate::json_string::{plain_size, push_escaped};
 
 /// A value of so many bytes is a piece of its own.
 const LARGE_VALUE_BYTES: usize = 4096;
@@ -68,9 +69,20 @@ impl Answer<'_> {
                 out.put(self.keys.text(*start, *end));
                 out.put(b"\"");
             }
-            Key::Odd(text) => {
-                let json = py.import("orjson")?.call_method1("dumps", (text,))?;
-                out.put(json.downcast::<PyBytes>()?.as_bytes());
+            Key::Text { start, end } => {
+                let text = self.keys.text(*start, *end);
+                out.put(b"\"");
+                if plain_size(text) == text.len() {
+                    out.put(text);
+                } else {
+                    let mut escaped = Vec::with_capacity(text.len() * 2);
+                    push_escaped(text, &mut escaped);
+                    out.put(&escaped);
+                }
+                out.put(b"\"");
+            }
+            Key::NoText(text) => {
+                text.bind(py).to_str()?; // raises what is wrong with it
             }
         }
         Ok(())

@@ -9,16 +9,19 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::body;
 use super::shard_keys::{Group, PackedShardKeys};
 use super::values::PackedValues;
+use crate::json_string::unescape;
 
 /// LMDB's limit for a key: `keys.MAX_KEY_BYTES`.
 const MAX_KEY_BYTES: usize = 511;
 
-/// A key as a client wrote it.
+/// A key as a client means it.
 pub enum Key {
     /// Printable ASCII, from `start` to `end` of the texts, which JSON writes as it is.
     Plain { start: usize, end: usize },
-    /// Any other text.
-    Odd(Py<PyString>),
+    /// Any other text, in UTF-8.
+    Text { start: usize, end: usize },
+    /// What has lone surrogates and so no UTF-8: no client sends it, and no record has it.
+    NoText(Py<PyString>),
 }
 
 /// The keys of a batch, in their order.
@@ -34,7 +37,7 @@ impl PackedKeys {
     fn new(texts: &Bound<'_, PyList>) -> PyResult<Self> {
         let mut packed = Self::with_capacity(texts.len(), 0);
         for text in texts {
-            packed.push_text(text.downcast_into::<PyString>()?);
+            packed.push_string(text.downcast_into::<PyString>()?);
         }
         Ok(packed)
     }
@@ -43,10 +46,8 @@ impl PackedKeys {
     ///
     /// None of a body that is not written as clients write it: Python's parser says what it is.
     #[staticmethod]
-    fn parse(py: Python<'_>, body: &[u8], max_keys: usize) -> PyResult<Option<(Self, bool)>> {
-        let Some(found) = body::recognise(body, max_keys) else {
-            return Ok(None);
-        };
+    fn parse(body: &[u8], max_keys: usize) -> Option<(Self, bool)> {
+        let found = body::recognise(body, max_keys)?;
         let mut packed = Self::with_capacity(found.tokens.len(), body.len());
         let mut seen: HashSet<Cow<'_, [u8]>> = HashSet::with_capacity(found.tokens.len());
         for token in &found.tokens {
@@ -57,16 +58,14 @@ impl PackedKeys {
                 }
                 continue;
             }
-            let quoted = body.get(token.start - 1..token.end + 1).unwrap_or_default();
-            let Some(decoded) = decode(py, quoted)? else {
-                return Ok(None);
-            };
+            let decoded = decode(body.get(token.start - 1..token.end + 1).unwrap_or_default())?;
             // What an escape stands for may also be written without one.
-            if seen.insert(Cow::Owned(decoded.to_str()?.as_bytes().to_vec())) {
-                packed.push_text(decoded);
+            if !seen.contains(&decoded) {
+                packed.push_text(&decoded);
+                seen.insert(decoded);
             }
         }
-        Ok(Some((packed, found.is_partial)))
+        Some((packed, found.is_partial))
     }
 
     fn __len__(&self) -> usize {
@@ -78,8 +77,10 @@ impl PackedKeys {
         let list = PyList::empty(py);
         for key in &self.keys {
             match key {
-                Key::Plain { start, end } => list.append(String::from_utf8_lossy(self.text(*start, *end)))?,
-                Key::Odd(text) => list.append(text)?,
+                Key::Plain { start, end } | Key::Text { start, end } => {
+                    list.append(String::from_utf8_lossy(self.text(*start, *end)))?;
+                }
+                Key::NoText(text) => list.append(text)?,
             }
         }
         Ok(list)
@@ -87,7 +88,8 @@ impl PackedKeys {
 
     /// The keys that a record can have, by shard, in the order in which shards come first.
     ///
-    /// They are normalised by the steps of `normalize`, what is no plain ASCII by `encode`, which does the same.
+    /// They are normalised by the steps of `normalize`. What is no plain ASCII is normalised by `encode`, which does the
+    /// same, and needs nothing if there are no steps.
     fn group(
         &self,
         py: Python<'_>,
@@ -105,11 +107,18 @@ impl PackedKeys {
                         groups.push(position, encoded);
                     }
                 }
-                Key::Odd(text) => {
-                    if let Some(encoded) = encode_odd(text.bind(py), encode)? {
+                Key::Text { start, end } if normalize.is_empty() => {
+                    if let Some(encoded) = steps.encode(self.text(*start, *end), &mut normalised) {
+                        groups.push(position, encoded);
+                    }
+                }
+                Key::Text { start, end } => {
+                    let text = PyString::new(py, &String::from_utf8_lossy(self.text(*start, *end)));
+                    if let Some(encoded) = encode_by(encode, &text)? {
                         groups.push(position, encoded.as_bytes());
                     }
                 }
+                Key::NoText(_) => {}
             }
         }
         Ok(groups.groups.into_iter().map(|group| group.finish(py)).collect())
@@ -132,10 +141,21 @@ impl PackedKeys {
         self.keys.push(Key::Plain { start, end: self.texts.len() });
     }
 
-    fn push_text(&mut self, text: Bound<'_, PyString>) {
+    /// Add a key that is valid UTF-8.
+    fn push_text(&mut self, text: &[u8]) {
+        if is_plain(text) {
+            self.push_plain(text);
+        } else {
+            let start = self.texts.len();
+            self.texts.extend_from_slice(text);
+            self.keys.push(Key::Text { start, end: self.texts.len() });
+        }
+    }
+
+    fn push_string(&mut self, text: Bound<'_, PyString>) {
         match text.to_str() {
-            Ok(plain) if is_plain(plain.as_bytes()) => self.push_plain(plain.as_bytes()),
-            _ => self.keys.push(Key::Odd(text.unbind())),
+            Ok(utf8) => self.push_text(utf8.as_bytes()),
+            Err(_) => self.keys.push(Key::NoText(text.unbind())),
         }
     }
 
@@ -143,7 +163,7 @@ impl PackedKeys {
         &self.keys
     }
 
-    /// The text of a plain key.
+    /// The text of a key.
     pub fn text(&self, start: usize, end: usize) -> &[u8] {
         self.texts.get(start..end).unwrap_or_default()
     }
@@ -153,18 +173,19 @@ fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|&byte| matches!(byte, 0x20..=0x7e) && byte != b'"' && byte != b'\\')
 }
 
-/// What a JSON string stands for; None if orjson refuses it.
-fn decode<'py>(py: Python<'py>, quoted: &[u8]) -> PyResult<Option<Bound<'py, PyString>>> {
-    let orjson = py.import("orjson")?;
-    match orjson.call_method1("loads", (PyBytes::new(py, quoted),)) {
-        Ok(text) => Ok(text.downcast_into::<PyString>().ok()),
-        Err(error) if error.is_instance(py, &orjson.getattr("JSONDecodeError")?) => Ok(None),
-        Err(error) => Err(error),
+/// What a JSON string stands for, in UTF-8; None if it is none.
+fn decode(quoted: &[u8]) -> Option<Cow<'_, [u8]>> {
+    std::str::from_utf8(quoted).ok()?;
+    if !quoted.contains(&b'\\') {
+        return quoted.strip_prefix(b"\"")?.strip_suffix(b"\"").map(Cow::Borrowed);
     }
+    let mut text = Vec::with_capacity(quoted.len());
+    unescape(quoted, &mut text)?;
+    Some(Cow::Owned(text))
 }
 
-/// The bytes under which `text` is stored; None if no record can have this key.
-fn encode_odd<'py>(text: &Bound<'py, PyString>, encode: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+/// The bytes under which `encode` has `text` stored; None if no record can have this key.
+fn encode_by<'py>(encode: &Bound<'py, PyAny>, text: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let py = text.py();
     match encode.call1((text,)) {
         Ok(encoded) => Ok(Some(encoded.downcast_into::<PyBytes>()?)),
@@ -187,7 +208,8 @@ impl Steps {
         }
     }
 
-    /// The bytes under which `text`, which is printable ASCII, is stored; None if no record can have this key.
+    /// The bytes under which `text`, which is printable ASCII unless there are no steps, is stored; None if no record can
+    /// have this key.
     fn encode<'a>(&self, text: &'a [u8], buffer: &'a mut [u8; MAX_KEY_BYTES]) -> Option<&'a [u8]> {
         let text = if self.strip { text.trim_ascii() } else { text };
         if text.is_empty() {

@@ -1,7 +1,7 @@
 //! The router's batch kernels: body of a batch to what each shard is asked, replies to the answer.
 //!
-//! `PackedKeys` and `PackedValues` are what `lookups/batch_keys.py` calls BatchKeys and BatchValues. Keys of plain ASCII
-//! are handled here; of any other `keys.py` says what it is stored under, and orjson how it is written.
+//! `PackedKeys` and `PackedValues` are what `lookups/batch_keys.py` calls BatchKeys and BatchValues. Keys are
+//! handled here, but those that are to be normalised and are no plain ASCII: `keys.py` says what they are stored under.
 mod answer;
 mod body;
 mod keys;
