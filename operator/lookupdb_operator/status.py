@@ -65,6 +65,17 @@ class GenerationStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledBack:
+    """What was rolled back from: it is not rolled out again before the source changes (``plan.rollback``)."""
+
+    generation: str
+    fingerprint: str
+    """Of its source."""
+    content: str
+    """``DatasetSpec.content_hash()`` of the spec it was built to."""
+
+
+@dataclass(frozen=True, slots=True)
 class BuildFailure:
     """How the last attempt to build ended."""
 
@@ -176,6 +187,8 @@ class DatasetStatus:
     """Of the active rollout's pods, for the scale subresource."""
     generations: tuple[GenerationStatus, ...] = ()
     """Those in the store, oldest first, at most keepGenerations and what is active or rolled out."""
+    rolled_back: tuple[RolledBack, ...] = ()
+    """By number, oldest first; at most ``plan.rollback.MOST_MARKS``."""
     last_generation: int = 0
     """The highest number claimed; also by builds that failed."""
     last_rollout: int = 0

@@ -73,7 +73,7 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def waits_for_rollout(status: DatasetStatus, situation: Situation) -> bool:
     """Whether a generation of the present spec is built already that has not had its turn: a candidate of the same
     spec is finished before it. A third would only push it out of the store, unserved."""
-    waiting = generations.deployable_generation(status, situation.desired)
+    waiting = generations.target_generation(status, situation.desired)
     target = rollouts.target_rollout(status, situation)
     return waiting is not None and target is not None and target.generation != waiting.generation
 
@@ -347,7 +347,7 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
         return Verdict("False", reasons.BUILDING, message)
     if waits_for_rollout(status, situation):
         return _judge_waiting_for_rollout(status, situation)
-    generation = generations.deployable_generation(status, situation.desired)
+    generation = generations.up_to_date_generation(status, situation.desired)
     if generation is None or generations.is_build_needed(status, situation.desired):
         return Verdict("False", reasons.BUILDING, "A build is about to begin.")
     damage = generations.diagnose_damage(generation, status, situation)
@@ -360,7 +360,7 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
 
 def _judge_waiting_for_rollout(status: DatasetStatus, situation: Situation) -> Verdict:
     """The newest generation is built, and waits for the rollout of the one before it."""
-    generation = generations.deployable_generation(status, situation.desired)
+    generation = generations.target_generation(status, situation.desired)
     target = rollouts.target_rollout(status, situation)
     assert generation is not None
     assert target is not None

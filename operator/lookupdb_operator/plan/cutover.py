@@ -13,7 +13,7 @@ from typing import Final
 
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, reasons, rollouts, turns
+from lookupdb_operator.plan import clock, reasons, rollback, rollouts, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
@@ -84,7 +84,10 @@ def _with_table(
         else rollout
         for rollout in status.rollouts
     )
-    return replace(status, table=table, rollouts=referenced)
+    pinned = status.find_generation(situation.desired.pinned_generation)
+    is_pinned = pinned is not None and pinned.generation == target.generation
+    marks = rollback.with_marks(status, pinned) if pinned is not None and is_pinned else status.rolled_back
+    return replace(status, table=table, rollouts=referenced, rolled_back=marks)
 
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:

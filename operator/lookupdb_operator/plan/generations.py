@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
-from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan import reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
@@ -19,7 +19,37 @@ def newest_matching_generation(status: DatasetStatus, desired: Desired) -> Gener
     )
 
 
-def deployable_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
+def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
+    """The generation that is asked for: the pinned one; else the newest of the present spec; else what serves, while
+    that one is held back or the pinned one is not there. None while nothing is there that could serve."""
+    if desired.pinned_generation:
+        return status.find_generation(desired.pinned_generation) or served_generation(status)
+    newest = up_to_date_generation(status, desired)
+    return served_generation(status) if newest is not None and is_held_back(newest, status) else newest
+
+
+def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
+    """Whether ``generation`` is not rolled out, though it is the newest of the present spec and nothing is pinned."""
+    return rollback.find_mark(generation, status) is not None
+
+
+def has_fixed_target(status: DatasetStatus, desired: Desired) -> bool:
+    """Whether something else than the newest generation is asked for. Then no candidate comes before it."""
+    newest = up_to_date_generation(status, desired)
+    return bool(desired.pinned_generation) or (newest is not None and is_held_back(newest, status))
+
+
+def served_generation(status: DatasetStatus) -> GenerationStatus | None:
+    """The generation that the newest routing table references."""
+    return None if status.table is None else status.find_generation(status.table.generation)
+
+
+def is_pin_missing(status: DatasetStatus, desired: Desired) -> bool:
+    """Whether a generation is pinned that is not there: it was trimmed, never built, or has no whole files."""
+    return bool(desired.pinned_generation) and status.find_generation(desired.pinned_generation) is None
+
+
+def up_to_date_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
     """The newest generation of the present spec, unless a refresh was answered since its source was last read: then
     what serves is newer, though it may be of another spec."""
     generation = newest_matching_generation(status, desired)
@@ -35,7 +65,7 @@ def is_up_to_date(generation: GenerationStatus, status: DatasetStatus) -> bool:
 def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
     """Whether the store lacks what is asked for. A refresh annotation that was removed asks for nothing. A refresh that
     a generation of another spec has answered asks for one of this spec, too, even after its annotation is removed."""
-    newest = deployable_generation(status, desired)
+    newest = up_to_date_generation(status, desired)
     return newest is None or desired.refresh not in ("", newest.refresh)
 
 
@@ -64,10 +94,10 @@ def add_generation(status: DatasetStatus, generation: GenerationStatus) -> Datas
 
 
 def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the newest ``keepGenerations`` generations, and those that are asked for, rolled out or
+    """``status`` with the newest ``keepGenerations`` generations, and those that are asked for, pinned, rolled out or
     active."""
     desired = situation.desired
-    used = {status.generation, *(rollout.generation for rollout in status.rollouts)}
+    used = {status.generation, desired.pinned_generation, *(rollout.generation for rollout in status.rollouts)}
     newest_match = newest_matching_generation(status, desired)
     used |= {reference.generation for reference in (status.table, newest_match) if reference is not None}
     newest = {generation.generation for generation in status.generations[-desired.keep_generations :]}

@@ -28,13 +28,14 @@ _MAX_SHARDS: Final = 3
 
 
 def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The rollout that is asked for, once it is claimed: that of ``deployable_generation`` from the present pod
+    """The rollout that is asked for, once it is claimed: that of ``target_generation`` from the present pod
     template. An unfinished candidate of the same spec comes first unless it is stuck: data that is refreshed faster
     than rolled out would else never be served."""
-    generation = generations.deployable_generation(status, situation.desired)
+    generation = generations.target_generation(status, situation.desired)
     if generation is None:
         return None
-    candidate = unfinished_candidate(status, situation)
+    fixed = generations.has_fixed_target(status, situation.desired)
+    candidate = None if fixed else unfinished_candidate(status, situation)
     if candidate is None or candidate.generation == generation.generation:
         return _find_rollout(generation, status, situation)
     return _find_rollout(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
@@ -89,7 +90,7 @@ def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situati
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the rollout that is asked for, its number claimed, or with a ticket. What serves stays as it is
     while no generation of the present spec is built."""
-    generation = generations.deployable_generation(status, situation.desired)
+    generation = generations.target_generation(status, situation.desired)
     target = target_rollout(status, situation)
     if generation is None or target is not None:
         has_turn = target is not None and not target.referenced_replicas

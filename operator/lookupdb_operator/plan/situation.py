@@ -76,6 +76,8 @@ class Desired:
     normalize: tuple[str, ...]
     value_format: str
     keep_generations: int
+    pinned_generation: str
+    """``spec.generation``: the one generation that is asked for; empty for none."""
     drain_seconds: float
     """How long servers stay that no routing table references any more: the drain time and a lookup's deadline."""
     router_drain_seconds: float
@@ -97,6 +99,7 @@ class Desired:
             normalize=spec.key.normalize,
             value_format=spec.value.format,
             keep_generations=spec.keep_generations,
+            pinned_generation=dataset.spec.get("generation", ""),
             drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
             progress_deadline_seconds=dataset.spec["rollout"]["progressDeadlineSeconds"],
             router_drain_seconds=spec.router.drain_seconds + deadline,

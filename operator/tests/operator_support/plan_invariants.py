@@ -46,6 +46,8 @@ class Invariants:
     """Generation → fingerprint of its source."""
     last_read: dict[str, int] = field(default_factory=dict)
     """Fingerprint → the number of the last read that found it."""
+    rolled_back: set[tuple[str, str]] = field(default_factory=set)
+    """Source and spec of what a pin has sent routers away from."""
     has_forgotten: bool = False
     answered: int = 0
     """The number of the read with which the last refresh was answered."""
@@ -55,6 +57,7 @@ class Invariants:
         self.builds = {name: spec for name, spec in self.builds.items() if name in generations}
         self.rollouts = {name: template for name, template in self.rollouts.items() if name.split()[0] in rollouts}
         self.answered = 0
+        self.rolled_back = set()
         self.has_forgotten = True
 
     def read(self, build: str, fingerprint: str, *, publishes: bool) -> None:
@@ -92,8 +95,8 @@ class Invariants:
         if len({host.split(".")[1] for host in hosts}) != 1:
             raise Broken(f"routing table {version} mixes rollouts")
 
-    def claims(self, before: DatasetStatus, after: DatasetStatus) -> None:
-        """Status is written."""
+    def claims(self, before: DatasetStatus, after: DatasetStatus, pinned: str = "") -> None:
+        """Status is written, while the spec pins ``pinned``."""
         for counter in ("last_generation", "last_rollout"):
             if getattr(after, counter) < getattr(before, counter):
                 raise Broken(f"{counter} goes back")
@@ -105,21 +108,41 @@ class Invariants:
         if before.table is not None and not forgets and (after.table is None or after.table.version < version):
             raise Broken("the routing table's version goes back")
         _check_transitions(before, after, was_lost=forgets)
-        self._check_freshness(before, after)
+        self._check_freshness(before, after, pinned)
+        if not forgets:
+            self._check_pin(before, after, pinned)
         rolled = {rollout.generation for rollout in after.rollouts if rollout.template}
         if not rolled <= {generation.generation for generation in after.generations}:
             raise Broken("a generation that is rolled out is not kept")
 
-    def _check_freshness(self, before: DatasetStatus, after: DatasetStatus) -> None:
+    def _check_pin(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
+        """What is pinned is kept, and routers are sent to what was rolled back from by a pin alone."""
+        if before.find_generation(pinned) is not None and after.find_generation(pinned) is None:
+            raise Broken(f"{pinned} is pinned, and is not kept")
+        if after.table is None or (before.table is not None and after.table.generation == before.table.generation):
+            return
+        sent_to, left = after.table.generation, "" if before.table is None else before.table.generation
+        data = {name: _data(name, before) for name in (sent_to, left)}
+        if sent_to == pinned:
+            self.rolled_back.discard(data[sent_to])
+            if left and names.read_number(left) > names.read_number(pinned):
+                self.rolled_back.add(data[left])
+        elif data[sent_to] in self.rolled_back:
+            raise Broken(f"{sent_to} was rolled back from, and routers are sent to it again")
+
+    def _check_freshness(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was
-        answered."""
+        answered; but what is pinned, and what serves as long as it is pinned or what is newer was rolled back from."""
         if after.refreshed != before.refreshed and before.build is not None:
             self.answered = self.read_by.get(before.build.generation, self.answered)
         known = {rollout.rollout: rollout for rollout in before.rollouts}
         gone_back_to = after.table.rollout if after.table and after.table.version > self.last_version else ""
         is_candidate = gone_back_to in known and not known[gone_back_to].referenced_replicas
         is_served = before.table is not None and before.table.rollout == gone_back_to
+        stays = "" if before.table is None or not (pinned or before.rolled_back) else before.table.generation
         for rollout in after.rollouts:
+            if rollout.generation in (pinned, stays):
+                continue
             is_new = rollout.rollout not in known and bool(rollout.template)
             if is_new or (rollout.rollout == gone_back_to and not is_candidate and not is_served):
                 read = self.last_read.get(self.fingerprints.get(rollout.generation, ""))
@@ -170,6 +193,12 @@ def _check_transitions(before: DatasetStatus, after: DatasetStatus, *, was_lost:
         is_forgotten = start in (RolloutPhase.UNCLAIMED, GenerationPhase.UNCLAIMED)
         if end not in reachable(start, recovers=was_lost or is_forgotten):
             raise Broken(f"{name} was {start.value} and becomes {end.value}: no transition leads there")
+
+
+def _data(name: str, status: DatasetStatus) -> tuple[str, str]:
+    """Of which source and spec the generation ``name`` is."""
+    generation = status.find_generation(name)
+    return ("", name) if generation is None else (generation.fingerprint, generation.content)
 
 
 @functools.cache

@@ -229,7 +229,7 @@ class World:
         if seen != self.version:
             raise Conflict
         if status != self.status:
-            self.invariants.claims(self.status, status)
+            self.invariants.claims(self.status, status, self.spec.get("generation", ""))
             self.status = status
             self.version += 1
             self.writes += 1

@@ -1,0 +1,75 @@
+"""A rollback: routers are sent from a generation to an older one, which ``spec.generation`` pins. This module marks
+what was rolled back from (``status.rolledBack``), says what a mark holds back, and which generation to go back to.
+
+A mark holds back its generation, and any other one of the same source and the same spec, after the pin is taken away
+too. It ends
+
+    what                                        where
+    the source or the spec changes: what is     find_mark: another fingerprint or content
+    built then is not what was rolled back
+    its generation, or one of the same, is      with_marks, when routers are sent there
+    pinned and served
+    more than MOST_MARKS are there              _drop_oldest: never one that holds back the newest generation
+    the status is lost                          recovery: all that was built is forgotten with it
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lookupdb_operator import names
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolledBack
+
+MOST_MARKS: Final = 16
+"""As many as the CRD allows."""
+
+
+def find_mark(generation: GenerationStatus, status: DatasetStatus) -> RolledBack | None:
+    """The mark that holds ``generation`` back; None when nothing does."""
+    return next((mark for mark in reversed(status.rolled_back) if _matches(mark, generation)), None)
+
+
+def _matches(mark: RolledBack, generation: GenerationStatus) -> bool:
+    is_same_data = (mark.fingerprint, mark.content) == (generation.fingerprint, generation.content)
+    return mark.generation == generation.generation or is_same_data
+
+
+def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledBack, ...]:
+    """The marks when routers are sent to ``pinned`` from what ``status.table`` references: none of ``pinned``, and one
+    of a newer generation that they leave."""
+    marks = tuple(mark for mark in status.rolled_back if not _matches(mark, pinned))
+    left = None if status.table is None else status.find_generation(status.table.generation)
+    if left is None or _number(left.generation) <= _number(pinned.generation):
+        return marks
+    others = (mark for mark in marks if mark.generation != left.generation)
+    mark = RolledBack(left.generation, left.fingerprint, left.content)
+    return _drop_oldest((*others, mark), status)
+
+
+def _drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[RolledBack, ...]:
+    """At most MOST_MARKS of ``marks``, by number: those that hold back what is newest."""
+
+    def newest_held_back(mark: RolledBack) -> int:
+        held = (generation.generation for generation in status.generations if _matches(mark, generation))
+        return max(map(_number, (mark.generation, *held)))
+
+    kept = sorted(marks, key=newest_held_back)[-MOST_MARKS:]
+    return tuple(sorted(kept, key=lambda mark: _number(mark.generation)))
+
+
+def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
+    """The generation to go back to: the newest one that is older than the active one, and was not rolled back from
+    itself. None when there is none, or nothing is active."""
+    active = _number(status.generation)
+    return next(
+        (
+            generation
+            for generation in reversed(status.generations)
+            if _number(generation.generation) < active and find_mark(generation, status) is None
+        ),
+        None,
+    )
+
+
+def _number(generation: str) -> int:
+    return names.read_number(generation)
