@@ -74,6 +74,8 @@ collect_ignore_glob = (
 )
 """Modules that compare native kernels with their twins: without kernels there is nothing to compare."""
 
+_NATIVE_AT_FIRST = os.environ.get(native.VARIABLE)
+
 NATIVE_TESTS: tuple[str, ...] = (
     "test_build_csv",
     "test_build_json",
@@ -112,6 +114,18 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(native.VARIABLE, "1" if request.param == "native" else "0")
         yield str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _kernels_of_the_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that does not ask for ``kernels`` has those of the environment, whichever kind a test of its module that
+    ran before it has asked for: the fixture lives until the module ends."""
+    if "kernels" in request.fixturenames:
+        return
+    if _NATIVE_AT_FIRST is None:
+        monkeypatch.delenv(native.VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(native.VARIABLE, _NATIVE_AT_FIRST)
 
 
 @pytest.fixture
