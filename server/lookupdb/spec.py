@@ -17,6 +17,7 @@ import yaml
 from lookupdb import schema
 from lookupdb.errors import InvalidManifest
 from lookupdb.naming import to_snake_case
+from lookupdb.refresh import Refresh, parse_refresh
 
 LOCAL: Final = "local"
 """The uid of a dataset, and the id of a cluster, where there is no cluster."""
@@ -123,6 +124,7 @@ class DatasetSpec:
     replicas: int
     keep_generations: int
     gates: Gates
+    refresh: Refresh
     serving_workers: int
     router: Router
 
@@ -148,6 +150,7 @@ class DatasetSpec:
             "key": Key(**key),
             "value": Value(**value),
             "gates": Gates(**gates),
+            "refresh": Refresh(**members["refresh"]),
             "router": Router(**members["router"]),
         }
         return cls(**members)
@@ -225,13 +228,14 @@ def parse_completed_resource(resource: dict[str, Any], base: Path | None = None)
 def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
     source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
     columns = value.get("columns")
+    urls = tuple(source["urls"]) if "urls" in source else (source["url"],)
     return DatasetSpec(
         namespace=metadata.get("namespace", "default"),
         name=metadata["name"],
         uid=metadata.get("uid", LOCAL),
         base=base,
         source=Source(
-            urls=tuple(source["urls"]) if "urls" in source else (source["url"],),
+            urls=urls,
             format=source.get("format"),
             compression=source.get("compression"),
             csv=_parse_csv(source["csv"]),
@@ -258,6 +262,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
             max_rejected_rows=gates["maxRejectedRows"],
             required_keys=tuple(gates["requiredKeys"]),
         ),
+        refresh=parse_refresh(spec["refresh"], urls),
         serving_workers=spec["serving"]["workers"],
         router=_parse_router(spec["router"]),
     )

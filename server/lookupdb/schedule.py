@@ -1,0 +1,88 @@
+"""A cron schedule in a time zone: whether it can be used, and its slots, the moments at which it strikes.
+
+A slot is a moment, so none is there twice. Where clocks are put forward, a slot of an hour that is left out is the
+first moment after it; where they are put back, a slot of the hour that comes twice is in the first one. Schedules whose
+minute or hour begins with ``*`` go by the time that passes, and strike in both hours. This is what Debian's cron does.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Self
+from zoneinfo import ZoneInfo, available_timezones
+
+from lookupdb.errors import InvalidManifest
+
+_FIELDS = "minute, hour, day of month, month, day of week"
+_SOON = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule that can be used."""
+
+    expression: str
+    zone: ZoneInfo
+
+    @classmethod
+    def parse(cls, expression: str, time_zone: str) -> Self:
+        """The schedule that ``expression`` denotes in ``time_zone``. Raises InvalidManifest for either that cannot be
+        used, and for a schedule that never strikes."""
+        from cronsim import CronSimError  # imported here, because few datasets have a schedule
+
+        schedule = cls(expression, _load_zone(time_zone))
+        fields = len(expression.split())
+        if fields != 5:
+            raise _bad_expression(expression, f"it has {fields} fields")
+        try:
+            slot = schedule.next_slot(datetime(2026, 1, 1, tzinfo=UTC))
+        except CronSimError as error:
+            raise _bad_expression(expression, str(error).lower()) from error
+        if slot is None:
+            raise _bad_expression(expression, "there is no such day in fifty years")
+        return schedule
+
+    def next_slot(self, after: datetime) -> datetime | None:
+        """The first slot after ``after``, in UTC; None when there is none in fifty years."""
+        slots = self._slots(after, reverse=False)
+        return next((slot for slot in slots if slot > after), None)
+
+    def last_slot(self, until: datetime) -> datetime | None:
+        """The last slot that is not after ``until``, in UTC; None when there was none in fifty years."""
+        slots = self._slots(until.replace(microsecond=0) + _SOON, reverse=True)
+        slot = next((slot for slot in slots if slot <= until), None)
+        # In the second one of two equal hours, the slots of the first one are missed on the way back.
+        while slot is not None:
+            following = self.next_slot(slot)
+            if following is None or following > until:
+                break
+            slot = following
+        return slot
+
+    def _slots(self, start: datetime, *, reverse: bool) -> Iterator[datetime]:
+        from cronsim import CronSim
+
+        simulation = CronSim(self.expression, start.astimezone(self.zone), reverse=reverse)
+        return (slot.astimezone(UTC) for slot in simulation)
+
+
+def _load_zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder, as Europe is
+        similar = difflib.get_close_matches(name, available_timezones(), n=1)
+        meant = f"; did you mean {similar[0]}?" if similar else ""
+        raise InvalidManifest(
+            f"refresh.timeZone: expected a name of the IANA time zone database, such as Europe/Berlin or UTC, found"
+            f" {name!r}{meant}",
+        ) from error
+
+
+def _bad_expression(expression: str, why: str) -> InvalidManifest:
+    return InvalidManifest(
+        f"refresh.schedule: expected five cron fields ({_FIELDS}), such as '0 2 * * *' for two o'clock every night,"
+        f" found {expression!r}: {why}"
+    )

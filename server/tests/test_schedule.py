@@ -1,0 +1,121 @@
+"""Slots of cron schedules: by time zone, through hours that are left out and hours that come twice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lookupdb.errors import InvalidManifest
+from lookupdb.schedule import Schedule
+
+BERLIN = "Europe/Berlin"
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def slots(expression: str, zone: str, begin: str, count: int) -> list[str]:
+    """The first slots after ``begin``."""
+    schedule, found, at = Schedule.parse(expression, zone), [], moment(begin)
+    for _ in range(count):
+        following = schedule.next_slot(at)
+        assert following is not None
+        at = following
+        found.append(f"{at:%m-%d %H:%M}")
+    return found
+
+
+def test_a_slot_is_a_moment_of_its_zone_in_utc() -> None:
+    assert slots("0 2 * * *", "UTC", "2026-01-31 12:00", 2) == ["02-01 02:00", "02-02 02:00"]
+    assert slots("0 2 * * *", BERLIN, "2026-01-31 12:00", 2) == ["02-01 01:00", "02-02 01:00"]
+
+
+def test_a_slot_is_after_the_moment_that_is_asked_about() -> None:
+    schedule = Schedule.parse("0 2 * * *", "UTC")
+    assert schedule.next_slot(moment("2026-01-01 02:00")) == moment("2026-01-02 02:00")
+    assert schedule.last_slot(moment("2026-01-01 02:00")) == moment("2026-01-01 02:00")
+    assert schedule.last_slot(moment("2026-01-01 01:59")) == moment("2025-12-31 02:00")
+
+
+def test_a_slot_of_an_hour_that_is_left_out_is_the_first_moment_after_it() -> None:
+    """In Berlin, 2026-03-29 goes from 01:59 to 03:00, which is 01:00 in UTC."""
+    assert slots("30 2 * * *", BERLIN, "2026-03-28 12:00", 2) == ["03-29 01:00", "03-30 00:30"]
+
+
+def test_slots_that_fall_together_there_are_one() -> None:
+    assert slots("15,30 2 * * *", BERLIN, "2026-03-28 12:00", 2) == ["03-29 01:00", "03-30 00:15"]
+
+
+def test_a_slot_of_an_hour_that_comes_twice_is_in_the_first_one() -> None:
+    """In Berlin, 2026-10-25 has 02:30 at 00:30 and at 01:30 in UTC."""
+    assert slots("30 2 * * *", BERLIN, "2026-10-24 12:00", 2) == ["10-25 00:30", "10-26 01:30"]
+
+
+@pytest.mark.parametrize("minute", range(0, 60, 5))
+def test_from_the_second_one_of_two_equal_hours_the_next_slot_is_tomorrow(minute: int) -> None:
+    schedule, now = Schedule.parse("30 2 * * *", BERLIN), moment("2026-10-25 01:00") + timedelta(minutes=minute)
+    assert schedule.next_slot(now) == moment("2026-10-26 01:30")
+    assert schedule.last_slot(now) == moment("2026-10-25 00:30")
+
+
+def test_schedules_of_every_so_many_minutes_go_by_the_time_that_passes() -> None:
+    assert len(set(slots("*/30 * * * *", BERLIN, "2026-10-24 23:59", 8))) == 8
+    assert slots("*/30 * * * *", BERLIN, "2026-10-25 00:01", 4) == [
+        "10-25 00:30",
+        "10-25 01:00",
+        "10-25 01:30",
+        "10-25 02:00",
+    ]
+
+
+@pytest.mark.parametrize("zone", ["UTC", BERLIN, "America/Los_Angeles", "Australia/Lord_Howe", "Pacific/Apia"])
+@pytest.mark.parametrize("expression", ["30 2 * * *", "*/20 * * * *", "10 */3 * * *", "0-59 1,2 * * *"])
+def test_back_and_forth_the_slots_are_the_same(expression: str, zone: str) -> None:
+    """Through every change of the clocks in a year: hours from one slot back to the one before and on again."""
+    schedule, now = Schedule.parse(expression, zone), moment("2026-01-01 00:17")
+    while now < moment("2027-01-01 00:00"):
+        last, following = schedule.last_slot(now), schedule.next_slot(now)
+        assert last is not None
+        assert following is not None
+        assert last <= now < following
+        assert schedule.next_slot(last) == following
+        now += timedelta(hours=7)
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("61 * * * *", "bad minute"),
+        ("0 24 * * *", "bad hour"),
+        ("0 0 32 * *", "bad day-of-month"),
+        ("0 0 1 FOO *", "bad month"),
+        ("0 0 * * 8", "bad day-of-week"),
+        ("30-10 * * * *", "bad minute"),
+        ("*/0 * * * *", "bad minute"),
+        ("0 0 30 2 *", "bad day-of-month"),
+        ("0 0 */31 2 SUN#5", "no such day in fifty years"),
+        ("0 0 0 1 * *", "6 fields"),
+        ("@daily", "1 fields"),
+    ],
+)
+def test_what_never_strikes_is_refused_with_what_was_expected_and_found(expression: str, why: str) -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        Schedule.parse(expression, "UTC")
+    message = str(caught.value)
+    assert message.startswith("refresh.schedule: expected five cron fields")
+    assert f"found {expression!r}" in message
+    assert why in message
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlim", "Europe", "../etc/passwd", "/etc/localtime", "", "\0"])
+def test_a_zone_that_nobody_knows_is_refused(zone: str) -> None:
+    with pytest.raises(InvalidManifest, match=r"refresh\.timeZone: expected a name of the IANA"):
+        Schedule.parse("0 2 * * *", zone)
+
+
+def test_a_zone_that_is_misspelt_is_found() -> None:
+    with pytest.raises(InvalidManifest, match=r"did you mean Europe/Berlin\?"):
+        Schedule.parse("0 2 * * *", "Europe/Berlim")
