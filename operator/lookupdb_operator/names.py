@@ -48,7 +48,8 @@ OPERATOR: Final = f"{GROUP}/operator"
 
 # Ports, as lookupdb's own defaults.
 ROUTER_PORT: Final = 8080
-SERVICE_PORT: Final = 80
+HTTP_PORT: Final = 80
+"""Which a URL of http:// leaves out."""
 SHARD_PORT: Final = 7000
 """Of the first worker; worker i listens on it + i."""
 ADMIN_PORT: Final = 9090
@@ -111,9 +112,9 @@ def pod_host(dataset: str, rollout_name: str, shard: int, replica: int, namespac
     return f"{shard_set(dataset, rollout_name, shard)}-{replica}.{rollout(dataset, rollout_name)}.{namespace}.svc"
 
 
-def endpoint(dataset: str, namespace: str) -> str:
+def endpoint(dataset: str, namespace: str, port: int = HTTP_PORT) -> str:
     """The URL at which a dataset's router Service answers."""
-    return f"http://{router(dataset)}.{namespace}.svc"
+    return f"http://{router(dataset)}.{namespace}.svc" + ("" if port == HTTP_PORT else f":{port}")
 
 
 def generation_name(number: int) -> str:

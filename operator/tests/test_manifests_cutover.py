@@ -156,3 +156,24 @@ def test_autoscaling_leaves_the_number_of_routers_to_the_autoscaler_within_its_b
 def test_a_router_has_time_to_drain_before_it_is_killed() -> None:
     deployment, *_ = manifests.render_routers(airports(router={"drainSeconds": 60}), CONFIG)
     assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 75
+
+
+def _service(**service: Any) -> Manifest:
+    return manifests.render_routers(airports(router={"service": service}), CONFIG)[1]
+
+
+def test_the_routers_service_holds_what_is_said_of_it_and_leaves_the_rest_to_others() -> None:
+    assert _service()["spec"].keys() == {"selector", "ports"}, "who has set a type by hand keeps it"
+    given = {"type": "LoadBalancer", "loadBalancerClass": "a/b", "externalTrafficPolicy": "Local"}
+    service = _service(**given, port=8000, nodePort=30000, annotations={"a": "b"})
+    assert service["spec"].items() >= given.items()
+    (port,) = service["spec"]["ports"]
+    assert (port["port"], port["nodePort"], port["targetPort"]) == (8000, 30000, "http")
+    assert service["metadata"]["annotations"].items() >= {"a": "b"}.items()
+
+
+def test_a_change_of_the_service_changes_nothing_else_of_the_routers() -> None:
+    plain = manifests.render_routers(airports(), CONFIG)
+    exposed = manifests.render_routers(airports(router={"service": {"type": "NodePort"}}), CONFIG)
+    assert [one["kind"] for one, other in zip(plain, exposed, strict=True) if one != other] == ["Service"]
+    assert plain[1]["spec"]["selector"] == exposed[1]["spec"]["selector"]

@@ -51,7 +51,16 @@ def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 def violations(pod: dict[str, Any]) -> Iterator[str]:
     """Of the Pod Security Standards' restricted profile, and of what we hold ourselves to beyond it."""
-    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret", "projected", "csi", "downwardAPI"}
+    allowed = {
+        "configMap",
+        "emptyDir",
+        "persistentVolumeClaim",
+        "secret",
+        "projected",
+        "csi",
+        "downwardAPI",
+        "ephemeral",
+    }
     if {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & set(pod):
         yield "the host's namespaces"
     for volume in pod["volumes"]:

@@ -169,3 +169,17 @@ def test_a_fetcher_has_all_that_a_quota_asks_of_its_server() -> None:
         "requests": {"cpu": "1", "memory": "128Mi", "ephemeral-storage": "1Gi"},
         "limits": {"cpu": "2", "memory": "256Mi"},
     }
+
+
+def test_a_shard_on_a_volume_of_its_own_takes_nothing_of_its_nodes_disk() -> None:
+    of = airports(serving={"storageClassName": "local-nvme"})
+    server = resources.server(of.spec, 300 * MI)
+    assert server["requests"]["ephemeral-storage"] == "64Mi", "what /tmp may hold"
+
+
+@pytest.mark.parametrize(
+    ("shard_bytes", "size"),
+    [pytest.param(0, "512Mi", id="a file system's least"), pytest.param(10 << 30, "11776Mi", id="a tenth more")],
+)
+def test_a_volume_of_its_own_has_room_for_its_file_system(shard_bytes: int, size: str) -> None:
+    assert resources.shard_volume(shard_bytes) == size

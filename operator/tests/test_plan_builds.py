@@ -11,7 +11,7 @@ from operator_support.plan_samples import applied, broken, condition, deleted, s
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import objects
+from lookupdb_operator.plan import objects, standstill
 
 
 def test_the_first_pass_claims_g1_and_makes_all_that_needs_no_generation() -> None:
@@ -29,6 +29,21 @@ def test_the_first_pass_claims_g1_and_makes_all_that_needs_no_generation() -> No
     assert not any("StatefulSet" in one for one in applied(planned))
     assert planned.status.endpoint == "http://airports-router.default.svc"
     assert planned.status.operator == "lookupdb/lookupdb"
+
+
+def test_the_endpoint_has_the_services_port_also_while_the_spec_cannot_be_used() -> None:
+    world = serving(router={"service": {"port": 8000}})
+    assert world.look().status.endpoint == "http://airports-router.default.svc:8000"
+    broken_spec = replace(world.dataset, parsed=None, problem="why", spec={}, status=world.status)
+    assert standstill.find_endpoint(broken_spec) == "http://airports-router.default.svc:8000"
+
+
+def test_another_type_of_the_routers_service_is_one_write_and_nothing_that_serves_is_touched() -> None:
+    world = serving()
+    world.edit(router={"service": {"type": "LoadBalancer"}})
+    planned = world.look()
+    assert applied(planned) == {"Service/airports-router"}
+    assert deleted(planned) == set()
 
 
 @pytest.mark.parametrize("outcome", ["built", "adopted"])

@@ -89,9 +89,18 @@ def test_what_a_cluster_says_of_a_dataset_is_a_manifest_too() -> None:
 
 def test_what_only_pods_are_made_from_is_accepted_and_changes_no_file() -> None:
     scheduling = {"nodeSelector": {"disk": "nvme"}, "tolerations": [{"operator": "Exists"}], "priorityClassName": "low"}
-    router = {"replicas": 3, "autoscaling": {"maxReplicas": 9}}
+    pod = {"serviceAccountName": "reader", "labels": {"team": "a"}, "extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}]}
+    router = {"replicas": 3, "autoscaling": {"maxReplicas": 9}, "pod": pod, "service": {"type": "LoadBalancer"}}
+    serving = {"pod": pod, "storageClassName": "local-nvme"}
     dataset = spec.parse_resource(
-        resource(scheduling=scheduling, router=router, image="lookupdb:1", imagePullSecrets=[{"name": "registry"}])
+        resource(
+            scheduling=scheduling,
+            router=router,
+            serving=serving,
+            build={"pod": pod},
+            image="lookupdb:1",
+            imagePullSecrets=[{"name": "registry"}],
+        )
     )
     assert dataset.content_hash() == spec.parse_resource(resource()).content_hash()
     assert dataset.router == spec.parse_resource(resource()).router

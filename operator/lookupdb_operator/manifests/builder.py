@@ -88,14 +88,19 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
     secrets = [{"secretRef": {"name": source["secretName"]}}] if source.get("secretName") else []
     environment = [*secrets, pods.store_environment(dataset)]
     arguments = _arguments(dataset, build, config, amounts)
-    container = pods.render_container(dataset, config, "build", arguments, amounts, mounts, envFrom=environment)
+    container = pods.render_container(
+        dataset, config, names.BUILDER, "build", arguments, amounts, mounts, envFrom=environment
+    )
     labels = names.labels(dataset.name, dataset.uid, names.BUILDER) | {names.GENERATION: build.generation}
     return pods.render_template(
         dataset,
         config,
+        names.BUILDER,
+        names.selector(dataset.name, dataset.uid, names.BUILDER),
         labels,
         {"restartPolicy": "Never", "terminationGracePeriodSeconds": _GRACE_SECONDS, "containers": [container]},
         volumes,
+        spreads=False,
         takes_volumes=not source.get("volume"),
     )
 

@@ -17,6 +17,8 @@ from lookupdb_operator.manifests.fields import hash_applied_fields
 from lookupdb_operator.model import Manifest, ObservedDataset
 
 DIGEST_DIGITS: Final = 16
+_MAPS_OF_TEXT: Final = ("matchLabels", "nodeSelector")
+_MEANT_EMPTY: Final = ("labelSelector", "preference")
 
 
 def render_metadata(
@@ -52,6 +54,19 @@ def drop_empty(**members: Any) -> dict[str, Any]:
     """``members`` without those that are null or empty. Server-side apply takes a null for an order, and an empty list
     for one that is ours."""
     return {name: value for name, value in members.items() if value is not None and value != [] and value != {}}
+
+
+def drop_unsaid(value: Any, member: str = "") -> Any:
+    """``value``, the ``member`` of something, without empty texts, lists and objects, however deep: the API server does
+    not hold them, and what is written must be what it holds. Labels may be empty, and so may what selects anything."""
+    if isinstance(value, list):
+        return [drop_unsaid(item) for item in value]
+    if not isinstance(value, dict) or member in _MAPS_OF_TEXT:
+        return value
+    members = {name: drop_unsaid(nested, name) for name, nested in value.items()}
+    return {
+        name: nested for name, nested in members.items() if name in _MEANT_EMPTY or nested not in ("", [], {}, None)
+    }
 
 
 def read_digest(manifest: Mapping[str, Any]) -> str:

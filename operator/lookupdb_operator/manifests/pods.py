@@ -1,5 +1,5 @@
-"""What all pods have in common: they pass restricted pod security, hold no token, and are scheduled as the dataset
-says."""
+"""What all pods have in common: they pass restricted pod security, hold no token, and are what the dataset says of the
+pods of their component."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests.metadata import drop_empty
+from lookupdb_operator.manifests.metadata import drop_empty, drop_unsaid
+from lookupdb_operator.manifests.placement import render_placement
 from lookupdb_operator.manifests.resources import TMP_STORAGE, Resources
 from lookupdb_operator.model import ObservedDataset
 
+_SECTIONS: Final = {names.BUILDER: "build", names.SHARDS: "serving", names.ROUTER: "router"}
+"""By component, the member of the spec that is about it."""
 SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 """Annotations of pods whose emptyDir can be made again: an autoscaler need not keep a node for its sake."""
 
@@ -22,42 +25,49 @@ _TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {"sizeLimit": TMP_STORAGE}}
 def render_template(
     dataset: ObservedDataset,
     config: Config,
+    component: str,
+    selector: Mapping[str, str],
     labels: Mapping[str, str],
     containers: Mapping[str, Any],
     volumes: Sequence[Mapping[str, Any]],
     *,
     annotations: Mapping[str, str] | None = None,
+    spreads: bool = True,
     takes_volumes: bool = True,
 ) -> dict[str, Any]:
-    """A pod template. ``containers`` are the members of a pod's spec that list them, and others of its own.
+    """A pod template. ``containers`` are the members of a pod's spec that list them, and others of its own;
+    ``selector`` selects its pods, or those that are like them.
 
     Without ``takes_volumes`` the kubelet does not hand what is mounted to our group: volumes of others stay theirs.
     """
-    scheduling = dataset.spec["scheduling"]
+    pod = read_pod_fields(dataset, component)
     user = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
     security = {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}}
     spec: dict[str, Any] = {
         **containers,
+        **render_placement(dataset.spec["scheduling"], pod, selector, spreads=spreads),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": security,
         "volumes": [*volumes, _TMP_VOLUME],
-        **drop_empty(
-            imagePullSecrets=_pull_secrets(dataset, config),
-            nodeSelector=scheduling.get("nodeSelector"),
-            tolerations=scheduling.get("tolerations"),
-            priorityClassName=scheduling.get("priorityClassName"),
-        ),
+        **drop_empty(imagePullSecrets=_pull_secrets(dataset, config)),
     }
-    return {
-        "metadata": {"labels": {**config.pod_labels, **labels}, **drop_empty(annotations=annotations)},
-        "spec": spec,
-    }
+    # Whatever the CRD lets through: what selects pods is ours.
+    pod_labels = {**config.pod_labels, **pod.get("labels", {}), **labels}
+    pod_annotations = {**(annotations or {}), **pod.get("annotations", {})}
+    return {"metadata": {"labels": pod_labels, **drop_empty(annotations=pod_annotations)}, "spec": spec}
+
+
+def read_pod_fields(dataset: ObservedDataset, component: str) -> Mapping[str, Any]:
+    """What the dataset says of the pods of ``component``."""
+    fields: Mapping[str, Any] = dataset.spec[_SECTIONS[component]]["pod"]
+    return fields
 
 
 def render_container(
     dataset: ObservedDataset,
     config: Config,
+    component: str,
     name: str,
     arguments: Sequence[str],
     resources: Resources,
@@ -72,7 +82,11 @@ def render_container(
         "command": ["lookupdb"],
         "args": list(arguments),
         # HOME, because libraries look for their settings there, and this user has none.
-        "env": [{"name": "LOOKUPDB_LOG_FORMAT", "value": "json"}, {"name": "HOME", "value": TMP["mountPath"]}],
+        "env": [
+            {"name": "LOOKUPDB_LOG_FORMAT", "value": "json"},
+            {"name": "HOME", "value": TMP["mountPath"]},
+            *(drop_unsaid(variable) for variable in read_pod_fields(dataset, component).get("extraEnv", ())),
+        ],
         "resources": drop_empty(**resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -112,21 +126,6 @@ def render_probes() -> dict[str, Any]:
             "failureThreshold": 2,
         },
         "livenessProbe": {**healthy, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
-    }
-
-
-def render_placement(selector: Mapping[str, str]) -> dict[str, Any]:
-    """Affinity and spread constraints: over nodes and zones where there are several; on one node pods run all the same.
-
-    Zones are no second spread constraint: the scheduler leaves nodes that lack the label of any one out of the count
-    for all of them, so that on a cluster without zones nothing would be spread at all.
-    """
-    pods = {"labelSelector": {"matchLabels": dict(selector)}}
-    by_zone = {"weight": 100, "podAffinityTerm": {"topologyKey": "topology.kubernetes.io/zone", **pods}}
-    by_node = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **pods}
-    return {
-        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [by_zone]}},
-        "topologySpreadConstraints": [by_node],
     }
 
 

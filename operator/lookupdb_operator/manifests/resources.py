@@ -29,6 +29,8 @@ SPARE_STORAGE: Final = 64 * MI
 """Of a node's disk, beside the files that are known of: logs, a manifest, /tmp."""
 TMP_STORAGE: Final = f"{SPARE_STORAGE // MI}Mi"
 """What may stand in a pod's /tmp. Nothing of ours writes there; libraries may."""
+VOLUME_FACTOR: Final = 1.1
+VOLUME_SPARE: Final = 512 * MI
 _STORAGE: Final = "ephemeral-storage"
 _BUILDER_REQUESTS: Final = {"cpu": "100m"}
 _ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi", _STORAGE: TMP_STORAGE}
@@ -72,13 +74,20 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
     if "memory" not in declared["limits"]:
         declared["limits"]["memory"] = max(needed, declared["requests"].get("memory", needed), key=parse_quantity)
-    storage = {_STORAGE: shard_storage(largest_shard_bytes)}
+    has_volume = "storageClassName" in serving  # then the shard does not stand on the node's disk
+    storage = {_STORAGE: TMP_STORAGE if has_volume else shard_storage(largest_shard_bytes)}
     return _with_requests(declared, _SERVER_REQUESTS | _memory(declared["limits"]) | storage)
 
 
 def shard_storage(shard_bytes: int) -> str:
     """What a shard server keeps on its node's disk, in whole Mi: the one file that it serves."""
     return f"{math.ceil((shard_bytes + SPARE_STORAGE) / MI)}Mi"
+
+
+def shard_volume(shard_bytes: int) -> str:
+    """How large a volume of its own must be, in whole Mi: with room for what a file system takes for itself. ext4
+    takes 2 % and a journal of up to 1 GiB, and XFS makes none below 300 MiB."""
+    return f"{math.ceil((shard_bytes * VOLUME_FACTOR + VOLUME_SPARE) / MI)}Mi"
 
 
 def server_memory(workers: int, hot_fraction: float, largest_shard_bytes: int) -> str:

@@ -9,9 +9,10 @@ from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import pods, resources
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
-from lookupdb_operator.manifests.metadata import render_metadata, stamp
+from lookupdb_operator.manifests.metadata import drop_empty, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
 
+_SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
 SPARE_SECONDS: Final = 15
 """On top of the drain time, before a router is killed: it finishes within 5 seconds, or ends itself."""
 
@@ -22,7 +23,7 @@ def render_routers(dataset: ObservedDataset, config: Config) -> tuple[Manifest, 
     selector = names.selector(dataset.name, dataset.uid, names.ROUTER)
     fixed = (
         _render_deployment(dataset, config, metadata, selector),
-        _render_service(metadata, selector),
+        _render_service(dataset, metadata, selector),
         stamp(render_disruption_budget(metadata, selector)),
     )
     autoscaling = dataset.spec["router"].get("autoscaling")
@@ -66,11 +67,12 @@ def _render_template(dataset: ObservedDataset, config: Config, selector: dict[st
     return pods.render_template(
         dataset,
         config,
+        names.ROUTER,
+        selector,
         names.labels(dataset.name, dataset.uid, names.ROUTER),
         {
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + SPARE_SECONDS,
             "containers": [_render_container(dataset, config)],
-            **pods.render_placement(selector),
         },
         # Optional: routers are there before the first routing table is. Mounted whole, because the kubelet does not
         # update single files.
@@ -92,6 +94,7 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
     return pods.render_container(
         dataset,
         config,
+        names.ROUTER,
         "route",
         ["route", *(str(word) for pair in options.items() for word in pair)],
         resources.router(dataset.spec),
@@ -102,16 +105,18 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
     )
 
 
-def _render_service(metadata: dict[str, Any], selector: dict[str, str]) -> Manifest:
+def _render_service(dataset: ObservedDataset, metadata: dict[str, Any], selector: dict[str, str]) -> Manifest:
+    """What the spec does not say is left out, so that it may be somebody else's."""
+    service = dataset.spec["router"]["service"]
+    node_port = drop_empty(nodePort=service.get("nodePort"))
+    port = pods.render_service_port("http", service["port"], "http", appProtocol="http", **node_port)
+    given = {name: service.get(name) for name in _SERVICE_FIELDS}
     return stamp(
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": metadata,
-            "spec": {
-                "selector": selector,
-                "ports": [pods.render_service_port("http", names.SERVICE_PORT, "http", appProtocol="http")],
-            },
+            "metadata": {**metadata, **drop_empty(annotations=service.get("annotations"))},
+            "spec": {"selector": selector, "ports": [port], **drop_empty(**given)},
         }
     )
 

@@ -7,7 +7,7 @@ rollout and shard together: 9,999 rollouts of 1,024 shards, ten million of ten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lookupdb_operator import names
@@ -154,16 +154,30 @@ def _render_template(
     return pods.render_template(
         dataset,
         config,
+        names.SHARDS,
+        selector,
         labels,
         {
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "initContainers": [_render_fetcher(dataset, generation, config, shard, amounts)],
             "containers": [_render_server(dataset, config, shard, amounts)],
-            **pods.render_placement(selector),
         },
-        [{"name": "data", "emptyDir": {"sizeLimit": resources.shard_storage(generation.largest_shard_bytes)}}],
+        [{"name": "data", **_render_volume(dataset.spec["serving"], generation)}],
         annotations=pods.SAFE_TO_EVICT,
     )
+
+
+def _render_volume(serving: Mapping[str, Any], generation: GenerationStatus) -> dict[str, Any]:
+    """Where a server keeps its shard: on its node's disk, or on a volume that comes and goes with the pod."""
+    shard_bytes = generation.largest_shard_bytes
+    if not (storage_class := serving.get("storageClassName")):
+        return {"emptyDir": {"sizeLimit": resources.shard_storage(shard_bytes)}}
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": resources.shard_volume(shard_bytes)}},
+    }
+    return {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
 
 
 def _render_fetcher(
@@ -183,6 +197,7 @@ def _render_fetcher(
     return pods.render_container(
         dataset,
         config,
+        names.SHARDS,
         "fetch",
         ["fetch", *(word for pair in flags.items() for word in pair), names.DATA_PATH],
         resources.fetcher(amounts),
@@ -206,6 +221,7 @@ def _render_server(
     return pods.render_container(
         dataset,
         config,
+        names.SHARDS,
         "serve",
         ["serve", names.DATA_PATH, *(str(word) for pair in flags.items() for word in pair)],
         amounts,

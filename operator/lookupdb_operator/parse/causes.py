@@ -19,6 +19,8 @@ RESOURCE_FIELDS: Final = {
     names.ROUTER: "spec.router.resources",
 }
 """By component, the field that says what its pods need."""
+VOLUME_FIELDS: Final = {names.BUILDER: "spec.source.volume", names.SHARDS: "spec.serving.storageClassName"}
+"""By component, the field that says which volumes its pods have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +40,29 @@ QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} may not make i
 PODS_REFUSED: Final = Cause(
     reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; see what the namespace's policies allow"
 )
+PODS_LACK: Final = Cause(
+    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; create what is missing, or correct what names it"
+)
 
 # A pod is not placed.
 UNSCHEDULABLE: Final = Cause(
-    reasons.UNSCHEDULABLE, "no node takes pod {pod}: {why}; add nodes, or change resources or spec.scheduling"
+    reasons.UNSCHEDULABLE,
+    "no node takes pod {pod}: {why}; add nodes, or change resources, spec.scheduling or what takes its place",
 )
 CLAIM_UNBOUND: Final = Cause(
     reasons.VOLUME_MISSING,
-    "pod {pod} waits for its volume: {why}; create the claim, or correct spec.source.volume",
+    "pod {pod} waits for its volume: {why}; create what it names, or correct {field}",
 )
 
 # A pod is placed, and lacks something to start with.
 SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
 VOLUME_MISSING: Final = Cause(
-    reasons.VOLUME_MISSING, "pod {pod} needs {missing}; create it, or correct spec.source.volume"
+    reasons.VOLUME_MISSING,
+    "pod {pod} needs {missing}; create it, or correct what names it, spec.source.volume or extraEnv",
 )
 MOUNT_FAILED: Final = Cause(
     reasons.VOLUME_MISSING,
-    "a volume of pod {pod} cannot be mounted: {why}; see what spec.source.volume names",
+    "a volume of pod {pod} cannot be mounted: {why}; see spec.source.volume or spec.serving.storageClassName",
 )
 IMAGE_PULL_FAILED: Final = Cause(
     reasons.IMAGE_PULL_FAILED, "image {image} of pod {pod} cannot be pulled{why}; correct the image or imagePullSecrets"

@@ -21,6 +21,7 @@ _REFUSED_POD: Final = re.compile(
 )
 """How a controller begins to say that it may not make a pod."""
 _QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
+_LACKING: Final = re.compile(r"serviceaccount \"[^\"]*\" not found|no PriorityClass with name")
 _AMOUNT: Final = re.compile(r"(?:(?:limits|requests)\.)?(?:cpu|memory|ephemeral-storage|hugepages-\w+)\b")
 _COMPONENTS: Final = {"Job": names.BUILDER, "StatefulSet": names.SHARDS, "Deployment": names.ROUTER}
 """By the kind that makes pods, what they are."""
@@ -54,11 +55,13 @@ def diagnose_warning(kind: str, name: str, reason: str, message: str) -> Trouble
     return None
 
 
-def diagnose_scheduling(pod: str, message: str) -> Trouble:
+def diagnose_scheduling(pod: str, component: str, message: str) -> Trouble:
     """What the scheduler says of a pod that it has not placed."""
     is_claim_unbound = "unbound immediate PersistentVolumeClaims" in message or any(_find_missing(message))
-    cause = causes.CLAIM_UNBOUND if is_claim_unbound else causes.UNSCHEDULABLE
-    return cause.trouble(pod=pod, why=flatten(_NO_HELP.sub("", message)))
+    why = flatten(_NO_HELP.sub("", message))
+    if is_claim_unbound:
+        return causes.CLAIM_UNBOUND.trouble(pod=pod, why=why, field=causes.VOLUME_FIELDS.get(component, "its volumes"))
+    return causes.UNSCHEDULABLE.trouble(pod=pod, why=why)
 
 
 def diagnose_mount(pod: str, message: str) -> Trouble:
@@ -98,7 +101,8 @@ def _diagnose_refused_pods(kind: str, name: str, message: str) -> Trouble:
     workload, why = f"{kind} {name}", flatten(_REFUSED_POD.sub("", message))
     if _QUOTA.search(why):
         return causes.QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(kind, why))
-    return causes.PODS_REFUSED.trouble(workload=workload, why=why)
+    cause = causes.PODS_LACK if _LACKING.search(why) else causes.PODS_REFUSED
+    return cause.trouble(workload=workload, why=why)
 
 
 def _quota_remedy(kind: str, message: str) -> str:

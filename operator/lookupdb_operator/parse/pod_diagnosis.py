@@ -101,7 +101,7 @@ def _diagnose_placement(pod: _Pod) -> Trouble | None:
     scheduled = find_condition(pod.body, "PodScheduled")
     if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
         return None
-    return diagnose_scheduling(pod.name, scheduled.get("message") or "")
+    return diagnose_scheduling(pod.name, pod.component, scheduled.get("message") or "")
 
 
 def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:

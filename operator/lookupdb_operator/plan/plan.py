@@ -32,7 +32,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
 from lookupdb_operator.plan import (
@@ -63,7 +62,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     if waiting is not None:
         return waiting
     situation = Situation.from_observed(observed, config, now)
-    status = replace(status, operator=config.identity, endpoint=names.endpoint(dataset.name, dataset.namespace))
+    status = replace(status, operator=config.identity, endpoint=standstill.find_endpoint(dataset))
     status = lifecycle.advance(status, situation)
     status = builds.note_stall(status, situation)
     status = rollouts.note_stalls(status, situation)

@@ -31,10 +31,18 @@ def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, n
     """The plan that does nothing but say why; None when something may be done. ``status`` is the one observed, its
     moments clamped."""
     dataset = observed.dataset
-    status = replace(status, operator=config.identity, endpoint=names.endpoint(dataset.name, dataset.namespace))
+    status = replace(status, operator=config.identity, endpoint=find_endpoint(dataset))
     if dataset.parsed is None:
         return plan_invalid(status, observed, now)
     return plan_waiting(status, observed, now) if waits_for_predecessor(status, observed) else None
+
+
+def find_endpoint(dataset: ObservedDataset) -> str:
+    """The URL for lookups. A spec that cannot be used changes no Service: the one before it still holds."""
+    if dataset.parsed is None and dataset.status.endpoint:
+        return dataset.status.endpoint
+    port = names.HTTP_PORT if dataset.parsed is None else int(dataset.spec["router"]["service"]["port"])
+    return names.endpoint(dataset.name, dataset.namespace, port)
 
 
 def why_idle(dataset: ObservedDataset, config: Config) -> str:
