@@ -148,6 +148,15 @@ class RolloutStatus:
     """The most servers a shard that a routing table which may still be in effect somewhere references: so many stay.
     0: no table references this rollout."""
     stall: Stall | None = None
+    workers: int = 0
+    """Of each server; 0: nobody knows."""
+    kept_since: str = ""
+    """When it had drained: its servers stay for a while, to go back to. Empty: it is not kept for that."""
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether no routing table has referenced it since it was claimed."""
+        return not self.referenced_replicas and not self.kept_since
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,3 +252,100 @@ def test_the_tables_content_is_what_status_says() -> None:
     table = world.things["ConfigMap", "airports-routing-table"].manifest["data"][names.TABLE_FILE]
     assert '"version":1' in table
     assert "airports-r1-s1-1.airports-r1.default.svc:7000" in table
+
+
+class TestPinned:
+    def test_goes_back_to_what_drains_at_once(self) -> None:
+        world = serving()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.settle(until=lambda: world.status.generation == "g2")
+        world.edit(generation="g1")
+        table = world.reconcile().status.table
+        assert table is not None
+        assert (table.rollout, table.generation) == ("r1", "g1")
+
+    def test_goes_back_to_what_routers_are_about_to_leave(self) -> None:
+        world = unconfirmed(serving())
+        world.edit(generation="g1")
+        planned = world.reconcile()
+        assert planned.status.table is not None
+        assert planned.status.table.rollout == "r1"
+        assert [mark.generation for mark in planned.status.rolled_back] == ["g2"], "some routers may have answered"
+
+    def test_of_which_nothing_stands_is_rolled_out_with_its_own_shards_and_keys(self) -> None:
+        world = serving(key={"columns": ["id"], "normalize": ["lowercase"]})
+        world.edit(source={"url": "s3://data/v2.csv"}, key={"columns": ["id"]}, shards=3)
+        world.settle()
+        world.edit(generation="g1")
+        world.settle()
+        assert says(world.look())["RolledOut"] == "True Pinned"
+        config_map = world.things["ConfigMap", "airports-routing-table"].manifest
+        (entry,) = orjson.loads(config_map["data"]["routing-table.json"])["generations"]
+        assert (entry["generation"], entry["rollout"], entry["normalize"]) == ("g1", "r3", ["lowercase"])
+        assert len(entry["shards"]) == 2
+
+    def test_keeps_what_is_built_meanwhile_waiting_until_it_is_taken_away(self) -> None:
+        world = serving()
+        world.edit(generation="g1")
+        world.content_of_source = lambda source: f"{source} two"
+        world.annotate("two")
+        world.settle()
+        assert (world.status.generation, world.status.generations[-1].generation) == ("g1", "g2")
+        planned = world.look()
+        assert condition(planned, "RolledOut").reason == "Pinned"
+        assert "g2 is built, and waits" in condition(planned, "RolledOut").message
+        world.edit(generation=None)
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_that_was_rolled_back_from_stays_away_until_the_source_changes(self) -> None:
+        world = serving()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.settle()
+        world.edit(generation="g1")
+        world.settle()
+        world.edit(generation=None)
+        world.settle()
+        planned = world.look()
+        assert (planned.status.generation, says(planned)["RolledOut"]) == ("g1", "True RolledBack")
+        assert "g2 is newer" in condition(planned, "RolledOut").message
+        world.content_of_source = lambda source: f"{source} corrected"
+        world.annotate("corrected")
+        world.settle()
+        assert world.status.generation == "g3"
+
+    def test_that_is_held_back_serves_when_it_is_pinned_itself_and_stays_afterwards(self) -> None:
+        world = serving()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.settle()
+        for pin in ("g1", "g2", None):
+            world.edit(generation=pin)
+            world.settle()
+        assert world.status.generation == "g2"
+        assert world.status.rolled_back == ()
+
+    def test_that_is_not_there_changes_nothing_and_says_which_ones_are(self) -> None:
+        world = serving()
+        before = set(world.things)
+        world.edit(generation="g9")
+        planned = world.reconcile()
+        assert says(planned)["RolledOut"] == "False PinnedGenerationMissing"
+        assert says(planned)["Degraded"] == "True PinnedGenerationMissing"
+        assert "the store keeps g1" in condition(planned, "RolledOut").message
+        assert (set(world.things), planned.status.table) == (before, world.status.table)
+
+    def test_that_is_not_there_keeps_no_pod_template_from_what_serves(self) -> None:
+        world = serving()
+        world.edit(generation="g9", serving={"workers": 2})
+        world.settle(until=lambda: world.status.table is not None and world.status.table.rollout == "r2")
+        assert world.status.generation == "g1"
+
+    def test_that_is_being_built_is_waited_for(self) -> None:
+        world = serving()
+        world.edit(source={"url": "s3://data/v2.csv"}, generation="g2")
+        planned = world.reconcile()
+        planned = world.reconcile()
+        assert says(planned)["Degraded"] == "False Healthy"
+        assert says(planned)["RolledOut"] == "False WaitingForBuild"
+        world.settle()
+        assert world.status.generation == "g2"

@@ -140,6 +140,30 @@ def _is_in_a_hurry(observed: Observed, config: Config, now: datetime) -> Plan:
     return plan(replace(observed, pods=others), config, now)
 
 
+def _ignores_the_pin(observed: Observed, config: Config, now: datetime) -> Plan:
+    spec = {name: value for name, value in observed.dataset.spec.items() if name != "generation"}
+    return plan(replace(observed, dataset=replace(observed.dataset, spec=spec, renderings={})), config, now)
+
+
+def _forgets_what_was_rolled_back_from(observed: Observed, config: Config, now: datetime) -> Plan:
+    status = replace(observed.dataset.status, rolled_back=())
+    return plan(replace(observed, dataset=replace(observed.dataset, status=status)), config, now)
+
+
+def _trims_what_is_pinned(planned: Plan, observed: Observed) -> Plan:
+    used = {planned.status.generation, *(rollout.generation for rollout in planned.status.rollouts)}
+    newest = planned.status.generations[-1:]
+    kept = (one for one in planned.status.generations if one.generation in used or one in newest)
+    return replace(planned, status=replace(planned.status, generations=tuple(kept)))
+
+
+def _keeps_every_rollout_that_has_drained(planned: Plan, observed: Observed) -> Plan:
+    kept = {one.rollout: one for one in observed.dataset.status.rollouts if one.kept_since}
+    gone = kept.keys() - {one.rollout for one in planned.status.rollouts}
+    rollouts = (*(kept[name] for name in sorted(gone)), *planned.status.rollouts)
+    return replace(planned, status=replace(planned.status, rollouts=rollouts))
+
+
 MUTANTS: list[Any] = [
     pytest.param(_changed(_retires_at_once), id="retires without waiting for routers"),
     pytest.param(_changed(_scales_down_before_the_table_says_so), id="scales down before the table says so"),
@@ -151,6 +175,10 @@ MUTANTS: list[Any] = [
     pytest.param(_believes_routers_unasked, id="takes routers for confirmed"),
     pytest.param(_forgets_rollouts_named_before, id="forgets what older tables name"),
     pytest.param(_forgets_which_refresh_was_answered, id="forgets which refresh was answered"),
+    pytest.param(_ignores_the_pin, id="ignores the pin"),
+    pytest.param(_forgets_what_was_rolled_back_from, id="forgets what was rolled back from"),
+    pytest.param(_changed(_trims_what_is_pinned), id="trims what is pinned"),
+    pytest.param(_changed(_keeps_every_rollout_that_has_drained), id="keeps every rollout that has drained"),
     pytest.param(_is_in_a_hurry, id="does not wait for routers that are down"),
 ]
 

@@ -41,6 +41,11 @@ def seconds_until(since: str, seconds: float, now: datetime) -> float:
     return max(0.0, (due - now).total_seconds())
 
 
+def parse_duration(text: str) -> float:
+    """Seconds: 1800 for ``30m``."""
+    return float(int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]])
+
+
 def doubling_delay(count: int, first: float, longest: float) -> float:
     """Seconds to wait after the ``count``-th time in a row: ``first``, doubling up to ``longest``."""
     return float(min(longest, first * 2 ** min(count - 1, 16)))

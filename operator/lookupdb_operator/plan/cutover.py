@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, reasons, rollback, rollouts, turns
+from lookupdb_operator.plan import clock, generations, previous, reasons, rollback, rollouts, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
@@ -75,11 +76,11 @@ def _with_table(
         rollout=target.rollout,
         generation=target.generation,
         replicas=replicas,
-        workers=workers,
+        workers=target.workers or workers,
         written_at=clock.format_moment(situation.now),
     )
     referenced = tuple(
-        replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas))
+        replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas), kept_since="")
         if rollout.rollout == target.rollout
         else rollout
         for rollout in status.rollouts
@@ -126,20 +127,25 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without the rollouts and servers that only older routing tables reference, once the drain time has
-    passed. Every router must still report the newest table: one that was started meanwhile may have come up with an
-    older one."""
+    passed; but the previous one may have to be kept, in place of the one that was. Every router must still report the
+    newest table: one that was started meanwhile may have come up with an older one."""
     table = status.table
     if table is None or not is_draining(status) or remaining_drain(table, situation) > 0:
         return status
     if diagnose_late_routers(situation.observed, table):
         return status
     target = rollouts.target_rollout(status, situation)
-    kept = tuple(
+    staying = tuple(
         replace(rollout, referenced_replicas=_count_referenced(table, rollout))
         for rollout in status.rollouts
         if rollout.rollout == table.rollout or rollout == target
     )
-    return replace(status, rollouts=kept)
+    drained = (rollout for rollout in status.rollouts if rollout.referenced_replicas and rollout != target)
+    kept = previous.select_previous(drained, table, situation) or previous.find_kept(status)
+    if kept is None or (target is not None and kept.rollout == target.rollout):
+        return replace(status, rollouts=staying)
+    ordered = sorted((*staying, kept), key=lambda rollout: names.read_number(rollout.rollout))
+    return replace(status, rollouts=tuple(ordered))
 
 
 def is_draining(status: DatasetStatus) -> bool:
@@ -266,17 +272,29 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     """RolledOut, what keeps servers or routers from getting on, and when to look for them again."""
     return reasons.assess(
         judge_rolled_out(status, situation),
-        (rollouts.diagnose_candidate(status, situation), diagnose_table(status, situation)),
-        (next_poll_in(status, situation), rollouts.next_progress_in(status, situation)),
+        (
+            generations.diagnose_pin(status, situation.desired),
+            rollouts.diagnose_candidate(status, situation),
+            diagnose_table(status, situation),
+        ),
+        (
+            next_poll_in(status, situation),
+            rollouts.next_progress_in(status, situation),
+            previous.next_release_in(status, situation),
+        ),
     )
 
 
 def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     """Whether what is asked for is what serves."""
+    missing = generations.diagnose_pin(status, situation.desired)
+    if missing is not None:
+        serves = f" {status.generation} keeps serving." if has_served(status) else ""
+        return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
     target, table = rollouts.target_rollout(status, situation), status.table
     if target is None and turns.is_waiting(status.rollout_ticket):
         return rollouts.judge_waiting(status, situation)
-    if target is None:
+    if target is None or generations.is_pin_missing(status, situation.desired):
         serves = f" Until then {status.generation} keeps serving." if has_served(status) else ""
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
     if table is None or rollouts.is_starting(target, table, situation):
@@ -288,7 +306,9 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
         drains = _describe_draining(table, situation)
         return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {drains}")
     servers = f"{table.replicas} {_servers(table.replicas)} a shard"
-    return Verdict("True", reasons.UP_TO_DATE, f"Routers answer from {where}, {servers}.")
+    reason, why = generations.explain_target(status, situation.desired)
+    kept = previous.describe_kept(status, situation)
+    return Verdict("True", reason, f"Routers answer from {where}, {servers}.{why}{kept}")
 
 
 def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:

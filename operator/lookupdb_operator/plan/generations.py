@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
+
+_MAX_NAMES: Final = 10
+"""Of generations in one message."""
 
 
 def newest_matching_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
@@ -47,6 +51,40 @@ def served_generation(status: DatasetStatus) -> GenerationStatus | None:
 def is_pin_missing(status: DatasetStatus, desired: Desired) -> bool:
     """Whether a generation is pinned that is not there: it was trimmed, never built, or has no whole files."""
     return bool(desired.pinned_generation) and status.find_generation(desired.pinned_generation) is None
+
+
+def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
+    """That the pinned generation is not there, and which ones are."""
+    pinned, build = desired.pinned_generation, status.build
+    if not is_pin_missing(status, desired):
+        return None
+    if build is not None and build.generation == pinned:
+        return None
+    others = [generation.generation for generation in status.generations[-_MAX_NAMES:]]
+    kept = f"the store keeps {', '.join(others)}" if others else "the store keeps none that is known"
+    return Trouble(
+        reasons.PINNED_GENERATION_MISSING,
+        f"spec.generation is {pinned}, and there is no such generation: {kept}. Name one of these, or take"
+        " spec.generation away",
+    )
+
+
+def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
+    """The reason that RolledOut gives when what is asked for serves, and why that is not the newest generation: empty
+    when it is."""
+    newest = up_to_date_generation(status, desired)
+    if desired.pinned_generation:
+        waits = newest is not None and newest.generation != desired.pinned_generation
+        waiting = f"; {newest.generation} is built, and waits" if newest is not None and waits else ""
+        return reasons.PINNED, f" spec.generation pins {desired.pinned_generation}{waiting}."
+    if newest is None or not is_held_back(newest, status):
+        return reasons.UP_TO_DATE, ""
+    name = newest.generation
+    return (
+        reasons.ROLLED_BACK,
+        f" {name} is newer and of a source that was rolled back from: it waits until the source changes, or until"
+        f" spec.generation is {name}.",
+    )
 
 
 def up_to_date_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:

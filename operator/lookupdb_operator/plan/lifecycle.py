@@ -27,7 +27,7 @@ from enum import Enum
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import builds, cutover, generations, recovery, rollouts
+from lookupdb_operator.plan import builds, cutover, generations, previous, recovery, rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
@@ -64,6 +64,8 @@ class RolloutPhase(Enum):
     """A newer routing table is written. Routers that have not taken it up answer from this rollout."""
     DRAINING = "draining"
     """Every router answers from another rollout. Lookups that began on this one end."""
+    KEPT = "kept"
+    """It has drained, and its servers stay for a while, to go back to (``rollout.keepPrevious``)."""
     GONE = "gone"
     """Its number is past, and nothing of it is kept."""
 
@@ -168,11 +170,23 @@ TRANSITIONS: Final = (
             (RolloutPhase.UNCLAIMED, RolloutPhase.CLAIMED),
             (GenerationPhase.BUILT, GenerationPhase.ROLLED_OUT),
         ),
-        when=(
-            "the newest generation of the present spec has no rollout of the present pod template, and the turn is here"
-        ),
+        when=("the generation that is asked for has no rollout of the present pod template, and the turn is here"),
         written_first="`rollouts`, `lastRollout`, or `rolloutTicket`",
         may_be_deleted="nothing",
+    ),
+    Transition(
+        name="release",
+        step=previous.release_rollouts,
+        edges=(
+            (RolloutPhase.KEPT, RolloutPhase.GONE),
+            (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
+        ),
+        when=(
+            "`rollout.keepPrevious` has passed since it had drained, or is turned down so far; a candidate finds no"
+            " room; another rollout serves its generation. Not while it is asked for"
+        ),
+        written_first="`rollouts` without it",
+        may_be_deleted="all of it: no routing table references it",
     ),
     Transition(
         name="retire",
@@ -180,12 +194,17 @@ TRANSITIONS: Final = (
         edges=(
             (RolloutPhase.DRAINING, RolloutPhase.GONE),
             (RolloutPhase.DRAINING, RolloutPhase.CLAIMED),
+            (RolloutPhase.DRAINING, RolloutPhase.KEPT),
+            (RolloutPhase.KEPT, RolloutPhase.GONE),
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
         when=(
             "the drain time has passed since `table.confirmedAt`, and every router still answers from the newest table"
         ),
-        written_first="`rollouts` without it; asked for again, it stays as claimed",
+        written_first=(
+            "`rollouts` without it; asked for again, it stays as claimed; with `rollout.keepPrevious` the newest of"
+            " another generation is kept, and no other"
+        ),
         may_be_deleted="all of it; servers beyond those that the newest table references",
     ),
     Transition(
@@ -193,6 +212,7 @@ TRANSITIONS: Final = (
         step=cutover.decide_table,
         edges=(
             (RolloutPhase.CLAIMED, RolloutPhase.REFERENCED),
+            (RolloutPhase.KEPT, RolloutPhase.REFERENCED),
             (RolloutPhase.SUPERSEDED, RolloutPhase.REFERENCED),
             (RolloutPhase.DRAINING, RolloutPhase.REFERENCED),
             (RolloutPhase.ACTIVE, RolloutPhase.REFERENCED),
@@ -200,15 +220,20 @@ TRANSITIONS: Final = (
             (RolloutPhase.REFERENCED, RolloutPhase.SUPERSEDED),
             (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
         ),
-        when="the servers of the rollout that is asked for are ready, or another number of replicas is",
-        written_first="`table` with its version, `rollouts[].named`",
+        when=(
+            "the servers of the rollout that is asked for are ready, or another number of replicas is; of a pinned"
+            " generation any rollout whose servers are ready, at once"
+        ),
+        written_first=(
+            "`table` with its version, `rollouts[].named`; `rolledBack`, when it goes back to a pinned generation"
+        ),
         may_be_deleted="nothing: what an older table references stays",
     ),
     Transition(
         name="trim",
         step=generations.trim_generations,
         edges=((GenerationPhase.BUILT, GenerationPhase.GONE),),
-        when="`keepGenerations` newer ones are there, and it is not asked for",
+        when="`keepGenerations` newer ones are there, and it is neither asked for nor pinned",
         written_first="`generations` without it",
         may_be_deleted="its files in the store, by the next builder",
     ),
@@ -230,7 +255,7 @@ def rollout_phase(name: str, status: DatasetStatus) -> RolloutPhase:
         # An inconsistent status does not know what is gone.
         is_past = 0 < names.read_number(name) <= status.last_rollout and not recovery.is_inconsistent(status)
         return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
-    return _phase_of_kept(rollout, status)
+    return _phase_of_known(rollout, status)
 
 
 def generation_phase(name: str, status: DatasetStatus) -> GenerationPhase:
@@ -246,8 +271,10 @@ def generation_phase(name: str, status: DatasetStatus) -> GenerationPhase:
     return GenerationPhase.ROLLED_OUT if is_rolled_out else GenerationPhase.BUILT
 
 
-def _phase_of_kept(rollout: RolloutStatus, status: DatasetStatus) -> RolloutPhase:
+def _phase_of_known(rollout: RolloutStatus, status: DatasetStatus) -> RolloutPhase:
     table = status.table
+    if rollout.kept_since:
+        return RolloutPhase.KEPT
     if table is not None and table.rollout == rollout.rollout:
         return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED
     if not rollout.referenced_replicas:

@@ -57,6 +57,12 @@ NOT_CONFIRMED: Final = "NotConfirmed"
 """A router has not taken up the new routing table for too long; what served before stays."""
 PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 """Servers took longer than rollout.progressDeadlineSeconds to get ready."""
+PINNED: Final = "Pinned"
+"""What spec.generation names serves; what is built meanwhile waits."""
+PINNED_GENERATION_MISSING: Final = "PinnedGenerationMissing"
+"""What spec.generation names is not in the store; what serves stays."""
+ROLLED_BACK: Final = "RolledBack"
+"""What serves stays: what is newer was rolled back from, and is of the same source."""
 DRAINING: Final = "Draining"
 """The new rollout serves; the one before it finishes what is in flight."""
 
@@ -157,6 +163,8 @@ HEALTHY_REASONS: Final = frozenset(
         WAITING_FOR_ROLLOUT,
         GENERATION_BUILT,
         UP_TO_DATE,
+        PINNED,
+        ROLLED_BACK,
         WAITING_FOR_BUILD,
         WAITING_FOR_TURN,
         STARTING_SERVERS,

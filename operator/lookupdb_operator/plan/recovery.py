@@ -61,6 +61,7 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
         replace(
             rollout,
             template="",
+            kept_since="",
             referenced_replicas=max(rollout.referenced_replicas, _count_replicas(rollout.rollout, observed)),
         )
         for rollout in status.rollouts
@@ -114,7 +115,11 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
         rollout_ticket=turns.clamp_ticket(status.rollout_ticket, now),
         build=None if status.build is None else _with_past_stall(status.build, now),
         rollouts=tuple(
-            replace(_with_past_stall(rollout, now), started_at=clock.clamp_to_now(rollout.started_at, now))
+            replace(
+                _with_past_stall(rollout, now),
+                started_at=clock.clamp_to_now(rollout.started_at, now),
+                kept_since=clock.clamp_to_now(rollout.kept_since, now),
+            )
             for rollout in status.rollouts
         ),
     )

@@ -37,7 +37,7 @@ def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus
     fixed = generations.has_fixed_target(status, situation.desired)
     candidate = None if fixed else unfinished_candidate(status, situation)
     if candidate is None or candidate.generation == generation.generation:
-        return _find_rollout(generation, status, situation)
+        return _find_standing_rollout(generation, status, situation) or _find_rollout(generation, status, situation)
     return _find_rollout(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
 
 
@@ -58,13 +58,33 @@ def _is_unfinished(rollout: RolloutStatus, status: DatasetStatus) -> bool:
     table = status.table
     if table is not None and table.rollout == rollout.rollout:
         return not table.confirmed_at
-    return not rollout.referenced_replicas
+    return rollout.is_candidate
 
 
 def _is_of_present_spec(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     generation = status.find_generation(rollout.generation)
     is_asked_for = generation is not None and generation.content == situation.desired.content_hash
     return is_asked_for and is_current(rollout, status, situation)
+
+
+def _find_standing_rollout(
+    generation: GenerationStatus, status: DatasetStatus, situation: Situation
+) -> RolloutStatus | None:
+    """A rollout of ``generation``, which is pinned, whose servers routers can be sent to now: of the present pod
+    template rather than of an older one. None once they answer from this generation: then the present template counts.
+    """
+    table, desired = status.table, situation.desired
+    if generation.generation != desired.pinned_generation or table is None or table.generation == generation.generation:
+        return None
+    template = situation.template_for(generation)
+    standing = [
+        rollout
+        for rollout in reversed(status.rollouts)
+        if rollout.generation == generation.generation
+        and (rollout.workers or rollout.template == template)
+        and is_servable(rollout, desired.replicas, status, situation)
+    ]
+    return min(standing, key=lambda rollout: rollout.template != template, default=None)
 
 
 def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
@@ -93,7 +113,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     generation = generations.target_generation(status, situation.desired)
     target = target_rollout(status, situation)
     if generation is None or target is not None:
-        has_turn = target is not None and not target.referenced_replicas
+        has_turn = target is not None and target.is_candidate
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket) if has_turn else None)
     if len(status.rollouts) >= MOST_ROLLOUTS:  # it could not use a turn
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket))
@@ -106,6 +126,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         generation=generation.generation,
         template=template,
         started_at=clock.format_moment(situation.now),
+        workers=situation.desired.workers,
     )
     ticket = turns.take_turn(status.rollout_ticket)
     return replace(status, rollouts=(*status.rollouts, claimed), rollout_ticket=ticket, last_rollout=number)
@@ -113,30 +134,44 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without rollouts that no routing table ever referenced and that are not asked for any more. They go
-    whether or not they are ready: a correction never waits for the mistake that it corrects."""
+    whether or not they are ready: a correction never waits for the mistake that it corrects. But where a table is
+    written that a status which was set back does not know, they are kept as referenced."""
     target = target_rollout(status, situation)
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
         ticket = turns.give_turn_up(status.rollout_ticket, trouble, target.template, situation.now)
         status, target = replace(status, rollout_ticket=ticket), None
-    kept = tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas or rollout == target)
-    return replace(status, rollouts=kept)
+    is_set_back = status.table is None and any(thing.table_version for thing in situation.observed.other_objects)
+    staying = (
+        _as_referenced(rollout, situation.observed) if is_set_back and rollout != target else rollout
+        for rollout in status.rollouts
+    )
+    return replace(
+        status, rollouts=tuple(rollout for rollout in staying if not rollout.is_candidate or rollout == target)
+    )
+
+
+def _as_referenced(rollout: RolloutStatus, observed: Observed) -> RolloutStatus:
+    sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
+    replicas = max((shard_set.replicas for shard_set in sets), default=0)
+    return replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas))
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Whether ``rollout`` has to give its turn up. One that a routing table references, or may reference by now, has no
     turn."""
-    if rollout.referenced_replicas or not situation.observed.turns.rollout.must_yield:
+    if not rollout.is_candidate or not situation.observed.turns.rollout.must_yield:
         return False
     return not is_servable(rollout, situation.desired.replicas, status, situation)
 
 
 def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> int:
-    """How many servers each shard of ``rollout`` should have: as many as are asked for, and never fewer than any
-    routing table references that a router may answer from."""
+    """How many servers each shard of ``rollout`` should have: as many as are asked for, also while it is kept, and
+    never fewer than any routing table references that a router may answer from."""
     target, table = target_rollout(status, situation), status.table
     is_asked_for = rollout == target or (table is not None and table.rollout == rollout.rollout)
-    return max(situation.desired.replicas if is_asked_for else 1, rollout.referenced_replicas)
+    is_whole = is_asked_for or bool(rollout.kept_since)
+    return max(situation.desired.replicas if is_whole else 1, rollout.referenced_replicas)
 
 
 def is_servable(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> bool:

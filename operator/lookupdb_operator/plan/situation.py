@@ -18,6 +18,7 @@ from lookupdb.spec import DatasetSpec
 from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, ObservedDataset
+from lookupdb_operator.plan import clock
 from lookupdb_operator.status import GenerationStatus, RolloutStatus
 
 T = TypeVar("T")
@@ -82,6 +83,8 @@ class Desired:
     """How long servers stay that no routing table references any more: the drain time and a lookup's deadline."""
     router_drain_seconds: float
     """The same for lookups that come in through a router that is being stopped."""
+    keep_previous_seconds: float
+    """How long the servers of the generation before stay after they have drained."""
     progress_deadline_seconds: float
     """In which the servers of a rollout should get ready, and then routers take up its table."""
 
@@ -101,6 +104,7 @@ class Desired:
             keep_generations=spec.keep_generations,
             pinned_generation=dataset.spec.get("generation", ""),
             drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
+            keep_previous_seconds=clock.parse_duration(dataset.spec["rollout"]["keepPrevious"]),
             progress_deadline_seconds=dataset.spec["rollout"]["progressDeadlineSeconds"],
             router_drain_seconds=spec.router.drain_seconds + deadline,
         )

@@ -88,7 +88,7 @@ def is_long_stall(stall: Stall, now: datetime) -> bool:
 
 def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
     """The rollout that has a turn: its servers start, and no routing table references it."""
-    return next((rollout for rollout in reversed(status.rollouts) if not rollout.referenced_replicas), None)
+    return next((rollout for rollout in reversed(status.rollouts) if rollout.is_candidate), None)
 
 
 def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:

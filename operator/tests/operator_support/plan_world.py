@@ -341,9 +341,9 @@ class World:
         return truths == {
             "Ready": ("True", reasons.SERVING),
             "Built": ("True", reasons.GENERATION_BUILT),
-            "RolledOut": ("True", reasons.UP_TO_DATE),
+            "RolledOut": ("True", truths["RolledOut"][1]),
             "Degraded": ("False", reasons.HEALTHY),
-        }
+        } and truths["RolledOut"][1] in (reasons.UP_TO_DATE, reasons.PINNED, reasons.ROLLED_BACK)
 
     def is_quiet(self) -> bool:
         """Whether nothing happens by itself."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
 from lookupdb_operator.plan import plan, reasons
-from lookupdb_operator.status import DatasetStatus, GenerationStatus
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 from operator_support.plan_objects import UID, Process, Takes
 from operator_support.plan_world import Conflict, Planner, World
 
@@ -41,6 +42,7 @@ class Simulation:
     def __init__(self, seed: int, planner: Planner = plan) -> None:
         self._random = random.Random(seed)
         self._lots = random.Random(-1 - seed)
+        self._wishes = random.Random(f"wishes {seed}")
         self._has_rivals = False
         self._planner = planner
         self._clock = timedelta()
@@ -61,7 +63,7 @@ class Simulation:
     def live(self, moments: int) -> Life:
         """A life of ``moments`` with faults, then one without."""
         self._has_rivals = True
-        self.world.edit(rollout={"drainSeconds": 5, "progressDeadlineSeconds": self._lots.choice([60, 600])})
+        self._set_rollout()
         for _ in range(moments):
             self._disturb()
             self._reconcile()
@@ -137,6 +139,22 @@ class Simulation:
         ):
             if self._random.random() < chance:
                 disturbance()
+        for chance, wish in ((0.06, self._pin), (0.02, self._set_rollout)):
+            if self._wishes.random() < chance:
+                wish()
+
+    def _set_rollout(self) -> None:
+        rollout = {
+            "drainSeconds": 5,
+            "progressDeadlineSeconds": self._lots.choice([60, 600]),
+            "keepPrevious": self._wishes.choice(["0s", "0s", "20s", "10m"]),
+        }
+        self.world.edit(rollout=rollout)
+
+    def _pin(self) -> None:
+        """A generation of the store's, one that never was, or none any more."""
+        known = [generation.generation for generation in self.world.status.generations]
+        self.world.edit(generation=self._wishes.choice([*known, "g999", None, None]))
 
     def _edit(self) -> None:
         pick = self._random.choice
@@ -238,10 +256,32 @@ class Simulation:
                 pod.trouble = None
         if self.world.spec["source"]["url"] == "s3://data/broken.csv":
             self.world.edit(source={"url": "s3://data/v1.csv"})
+        if self.world.status.find_generation(self.world.spec.get("generation", "")) is None:
+            self.world.edit(generation=None)
 
     def _check_fresh(self, active: GenerationStatus) -> None:
         world = self.world
         assert world.refresh in ("", active.refresh), "the refresh that is asked for is not answered"
+
+    def _check_target(self, active: GenerationStatus, parsed: DatasetSpec) -> None:
+        """The pinned generation serves; else the newest data of the spec, unless it was rolled back from."""
+        world = self.world
+        if pinned := world.spec.get("generation"):
+            assert active.generation == pinned, "what is pinned does not serve"
+            return
+        of_spec = [found for found in world.status.generations if found.content == parsed.content_hash()]
+        data = {(generation.fingerprint, generation.content) for generation in of_spec[-1:]}
+        marks = {(mark.fingerprint, mark.content) for mark in world.status.rolled_back}
+        if data & (marks if world.invariants.has_forgotten else world.invariants.rolled_back):
+            return
+        assert active.content == parsed.content_hash(), "what serves is not what is asked for"
+        self._check_fresh(active)
+
+    def _sets(self, rollout: RolloutStatus) -> set[tuple[str, str]]:
+        generation = self.world.status.find_generation(rollout.generation)
+        assert generation is not None
+        name = self.world.dataset.name
+        return {("StatefulSet", names.shard_set(name, rollout.rollout, shard)) for shard in range(generation.shards)}
 
     def _check_settled(self) -> None:
         world = self.world
@@ -250,14 +290,14 @@ class Simulation:
         assert active is not None
         parsed = world.dataset.parsed
         assert parsed is not None
-        assert active.content == parsed.content_hash(), "what serves is not what is asked for"
+        self._check_target(active, parsed)
         assert world.status.table.replicas == parsed.replicas
-        assert len(world.status.rollouts) == 1
-        self._check_fresh(active)
+        serving, *kept = sorted(world.status.rollouts, key=lambda rollout: bool(rollout.kept_since))
+        assert serving.rollout == world.status.table.rollout
+        assert len(kept) <= (world.spec["rollout"]["keepPrevious"] != "0s"), "more than the previous rollout is kept"
+        assert all(rollout.kept_since and rollout.generation != active.generation for rollout in kept)
         served = {key for key in world.things if key[0] == "StatefulSet"}
-        rollout = world.status.table.rollout
-        asked = {("StatefulSet", names.shard_set(parsed.name, rollout, shard)) for shard in range(parsed.shards)}
-        assert served == asked, "servers are left, or missing"
+        assert served == {key for rollout in world.status.rollouts for key in self._sets(rollout)}, "servers are left"
         assert not any(key[0] == "Job" for key in world.things), "a Job is left"
         assert parsed.uid == UID
         assert DatasetStatus.from_json(world.status.to_json()) == world.status
