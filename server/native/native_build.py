@@ -100,11 +100,11 @@ def find_cargo() -> str:
     return cargo
 
 
-def fetch_crates(cargo: str) -> None:
-    """Fetch the crates for this machine that are not here yet. The registry is not asked when all are. Raises
+def fetch_crates(cargo: str, crate: Path = CRATE) -> None:
+    """Fetch what ``crate`` needs on this machine and is not here yet. The registry is not asked when all is. Raises
     NoKernels.
     """
-    command = [cargo, "fetch", "--quiet", "--locked", *_manifest(), *_target(cargo)]
+    command = [cargo, "fetch", "--quiet", "--locked", *_manifest(crate), *_target(cargo)]
     run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if not run.returncode:
         return
@@ -113,7 +113,7 @@ def fetch_crates(cargo: str) -> None:
         raise NoKernels("Cargo.lock is not that of Cargo.toml: run cargo check, and commit both", is_fault=True)
     raise NoKernels(
         f"their crates cannot be fetched: {causes[-1].rstrip('.')}; where the registry can be reached, "
-        f"`cargo fetch --manifest-path {os.path.relpath(CRATE / 'Cargo.toml')}` once is enough"
+        f"`cargo fetch --manifest-path {os.path.relpath(crate / 'Cargo.toml')}` once is enough"
     )
 
 
@@ -152,8 +152,8 @@ def _target(cargo: str) -> list[str]:
     return ["--target", match[1]] if match else []
 
 
-def _manifest() -> list[str]:
-    return ["--manifest-path", str(CRATE / "Cargo.toml")]
+def _manifest(crate: Path = CRATE) -> list[str]:
+    return ["--manifest-path", str(crate / "Cargo.toml")]
 
 
 def _find_library(messages: bytes) -> Path:

@@ -1,29 +1,36 @@
 """What `make check` wants of the native kernels: ``python server/native/native_check.py``.
 
-Formatting, clippy without a warning, and crates of the registry alone, under licences that deny.toml allows. What this
-machine lacks is not checked, which one line says.
+Formatting and clippy without a warning, of their fuzzers as well; and crates of the registry alone, under licences that
+deny.toml allows. What this machine lacks is not checked, which one line says.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from native_build import CRATE, NoKernels, explain, fetch_crates, find_cargo
 
+FUZZ: Final = CRATE / "fuzz"
 DENY: Final = CRATE / "deny.toml"
 """What is allowed, also for cargo deny, which knows advisories besides."""
-COMMANDS: Final = {
-    "fmt": ("fmt", "--check"),
-    "clippy": ("clippy", "--quiet", "--locked", "--all-targets", "--", "-D", "warnings"),
-    "deny": ("deny", "--log-level", "error", "check"),
-}
-"""Subcommand of cargo → how it is called."""
+_CLIPPY: Final = ("clippy", "--quiet", "--locked", "--all-targets")
+_STRICT: Final = ("--", "-D", "warnings")
+COMMANDS: Final = (
+    (CRATE, ("fmt", "--check")),
+    (CRATE, (*_CLIPPY, *_STRICT)),
+    (CRATE, ("deny", "--log-level", "error", "check")),
+    (FUZZ, ("fmt", "--check")),
+    (FUZZ, (*_CLIPPY, "--all-features", *_STRICT)),
+)
+"""The crate, and the subcommand of cargo with its arguments."""
 OPTIONAL: Final = {"deny": "licences and sources are checked, advisories are not"}
 """What few machines have, and what that means."""
 
@@ -32,22 +39,26 @@ def main() -> int:
     """Check everything that can be checked here. Returns the exit code."""
     try:
         cargo = find_cargo()
-        fetch_crates(cargo)
+        for crate in (CRATE, FUZZ):
+            fetch_crates(cargo, crate)
     except NoKernels as error:
         return explain(error)
-    failures = [name for name, arguments in COMMANDS.items() if not run(cargo, name, *arguments)]
+    failures = [command for command in COMMANDS if not run(cargo, *command)]
     problems = list(find_foreign_crates(read_metadata(cargo), tomllib.loads(DENY.read_text())))
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if failures or problems else 0
 
 
-def run(cargo: str, name: str, *arguments: str) -> bool:
-    """Run a subcommand of cargo in the crate. Returns False when it fails; one that is not there is told."""
-    if subprocess.run([cargo, name, "--version"], cwd=CRATE, capture_output=True, check=False).returncode:
+def run(cargo: str, crate: Path, arguments: Sequence[str]) -> bool:
+    """Run a subcommand of cargo in ``crate``. Returns False when it fails; one that is not there is told."""
+    name = arguments[0]
+    if subprocess.run([cargo, name, "--version"], cwd=crate, capture_output=True, check=False).returncode:
         print(f"no cargo {name} here: {OPTIONAL.get(name, 'not checked')}", flush=True)
         return True
-    return subprocess.run([cargo, *arguments], cwd=CRATE, check=False).returncode == 0
+    # Nothing is linked: the fuzzers' library, which takes a C++ compiler, need not be there.
+    environment = {**os.environ, "CUSTOM_LIBFUZZER_PATH": str(FUZZ / "libfuzzer.a")}
+    return subprocess.run([cargo, *arguments], cwd=crate, env=environment, check=False).returncode == 0
 
 
 def read_metadata(cargo: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ case "$1 $2" in
 fetch*) ;;
 metadata*) echo '{"packages": []}' ;;
 *" --version") case " $LACKS " in *" $1 "*) exit 101 ;; esac ;;
-*) echo "cargo $*"; [ "$1" != "$FAILS" ] ;;
+*) echo "${PWD##*/}: cargo $*"; [ "${PWD##*/}: $1" != "$FAILS" ] ;;
 esac
 """
 
@@ -77,13 +77,15 @@ def cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_that_there_is_runs(cargo: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert native_check.main() == 0
     assert capfd.readouterr().out.splitlines() == [
-        "cargo fmt --check",
-        "cargo clippy --quiet --locked --all-targets -- -D warnings",
-        "cargo deny --log-level error check",
+        "native: cargo fmt --check",
+        "native: cargo clippy --quiet --locked --all-targets -- -D warnings",
+        "native: cargo deny --log-level error check",
+        "fuzz: cargo fmt --check",
+        "fuzz: cargo clippy --quiet --locked --all-targets --all-features -- -D warnings",
     ]
 
 
-@pytest.mark.parametrize("name", native_check.COMMANDS)
+@pytest.mark.parametrize("name", [f"{crate.name}: {arguments[0]}" for crate, arguments in native_check.COMMANDS])
 def test_what_fails_fails_the_check(cargo: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("FAILS", name)
     assert native_check.main() == 1
@@ -95,9 +97,11 @@ def test_what_is_not_installed_is_told(
     monkeypatch.setenv("LACKS", "clippy deny")
     assert native_check.main() == 0
     assert capfd.readouterr().out.splitlines() == [
-        "cargo fmt --check",
+        "native: cargo fmt --check",
         "no cargo clippy here: not checked",
         "no cargo deny here: licences and sources are checked, advisories are not",
+        "fuzz: cargo fmt --check",
+        "no cargo clippy here: not checked",
     ]
 
 
