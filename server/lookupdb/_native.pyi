@@ -74,6 +74,9 @@ class ShardKernel:
         number, events, and whether the turn was slow.
         """
 
+    def idle_seconds(self) -> float:
+        """For how many seconds ``run`` has waited for clients until now."""
+
     def warmer(self) -> PageWarmer:
         """What reads the pages of this file from disk, for other threads."""
 

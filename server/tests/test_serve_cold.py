@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 import redis
 from support.lone_connection import LoneConnection, keep_turns_going
-from support.shards import write_generation
+from support.shards import serving, write_generation
 from support.waiting import until
 from test_serve import request
 
 from lookupdb import native
-from lookupdb.runtime import listeners
+from lookupdb.runtime import listeners, pagecache
 from lookupdb.serve import shard_counters
-from lookupdb.serve.cold_data import COLD_FAULTS, COLD_SECONDS, WARM_READS, ColdSwitch
 from lookupdb.serve.connection import CLOSED, DRAIN_READING, HALF_CLOSED, READING
 from lookupdb.serve.identity import ServerIdentity
 from lookupdb.serve.limits import ServerLimits
@@ -33,42 +32,6 @@ from lookupdb.shardfile import ShardReader
 
 RECORDS = {f"key-{number}": b"%d" % number * 50 for number in range(5000)} | {"large": b"v" * 300_000}
 GET, REPLY = request(b"GET", b"key-7"), b"$50\r\n%b\r\n" % (b"7" * 50)
-
-
-class TestWhatIsCold:
-    def test_many_faults_make_data_cold_at_once(self) -> None:
-        switch = ColdSwitch(0, 0, now=0.0)
-        assert not switch.update(COLD_FAULTS - 1, 0, now=0.1)
-        assert switch.update(COLD_FAULTS, 0, now=0.2)
-        assert switch.is_cold
-
-    def test_as_many_in_a_longer_time_do_not(self) -> None:
-        switch = ColdSwitch(0, 0, now=0.0)
-        for second in range(100):
-            assert not switch.update(second * (COLD_FAULTS - 1), 0, now=float(second))
-
-    def test_it_stays_cold_while_much_is_read_though_nothing_faults(self) -> None:
-        switch = ColdSwitch(0, 0, now=0.0)
-        switch.update(COLD_FAULTS, 0, now=0.0)
-        for second in range(1, 100):
-            assert not switch.update(COLD_FAULTS, second * WARM_READS, now=float(second))
-        assert switch.is_cold
-
-    def test_it_is_warm_again_when_little_was_read_for_a_while(self) -> None:
-        switch = ColdSwitch(0, 0, now=0.0)
-        switch.update(COLD_FAULTS, 0, now=0.0)
-        assert not switch.update(COLD_FAULTS, WARM_READS - 1, now=COLD_SECONDS - 0.1)
-        assert switch.update(COLD_FAULTS, WARM_READS - 1, now=COLD_SECONDS)
-        assert not switch.is_cold
-
-    def test_what_a_process_took_to_start_does_not_count(self) -> None:
-        assert not ColdSwitch(10_000, 10_000, now=0.0).update(10_001, 10_001, now=0.1)
-
-    def test_the_faults_of_a_cold_time_do_not_count_afterwards(self) -> None:
-        switch = ColdSwitch(0, 0, now=0.0)
-        switch.update(COLD_FAULTS, 0, now=0.0)
-        switch.update(10 * COLD_FAULTS, 0, now=COLD_SECONDS)
-        assert not switch.update(10 * COLD_FAULTS, 0, now=COLD_SECONDS + 1)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +72,8 @@ class TestAParkedConnection:
         for cut in range(1, len(requests)):
             for part in (requests[:cut], requests[cut:]):
                 talk.send(part)
-                talk.connection.unpark()
+                if talk.connection.parked:  # the first bytes do not say yet that it is a lookup
+                    talk.connection.unpark()
                 talk.connection.check_invariants()
             assert talk.take_rest() == b"*2\r\n" + REPLY + REPLY.replace(b"7", b"8") + b"+PONG\r\n"
 
@@ -120,6 +84,27 @@ class TestAParkedConnection:
         assert talk.poller.fast_path[talk.connection.fd] == BUSY
         talk.connection.unpark()
         assert talk.poller.fast_path[talk.connection.fd] != BUSY
+
+    @pytest.mark.parametrize("asked", [b"PING\r\n", request(b"PING"), request(b"INFO") + request(b"ECHO", b"target")])
+    def test_of_a_client_that_looks_nothing_up_parks_nothing(self, talk: LoneConnection, asked: bytes) -> None:
+        talk.poller.park = lambda *_: pytest.fail("it waits for no page")
+        talk.send(asked)
+        assert talk.take_rest()[:1] in (b"+", b"$")
+
+    @pytest.mark.parametrize("asked", [b"get key-7\r\n", request(b"EXISTS", b"key-7"), request(b"PING") + GET])
+    def test_of_any_that_may_look_something_up_parks_all(self, talk: LoneConnection, asked: bytes) -> None:
+        talk.send(asked)
+        assert talk.take_rest() == b""
+        talk.connection.unpark()
+        assert talk.take_rest().startswith((REPLY, b":1", b"+PONG\r\n" + REPLY))
+
+    def test_answers_a_ping_behind_a_lookup_after_it(self, talk: LoneConnection) -> None:
+        talk.send(GET)
+        talk.client.sendall(b"PING\r\n")
+        assert talk.turn() == 0
+        talk.connection.unpark()
+        talk.turn()
+        assert talk.take_rest() == REPLY + b"+PONG\r\n"
 
     def test_counts_what_it_holds(self, talk: LoneConnection) -> None:
         talk.send(GET)
@@ -258,6 +243,31 @@ if native.kernels() is not None:  # Python's kernels park nothing
                 thread.join()
                 assert found == [RECORDS["key-1"]]
 
+        def test_answers_what_is_no_lookup_while_every_thread_waits_for_a_disk(
+            self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+            disk, waiting = threading.Event(), threading.Semaphore(0)
+
+            class StuckWarmer:
+                def warm(self, requests: list[bytes]) -> int:
+                    waiting.release()
+                    disk.wait()
+                    return 0
+
+            monkeypatch.setattr(served.loop.cold_data, "_warmer", StuckWarmer())
+            served.use(True)
+            address = ("127.0.0.1", served.port)
+            with contextlib.ExitStack() as exit_stack:
+                clients = [exit_stack.enter_context(socket.create_connection(address)) for _ in range(4)]
+                for client in clients:  # as many as there are threads
+                    client.sendall(GET)
+                    assert waiting.acquire(timeout=30)
+                with redis.Redis(port=served.port, socket_timeout=30) as router:
+                    assert router.ping()
+                    assert router.info()["tcp_port"] == served.worker.port
+                disk.set()
+                assert [client.recv(100) for client in clients] == [REPLY] * 4
+
         def test_reads_nothing_for_a_client_that_was_closed_meanwhile(
             self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
         ) -> None:
@@ -351,6 +361,40 @@ if native.kernels() is not None:  # Python's kernels park nothing
                 served.use(False)
                 until(lambda: served.loop._poller.fast_path[connection.fd] != BUSY, "it is on the hot path")
                 assert client.get("key-1") == RECORDS["key-1"]
+
+    @pytest.fixture(scope="module")
+    def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """Of some thousand pages."""
+        return write_generation(tmp_path_factory.mktemp("large"), LARGE_RECORDS)
+
+    class TestAWorker:
+        def test_finds_data_cold_that_is_on_disk(self, generation: Path, capfd: pytest.CaptureFixture[str]) -> None:
+            (file,) = generation.glob("*.lmdb")
+            with serving(generation, "--warm", "never") as server, redis.Redis(port=server.ports[0]) as client:
+                # Where the file system is in memory alone, everything stays there.
+                is_on_disk = (pagecache.resident_bytes(file) or 0) < file.stat().st_size / 2
+                look_up_all(client)
+            assert ("pages are read from disk" in capfd.readouterr().err) is is_on_disk
+
+        def test_finds_no_data_cold_that_is_in_memory_however_much_is_asked(
+            self, generation: Path, capfd: pytest.CaptureFixture[str]
+        ) -> None:
+            with serving(generation, "--warm", "always") as server, redis.Redis(port=server.ports[0]) as client:
+                end = time.monotonic() + 1.5
+                while time.monotonic() < end:
+                    look_up_all(client)
+            assert "pages are read from disk" not in capfd.readouterr().err
+
+
+LARGE_RECORDS = {f"key-{number}": b"%05d" % number * 180 for number in range(12_000)}
+
+
+def look_up_all(client: redis.Redis) -> None:
+    """Ask for a hundred keys at a time, which are nowhere near each other."""
+    keys = random.Random(1).sample(list(LARGE_RECORDS), len(LARGE_RECORDS))
+    for start in range(0, len(keys), 100):
+        asked = keys[start : start + 100]
+        assert client.mget(asked) == [LARGE_RECORDS[key] for key in asked]
 
 
 def test_without_native_kernels_nothing_is_parked(shard: ShardReader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,5 +9,6 @@ resp            the protocol: parsing of requests, encoding of replies
 commands        the reply to each command
 stored_replies  the replies to keys, read from the shard and checked
 cold_data       while pages must be read from disk: requests wait for theirs, and nobody else does
+cold_switch     whether that is so
 budget, limits  what clients may make a worker hold
 """

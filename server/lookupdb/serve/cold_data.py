@@ -1,8 +1,8 @@
 """Cold data: requests whose pages are on disk wait for them, and not the whole worker, one page fault after the other.
 
-While the process takes many page faults its data is cold: connections then park what they read, threads let the kernel
-read all pages that the requests need from disk together, and the loop answers them as it answers every request. The
-threads answer nothing themselves. When the disk is left alone for a while the hot path is in use again.
+While the loop waits for a disk more than it computes (``cold_switch``) its data is cold: connections then park lookups,
+threads let the kernel read all pages that these need from disk together, and the loop answers them as it answers every
+request. The threads answer nothing themselves. When the disk is left alone the hot path is in use again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
+from lookupdb.serve.cold_switch import ColdSwitch, Usage
 from lookupdb.serve.poller import Poller
 
 if TYPE_CHECKING:
-    from lookupdb._native import PageWarmer
+    from lookupdb._native import ShardKernel
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +32,12 @@ _TOGETHER: Final = 16
 """The most requests whose pages a thread asks for together."""
 _BLOCKS_A_PAGE: Final = 8
 """The kernel counts what is read in blocks of 512 bytes."""
-
-COLD_FAULTS: Final = 100
-"""So many page faults in WARM_SECONDS make data cold: of a tenth of a millisecond each, they take a hundredth of it."""
-WARM_SECONDS: Final = 1.0
-WARM_READS: Final = 100
-"""With fewer pages read in COLD_SECONDS, data is warm again."""
-COLD_SECONDS: Final = 2.0
-"""Short, for a key whose pages are there costs five times as much while data is taken for cold."""
+_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds in which this thread ran and waited for a processor, and how often it ran."""
 
 
 class Parkable(Protocol):
-    """A connection that has read something."""
+    """A connection that has read lookups."""
 
     fd: int
     parked: bytes
@@ -54,48 +50,48 @@ class Parkable(Protocol):
         """Let the hot path answer the client, or not, as the poller says now."""
 
 
-class ColdSwitch:
-    """Decides from what the kernel has counted since the process began: page faults that waited for a disk, and pages
-    read, also by the threads, whose reads are no faults. To start a process may take many of both.
-    """
-
-    def __init__(self, faults: int, reads: int, now: float) -> None:
-        self.is_cold = False
-        self._faults, self._reads, self._since = faults, reads, now
-
-    def update(self, faults: int, reads: int, now: float) -> bool:
-        """Take note of the counts. Returns whether data became cold, or warm."""
-        span = COLD_SECONDS if self.is_cold else WARM_SECONDS
-        if self.is_cold:
-            has_changed = now - self._since >= span and reads - self._reads < WARM_READS
-        else:
-            has_changed = faults - self._faults >= COLD_FAULTS
-        if has_changed or now - self._since >= span:
-            self._faults, self._reads, self._since = faults, reads, now
-        self.is_cold ^= has_changed
-        return has_changed
-
-
 class ColdData:
     """Parks what connections read while data is cold. ``ring`` makes the loop call ``unpark_warmed``."""
 
-    def __init__(self, poller: Poller, warmer: PageWarmer, ring: Callable[[], None]) -> None:
+    def __init__(self, poller: Poller, kernel: ShardKernel, ring: Callable[[], None]) -> None:
         self._poller = poller
-        self._warmer = warmer
+        self._kernel = kernel
+        self._warmer = kernel.warmer()
         self._ring = ring
-        self._switch = ColdSwitch(*_measure())
+        self._switch: ColdSwitch | None = None
         self._parked: SimpleQueue[Parkable] = SimpleQueue()
         self._warmed: deque[Parkable] = deque()
         self._has_threads = False
 
     def check(self, connections: Mapping[int, Parkable]) -> None:
-        """See whether data became cold or warm; if so, let ``connections``, which are all, take the path for that."""
-        if self._switch.update(*_measure()):
-            self.use(self._switch.is_cold, connections)
+        """See whether data became cold or warm; if so, let ``connections``, which are all, take the path for that.
+
+        The loop's thread calls it: the first time, for the switch to start with what it has used until then.
+        """
+        if self._switch is None:
+            self._switch = ColdSwitch(self._measure_usage())
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+        if self._switch.is_due(time.monotonic(), faults) and (delta := self._switch.update(self._measure_usage())):
+            is_cold = self._switch.is_cold
+            what = (
+                "pages are read from disk before requests are answered" if is_cold else "the disk is left alone again"
+            )
+            log.info(what, extra={name: round(value, 3) for name, value in delta._asdict().items()})
+            self.use(is_cold, connections)
+
+    def _measure_usage(self) -> Usage:
+        now, idle, delayed = time.monotonic(), self._kernel.idle_seconds(), _read_run_delay()
+        thread, process = resource.getrusage(resource.RUSAGE_THREAD), resource.getrusage(resource.RUSAGE_SELF)
+        return Usage(
+            seconds=now,
+            faults=thread.ru_majflt,
+            reads=process.ru_inblock // _BLOCKS_A_PAGE,
+            cpu=process.ru_utime + process.ru_stime,
+            waited=now - idle - delayed - thread.ru_utime - thread.ru_stime,
+        )
 
     def use(self, is_cold: bool, connections: Mapping[int, Parkable]) -> None:
         """Park from now on, or no longer. What is parked is answered in either case."""
-        log.info("pages are read from disk before requests are answered" if is_cold else "the disk is left alone again")
         if is_cold and not self._has_threads:
             self._has_threads = self._start_threads()
             is_cold = self._has_threads
@@ -134,7 +130,8 @@ class ColdData:
             self._ring()
 
 
-def _measure() -> tuple[int, int, float]:
-    """The arguments of ``ColdSwitch.update``."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_majflt, usage.ru_inblock // _BLOCKS_A_PAGE, time.monotonic()
+def _read_run_delay() -> float:
+    """Return for how many seconds this thread has waited for a processor, 0 where the kernel does not tell."""
+    with contextlib.suppress(OSError):
+        return int(_SCHEDULED.read_bytes().split()[1]) / 1e9
+    return 0.0

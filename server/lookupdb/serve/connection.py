@@ -34,7 +34,7 @@ from lookupdb.serve.commands import execute
 from lookupdb.serve.limits import READ_BYTES, TIME_SLICE_SECONDS
 from lookupdb.serve.output import ReplyOutput
 from lookupdb.serve.poller import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Poller, is_broken
-from lookupdb.serve.resp import ProtocolError, RequestParser, error
+from lookupdb.serve.resp import ProtocolError, RequestParser, error, may_look_up
 from lookupdb.serve.session import Session, WorkerContext
 
 FLUSH_BYTES: Final = 64 << 10
@@ -226,13 +226,17 @@ class RespConnection:
         if not data:
             self._end_of_stream()
             return
-        if self._poller.park is not None and self._awaits_lookups():
+        if self._poller.park is not None and self._awaits_lookups() and self._may_look_up(data):
             self.parked = data
             self._poller.change(self.fd, 0)
             self._poller.park(self)
             self._worker.budget.charge(self, self._measure_held_bytes())
         else:
             self._take(data)
+
+    def _may_look_up(self, data: bytes) -> bool:
+        """Return whether ``data`` may need pages. What does not, such as a PING, waits for no disk."""
+        return not self._requests.is_empty or may_look_up(data)
 
     def unpark(self) -> None:
         """Answer what was parked."""

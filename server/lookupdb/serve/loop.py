@@ -52,7 +52,7 @@ class WorkerLoop:
         self._poller.add(self._alarm.fileno())
         replies = worker.replies
         self.cold_data: Final = (
-            ColdData(self._poller, replies.kernel.warmer(), self._ring) if isinstance(replies, NativeReplies) else None
+            ColdData(self._poller, replies.kernel, self._ring) if isinstance(replies, NativeReplies) else None
         )
 
     @property

@@ -9,6 +9,7 @@ announces (``*1000000000\r\n``) before anything of it has arrived.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from typing import Final
@@ -40,9 +41,15 @@ class ProtocolError(Exception):
     """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
 
 
+_LOOKUPS: Final = re.compile(rb"\b(?:GET|MGET|EXISTS)\b", re.IGNORECASE)
 _GET: Final = b"*2\r\n$3\r\nGET\r\n$"
 """How a GET begins, up to its key's length."""
 _NEXT_GET: Final = CRLF + _GET
+
+
+def may_look_up(data: bytes) -> bool:
+    """Return whether a request in ``data``, which begins with one, may need a key's pages."""
+    return _LOOKUPS.search(data) is not None
 
 
 def _key_bounds(prefix_bytes: bytes, suffix_bytes: bytes) -> tuple[list[bytes], list[bytes], list[slice]]:

@@ -35,6 +35,7 @@ struct ShardKernel {
     shard: Shard,
     turn: Turn,
     slot: Slot,
+    idle: Duration,
 }
 
 /// A turn that took longer has perhaps waited for a disk.
@@ -68,6 +69,7 @@ impl ShardKernel {
             shard: Shard { file, maker: ReplyMaker::new(expander, error) },
             turn: Turn::new(Bounds { read_bytes, chunk_bytes, time_slice }),
             slot: Slot { numbers: slot, lookups, misses, commands, sent_bytes },
+            idle: Duration::ZERO,
         })
     }
 
@@ -84,10 +86,12 @@ impl ShardKernel {
     ) -> PyResult<GivenOut<'py>> {
         let until = Instant::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default();
         loop {
-            let time = until.saturating_duration_since(Instant::now());
+            let waits_since = Instant::now();
+            let time = until.saturating_duration_since(waits_since);
             let turn = &mut self.turn;
             let count = py.detach(|| turn.wait(epoll, time)).map_err(PyOSError::new_err)?;
             let began = Instant::now();
+            self.idle += began - waits_since;
             let clients = Clients { fast_path: cells(py, &fast_path)?, protocols: cells(py, &protocols)? };
             let left = turn.take(&clients, &mut self.shard);
             self.slot.add(py, &mut self.shard.maker.counts)?;
@@ -136,6 +140,11 @@ impl ShardKernel {
         self.shard.append_replies(1, |_| key, b"", &limit, &mut reply);
         self.slot.add(py, &mut self.shard.maker.counts)?;
         Ok((!reply.is_empty()).then(|| PyBytes::new(py, &reply)))
+    }
+
+    /// For how many seconds `run` has waited for clients until now.
+    fn idle_seconds(&self) -> f64 {
+        self.idle.as_secs_f64()
     }
 
     /// What reads the pages of this file from disk, for other threads.
