@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hiredis import ReplyError
 
+from lookupdb import native
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.lookups.batch_keys import ReplyValues
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.servers.connection import ServerConnection
 from lookupdb.route.shards.batch import ShardBatch
 
 PROBLEM = Problem("Unreachable", "gone")
@@ -48,20 +52,54 @@ def batch_of(*lookups: Lookup) -> ShardBatch:
     return ShardBatch(list(lookups), sum(lookup.key_count for lookup in lookups), 0.0)
 
 
+class Sink:
+    """Has asked for so many keys."""
+
+    def __init__(self, key_count: int) -> None:
+        self.key_count = key_count
+
+    def expected_keys(self) -> int:
+        return self.key_count
+
+    def accept(self, index: int, size: int) -> bool:
+        return True
+
+
+MakeReply = Callable[[list[bytes | None]], ReplyValues]
+
+
+@pytest.fixture
+def reply(kernels: str) -> MakeReply:
+    """Has a connection read values, as the kernels of the test do: a list, or what they have for one."""
+
+    def read(values: list[bytes | None]) -> ReplyValues:
+        replies: list[Any] = []
+        connection = ServerConnection(replies.append, replies.append, RouterBudget(1 << 20))
+        connection.use(replies.append, Sink(len(values)))
+        bulks = [b"$-1\r\n" if value is None else b"$%d\r\n%b\r\n" % (len(value), value) for value in values]
+        connection.data_received(b"*%d\r\n%b" % (len(values), b"".join(bulks)))
+        modules = native.kernels()
+        assert type(replies[0]) is (list if modules is None else modules.ShardReply)
+        found: ReplyValues = replies[0]
+        return found
+
+    return read
+
+
 class TestDeliver:
-    def test_each_lookup_gets_its_own_values(self) -> None:
+    def test_each_lookup_gets_its_own_values(self, reply: MakeReply) -> None:
         lookups = [Lookup(1), Lookup(3), Lookup(1)]
-        assert batch_of(*lookups).deliver([b"a", b"b", None, b"c", None]) == (3, 2)
+        assert batch_of(*lookups).deliver(reply([b"a", b"b", None, b"c", None])) == (3, 2)
         assert [lookup.told for lookup in lookups] == [[[b"a"]], [[b"b", None, b"c"]], [[None]]]
 
-    def test_one_that_is_done_gets_nothing_and_does_not_count(self) -> None:
+    def test_one_that_is_done_gets_nothing_and_does_not_count(self, reply: MakeReply) -> None:
         lookups = [Lookup(1), Lookup(2, is_done=True), Lookup(1)]
-        assert batch_of(*lookups).deliver([b"a", None, b"x", b"b"]) == (2, 0)
+        assert batch_of(*lookups).deliver(reply([b"a", None, b"x", b"b"])) == (2, 0)
         assert lookups[1].told == []
 
-    def test_one_that_fails_costs_the_others_nothing(self) -> None:
+    def test_one_that_fails_costs_the_others_nothing(self, reply: MakeReply) -> None:
         lookups = [Lookup(1), Broken(1), Lookup(1)]
-        batch_of(*lookups).deliver([b"a", b"b", b"c"])
+        batch_of(*lookups).deliver(reply([b"a", b"b", b"c"]))
         assert [lookups[0].told, lookups[2].told] == [[[b"a"]], [[b"c"]]]
 
 
