@@ -7,6 +7,7 @@ Both give the same bytes; docs/architecture.md says where the boundary lies. ``L
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Final, Literal
 import xxhash
 
 from lookupdb.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 INTERFACE: Final = Path(__file__).with_name("_native.pyi")
 """What Python and the kernels expect of each other. A module that was built with another one is never used."""
@@ -38,6 +41,15 @@ def kernels() -> ModuleType | None:
     if value == "1" and module is None:
         raise UsageError(f"{VARIABLE}=1 demands native kernels: {reason}", hint=_HINT)
     return module
+
+
+def set_aside(reason: str) -> None:
+    """Say that a native kernel's twin takes its place, and why. Raises UsageError when ``LOOKUPDB_NATIVE=1`` demands
+    it.
+    """
+    if os.environ.get(VARIABLE) == "1":
+        raise UsageError(f"{VARIABLE}=1 demands native kernels: {reason}", hint="leave LOOKUPDB_NATIVE away")
+    log.warning("Python takes the place of a native kernel: %s", reason)
 
 
 def kind() -> Literal["native", "python"]:

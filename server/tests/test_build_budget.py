@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import pytest
 
+from lookupdb.build.budget import BuildBudget, count_packers, min_memory_limit
+
 MIB: Final = 1 << 20
 MANIFEST: Final = """
 apiVersion: lookupdb.dev/v1alpha1
@@ -131,6 +133,20 @@ class TestMemory:
             out.writelines(f'{{"k":"{number}","v":"{chance.randbytes(5_700_000).hex()}"}}\n' for number in range(12))
         done = build(tmp_path, 4, "--memory-limit", "256MiB", "--threads", "8")
         assert result_of(done)["records"] == 12, done.stderr
+        peak = int(done.stderr.splitlines()[-1])
+        assert peak <= 256 * MIB, f"{peak // MIB} MiB"
+
+    def test_threads_that_compress_are_counted(self) -> None:
+        least = min_memory_limit(1024)
+        limits = (least, least + 64 * MIB, 64 << 30)
+        assert [count_packers(limit, shards=1024, threads=64) for limit in limits] == [2, 3, 64]
+        few, many = (BuildBudget.for_build(limits[1], shards=1024, threads=threads) for threads in (2, 64))
+        assert many.sorting == few.sorting - 4 * MIB
+
+    def test_the_limit_holds_for_many_threads(self, tmp_path: Path) -> None:
+        write_source(tmp_path, 150_000, 400)
+        done = build(tmp_path, 1, "--memory-limit", "256MiB", "--threads", "64")
+        assert result_of(done)["records"] == 150_000, done.stderr
         peak = int(done.stderr.splitlines()[-1])
         assert peak <= 256 * MIB, f"{peak // MIB} MiB"
 

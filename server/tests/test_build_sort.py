@@ -6,6 +6,7 @@ import gzip
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,33 @@ def test_the_sample_is_bounded_and_the_same_every_time(tmp_path: Path) -> None:
     assert one == two
     assert 2 << 20 < sum(map(len, one)) <= SAMPLE_BYTES
     assert all(orjson.loads(value)["v"].startswith("xxx") for value in one)
+
+
+def test_a_signal_ends_a_long_merge(tmp_path: Path) -> None:
+    """What would take a second or minutes: eight runs become one."""
+    with Sorter(tmp_path, 64 << 20, "first") as sorter:
+        for number in range(50_000):
+            sorter.put(b"%d" % number, number, bytes(500))
+        (run,), _ = sorter.detach()
+    names = [f"copy-{number}" for number in range(15)]
+    for name in names:
+        os.link(tmp_path / run, tmp_path / name)
+    merged_bytes = 8 * (tmp_path / run).stat().st_size
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Sorter(tmp_path, 8 << 20, "second") as sorter:
+        sorter.adopt(0, tmp_path, names, None)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(sorter))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert sum(path.stat().st_size for path in tmp_path.glob("second-*")) < merged_bytes // 2
 
 
 MEASURED = """

@@ -19,6 +19,7 @@ from lookupdb import native
 from lookupdb.build.sort.runs import Record
 from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.packing import ListPacker, NativePacker, make_packer
+from lookupdb.errors import UsageError
 from lookupdb.manifest import ShardFile, Totals
 
 SHARDS = 3
@@ -66,6 +67,28 @@ class TestValues:
     @given(values=st.lists(st.binary(max_size=300) | st.sampled_from(PEOPLE), max_size=20), compressed=st.booleans())
     def test_whatever_they_are(self, dictionary: str, values: list[bytes], compressed: bool) -> None:
         assert_same(values, DICTIONARIES[dictionary], compressed=compressed)
+
+
+class TestAnotherVersionOfZstd:
+    """It may write other bytes than python-zstandard's."""
+
+    @pytest.fixture(autouse=True)
+    def other_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(native.kernels(), "ZSTD_VERSION", (1, 4, 9))
+        monkeypatch.delenv(native.VARIABLE, raising=False)
+
+    def test_is_not_used_and_that_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        packer = make_packer(SHARDS, compressed=True, dictionary=b"", threads=2)
+        assert isinstance(packer, ListPacker)
+        assert "zstd 1.4.9" in caplog.text
+
+    def test_is_refused_where_native_kernels_are_demanded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(native.VARIABLE, "1")
+        with pytest.raises(UsageError, match="demands native kernels: it compresses with zstd 1"):
+            make_packer(SHARDS, compressed=True, dictionary=b"", threads=2)
+
+    def test_changes_nothing_where_values_are_not_compressed(self) -> None:
+        assert isinstance(make_packer(SHARDS, compressed=False, dictionary=b"", threads=2), NativePacker)
 
 
 @pytest.mark.parametrize("compression", ["zstd", "none"])

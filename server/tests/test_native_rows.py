@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -201,6 +203,27 @@ def test_a_name_that_is_no_text_while_columns_are_missing(folder: Path, parallel
     assert by_kernel == by_python
 
 
+def test_a_thousand_columns_cost_one_look_at_each_member(folder: Path) -> None:
+    """As many as a spec may name. A search for each of them cost ten times what it takes to keep them all."""
+    names = [f"column{number}" for number in range(1024)]
+    rows = [{"k": str(row)} | {name: row * number for number, name in enumerate(names)} for row in range(200)]
+    (folder / "f.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+
+    def cost(options: dict[str, Any]) -> float:
+        spec = spec_of(folder, "f.jsonl", repr(options))
+        times = []
+        for _ in range(3):
+            started = time.process_time()
+            found = read(spec, folder / "scratch")
+            times.append(time.process_time() - started)
+            assert len(found.records) == len(rows)
+        return min(times)
+
+    with patch.dict(os.environ, {native.VARIABLE: "1"}):
+        assert cost({"value": {"columns": names[::-1]}}) < 4 * cost({})
+    assert_equal(folder, "f.jsonl", {"value": {"columns": names[::-1]}}, (folder / "f.jsonl").read_bytes(), 1 << 20)
+
+
 FIELDS: Final = st.one_of(
     st.sampled_from(["", "a", "B ", " x", "é", "🙂", "1", "-1.50", "007", "true", "null", "[1.0,\n2]", '{"a":"\tb"}'])
     | st.sampled_from(["\x1f", "\x00", "\x01\x7f", "\\", "İ", "a\u0085", "NaN", "1e5"]),
@@ -258,6 +281,8 @@ CSV_OPTIONS: Final[list[dict[str, Any]]] = [
 @example(content=b'k,v,w\na,b,"c"x\n', window=64)
 @example(content=b"k,v,w\na,b,\n", window=64)
 @example(content=b"\nk,v,w\n", window=64)
+@example(content=b"\xef\xbb\xbfk,v,w\na;b,c,d\n", window=1)
+@example(content=b"\xef\xbb", window=1)
 def test_csv(folder: Path, options: dict[str, Any], content: bytes, window: int) -> None:
     assert_equal(folder, "f.csv", options, content, window)
 

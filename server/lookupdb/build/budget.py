@@ -24,7 +24,12 @@ _OPEN_SHARD_BYTES: Final = 352 << 10
 """What an open shard file takes beside its transaction: LMDB's and Python's own, and what the kernel maps around
 touched pages."""
 _BATCHES_BYTES: Final = 80 * MIB
-"""Records on their way to the shards."""
+"""Records on their way to the shards, and two threads that compress them."""
+_PACKERS: Final = 2
+_PACKER_BYTES: Final = 4 * MIB
+"""What each further thread takes that compresses natively: zstd's tables, and the largest dictionary with its own."""
+_PACKERS_PART: Final = 16
+"""Together they may have this part of what the memory limit is above the smallest."""
 _MIN_SORTING_BYTES: Final = 24 * MIB
 _RESIDENT_BYTES: Final = 80 * MIB
 """What Python and the libraries take in the build's main process."""
@@ -47,7 +52,7 @@ class BuildBudget:
     """How many crew members may read beside the main process."""
 
     @classmethod
-    def for_build(cls, memory_limit: int, *, shards: int, needs_sample: bool = True) -> Self:
+    def for_build(cls, memory_limit: int, *, shards: int, threads: int = 1, needs_sample: bool = True) -> Self:
         """For the build's main process. Raises NotEnoughRoom if ``memory_limit`` is too small."""
         minimum = min_memory_limit(shards)
         if memory_limit < minimum:
@@ -57,7 +62,8 @@ class BuildBudget:
                 hint="raise --memory-limit; 1 GiB suits most builds",
             )
         free = memory_limit - _RESIDENT_BYTES
-        max_sorting = free - _writer_bytes(shards)
+        packers = count_packers(memory_limit, shards=shards, threads=threads)
+        max_sorting = free - _writer_bytes(shards) - max(0, packers - _PACKERS) * _PACKER_BYTES
         return cls._divide(free, memory_limit // MIN_MEMORY_LIMIT, needs_sample, max_sorting)
 
     @classmethod
@@ -81,6 +87,12 @@ def min_memory_limit(shards: int) -> int:
     """The smallest memory limit, in whole MiB, for a build of ``shards`` shards."""
     minimum = max(MIN_MEMORY_LIMIT, _RESIDENT_BYTES + _MIN_SORTING_BYTES + _writer_bytes(shards))
     return -(-minimum // MIB) * MIB
+
+
+def count_packers(memory_limit: int, *, shards: int, threads: int) -> int:
+    """How many of ``threads`` may compress at once."""
+    spare = max(0, memory_limit - min_memory_limit(shards))
+    return min(threads, _PACKERS + spare // _PACKERS_PART // _PACKER_BYTES)
 
 
 def transaction_bytes(shards: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lookupdb import __version__, keys, shard_name, shardfile
 from lookupdb.build import existing_generations, gates
-from lookupdb.build.budget import BuildBudget
+from lookupdb.build.budget import BuildBudget, count_packers
 from lookupdb.build.build_report import BuildReport
 from lookupdb.build.progress import Progress
 from lookupdb.build.read.slice_reader import garbage_collection_paused
@@ -180,7 +180,9 @@ class _GenerationBuild:
             compression=spec.value.compression,
             content=spec.content_hash(),
         )
-        with GenerationWriter(self.claim.folder, meta, dictionary, self.options.threads) as writer:
+        threads = self.options.threads
+        packers = count_packers(self.options.memory_limit, shards=spec.shards, threads=threads)
+        with GenerationWriter(self.claim.folder, meta, dictionary, threads, packers) as writer:
             self.progress.begin_phase("writing", records.rows, "rows")
             for count in writer.write(duplicates.drop_duplicates(records)):
                 self.progress.advance(count)
@@ -204,7 +206,7 @@ class _GenerationBuild:
 
 def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:
     """Raises NotEnoughRoom if the build needs more memory or open files than it may have."""
-    BuildBudget.for_build(options.memory_limit, shards=spec.shards)
+    BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
     check_open_files(spec.shards)
 
 

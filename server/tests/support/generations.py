@@ -40,7 +40,7 @@ def write(
 ) -> tuple[tuple[ShardFile, ...], Totals]:
     """Write ``batches`` as the files of a generation into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    with GenerationWriter(folder, meta(shards, compression), dictionary, threads) as writer:
+    with GenerationWriter(folder, meta(shards, compression), dictionary, threads, threads) as writer:
         for _ in writer.write(batches):
             pass
         return writer.finish()

@@ -80,10 +80,10 @@ class _NativeJsonLines:
         for block in self._blocks():
             at = 0
             while at < len(block):
-                at, rows, lines, sampled = self._rules.read(
-                    block, at, records.place, sorter.records, sorter.memory, records.last_rank
+                at, rows, lines = self._rules.read(
+                    block, at, records.place, sorter.records, sorter.memory, records.sample
                 )
-                records.count_native(rows, sampled)
+                records.row += rows
                 self.lines += lines
                 if self._parser.columns.missing:
                     self._parser.columns.count_more(rows)
@@ -164,23 +164,24 @@ class _NativeCsv:
     def read(self, report: ReportProgress) -> bool:
         records, sorter = self._records, self._records.sorter
         with SliceFile(self._file.path, self._piece) as raw:
-            self._read_more(raw)
+            while len(self._block) < len(_BOM) and not self._is_last:
+                self._read_more(raw)
             if not self._piece.start and self._block.startswith(_BOM):
                 self._at = len(_BOM)
             if self._has_header and self._next_fields(raw) != self._parser.names:
                 return False
             reported = (0, 0)
             while True:
-                stop, self._at, rows, lines, sampled = self._rules.read(
+                stop, self._at, rows, lines = self._rules.read(
                     self._block,
                     self._at,
                     self._is_last,
                     records.place,
                     sorter.records,
                     sorter.memory,
-                    records.last_rank,
+                    records.sample,
                 )
-                records.count_native(rows, sampled)
+                records.row += rows
                 self.lines += lines
                 if stop == "full":
                     sorter.spill_if_full()

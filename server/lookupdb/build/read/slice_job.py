@@ -15,8 +15,7 @@ from lookupdb.build.parse.columns import SeenColumns
 from lookupdb.build.read.native_rows import ReportProgress
 from lookupdb.build.read.slice_reader import SliceOutcome, SliceReader
 from lookupdb.build.scratch import scratch_errors
-from lookupdb.build.sort import runs
-from lookupdb.build.sort.sample import Sample
+from lookupdb.build.sort.sample import make_sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source.fetch import LocalFile
 from lookupdb.build.source.slices import Slice
@@ -93,12 +92,12 @@ class SliceJob:
         """Read ``piece``, slice ``number`` of the source, into files. Raises BadSource (see ``SliceReader``),
         NotEnoughRoom."""
         name = f"slice-{number:05d}-{uuid.uuid4().hex[:8]}"
-        sample = Sample(self.budget.sample, sum(file.bytes for file in self.files))
+        sample = make_sample(self.budget.sample, sum(file.bytes for file in self.files))
         with Sorter(self.folder, self.budget.sorting, name) as sorter:
             reader = SliceReader(self.spec, sorter, sample, self.budget, 1, report, explains=explains)
             outcome = reader.read(number, piece, self.files[piece.file])
-            with scratch_errors(self.folder), (self.folder / f"{name}-sample").open("xb", buffering=0) as file:
-                runs.write_run(file, [sample.records()])
+            with scratch_errors(self.folder):
+                sample.write_run(self.folder / f"{name}-sample")
             names, spool = sorter.detach()
         return SliceResult(outcome, names, spool, f"{name}-sample")
 

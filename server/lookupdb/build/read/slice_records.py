@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import orjson
 
 from lookupdb.build.parse.rows import Row, RowRejected, describe_encode_error
 from lookupdb.build.sort.runs import encode_place
-from lookupdb.build.sort.sample import Sample, rank_key
+from lookupdb.build.sort.sample import Sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.manifest import SAMPLES
@@ -19,7 +19,7 @@ class SliceRecords:
     """Takes the rows of one slice, in their order."""
 
     def __init__(self, spec: DatasetSpec, sorter: Sorter, sample: Sample, number: int) -> None:
-        self.sorter, self._sample = sorter, sample
+        self.sorter, self.sample = sorter, sample
         self.encode = make_key_encoder(spec.key.normalize)
         self._max_bytes = spec.value.max_bytes
         self._start = encode_place(number, 0)
@@ -44,9 +44,7 @@ class SliceRecords:
         else:
             value = bytes(memoryview(value))  # a copy of its own size: what orjson returns sits in a far larger block
             self.sorter.put(key, self.place, value)
-            rank = rank_key(key)
-            if rank < self._sample.bound:
-                self._sample.keep(rank, self.place, value)
+            self.sample.offer(key, self.place, value)
 
     def _reject(self, reason: str) -> None:
         self.rejected += 1
@@ -57,17 +55,3 @@ class SliceRecords:
     def place(self) -> int:
         """That of the last row."""
         return self._start + self.row
-
-    @property
-    def last_rank(self) -> int | None:
-        """The largest hash of a key whose value the sample takes."""
-        return self._sample.bound - 1 if self._sample.bound else None
-
-    def count_native(self, rows: int, sampled: Iterable[tuple[int, int, bytes]]) -> None:
-        """Note ``rows`` rows that a kernel has put into ``sorter.records``; of them the ``sampled`` (hash of the key,
-        place, value) are for the sample."""
-        self.row += rows
-        sample = self._sample
-        for rank, place, value in sampled:
-            if rank < sample.bound:
-                sample.keep(rank, place, value)

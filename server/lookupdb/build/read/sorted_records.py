@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -22,9 +21,8 @@ from lookupdb.build.progress import Progress
 from lookupdb.build.read.crew import MAX_CREW_SLICES, Crew, CrewState
 from lookupdb.build.read.slice_job import SliceJob, SliceResult
 from lookupdb.build.read.slice_reader import SliceOutcome, SliceReader
-from lookupdb.build.sort import runs
 from lookupdb.build.sort.runs import Batch, decode_place
-from lookupdb.build.sort.sample import Sample
+from lookupdb.build.sort.sample import Sample, make_sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source import slices
 from lookupdb.build.source.fetch import LocalFile
@@ -66,7 +64,9 @@ class SortedRecords:
         self._threads = threads
         self._memory_limit = memory_limit
         self._needs_sample = spec.value.compression == "zstd"
-        self._budget = BuildBudget.for_build(memory_limit, shards=spec.shards, needs_sample=self._needs_sample)
+        self._budget = BuildBudget.for_build(
+            memory_limit, shards=spec.shards, threads=threads, needs_sample=self._needs_sample
+        )
         small = sum(file.bytes for file in files) < parallel_from  # however many files it has
         members = 1 if small else min(threads, self._budget.members)
         self._pieces = slices.plan_slices(files, members, parallel_from, spec.source.csv)
@@ -82,7 +82,7 @@ class SortedRecords:
         with ExitStack() as stack:
             self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
             source_bytes = sum(file.bytes for file in self._files)
-            sample = Sample(self._budget.sample, source_bytes)
+            sample = make_sample(self._budget.sample, source_bytes)
             self._slices_read = _ReadSlices(self._spec, self._files, self._pieces, sample)
             self._progress.begin_phase("read", source_bytes, "bytes")
             if self._members > 1:
@@ -92,7 +92,8 @@ class SortedRecords:
                 self._read_in_process()
             self._progress.end_phase()
             slices_read = self._slices_read
-            self.rows, self.rejected, self.sample = slices_read.rows, slices_read.rejected, slices_read.sample.values()
+            self.rows, self.rejected = slices_read.rows, slices_read.rejected
+            self.sample = sample.take_values()
             self.peak_memory = peak_resident() + self._members_peak
             self._open = stack.pop_all()
         return self
@@ -148,9 +149,7 @@ class SortedRecords:
 
     def _adopt(self, number: int, read: SliceResult, folder: Path) -> None:
         self._sorter.adopt(number, folder, read.runs, read.spool)
-        with FileIO(folder / read.sample) as sample:
-            for block in runs.read_run(sample):
-                self._slices_read.sample.add(block)
+        self._slices_read.sample.add_run(folder / read.sample)
         self._slices_read.add(number, read.outcome)
 
     def _read_in_process(self) -> None:

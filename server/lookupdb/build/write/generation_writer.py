@@ -35,15 +35,16 @@ _OTHER_FILES: Final = 128
 class GenerationWriter:
     """All shard files of a generation. A context manager, which closes the files."""
 
-    def __init__(self, folder: Path, meta: ShardMeta, dictionary: bytes, threads: int) -> None:
-        """``meta`` describes every shard, except for its number and its records."""
+    def __init__(self, folder: Path, meta: ShardMeta, dictionary: bytes, threads: int, packers: int = 1) -> None:
+        """``meta`` describes every shard, except for its number and its records. Up to ``packers`` threads compress
+        natively at once."""
         self._meta = meta
         self._dictionary = dictionary
         self._threads = threads
         self._packer = make_packer(
             meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary, threads=threads
         )
-        self._packing_threads = 1 if isinstance(self._packer, ListPacker) else threads
+        self._packing_threads = 1 if isinstance(self._packer, ListPacker) else packers
         check_open_files(meta.shards)
         share = transaction_bytes(meta.shards)
         self._stack = ExitStack()

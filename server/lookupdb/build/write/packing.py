@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import zstandard
+
 from lookupdb import native
 from lookupdb.build.sort.runs import Batch, as_native
 from lookupdb.build.write.compression import Compressor, compression_parameters
@@ -102,9 +104,19 @@ class NativePacker:
 
 
 def make_packer(shards: int, *, compressed: bool, dictionary: bytes, threads: int) -> Packer:
-    """The packer of a generation that ``threads`` build. The twin leaves one of them to what surrounds it; of native
-    packers, as many as ``threads`` may pack at once."""
+    """The packer of a generation that ``threads`` build. The twin leaves one of them to what surrounds it; of a native
+    one, any number may pack at once. Raises UsageError when native kernels are demanded that would write other bytes.
+    """
     kernels = native.kernels()
-    if kernels is None:
+    if kernels is None or (compressed and not _has_same_zstd(kernels)):
         return ListPacker(shards, Compressor(dictionary, max(1, threads - 1)) if compressed else None)
     return NativePacker(kernels, shards, dictionary, compressed)
+
+
+def _has_same_zstd(kernels: Any) -> bool:
+    """Whether both kinds compress to the same bytes, which zstd promises for one version of it alone."""
+    if kernels.ZSTD_VERSION == zstandard.ZSTD_VERSION:
+        return True
+    ours, theirs = (".".join(map(str, version)) for version in (kernels.ZSTD_VERSION, zstandard.ZSTD_VERSION))
+    native.set_aside(f"it compresses with zstd {ours}, python-zstandard with {theirs}: files would not be the same")
+    return False

@@ -12,7 +12,8 @@ use super::json_rows::replace_breaks;
 use super::json_text::{is_integer, number_size, JsonText};
 use super::key_rules::KeyRules;
 use super::records::RecordBuffer;
-use super::sink::{Sampled, Sink};
+use super::sample::Sample;
+use super::sink::Sink;
 use crate::json_string::push_escaped;
 
 /// How a field becomes JSON.
@@ -73,8 +74,8 @@ enum Stop {
     OpenQuote,
 }
 
-/// Why and where reading stopped, how many rows and lines were read, and what belongs into the sample.
-type Progress = (&'static str, usize, u64, u64, Vec<Sampled>);
+/// Why and where reading stopped, and how many rows and lines were read.
+type Progress = (&'static str, usize, u64, u64);
 
 #[pymethods]
 impl CsvRows {
@@ -117,7 +118,7 @@ impl CsvRows {
     }
 
     /// Read rows of `block` from `at` on. `place` is that of the row before; `is_last` says that nothing follows.
-    #[pyo3(signature = (block, at, is_last, place, records, memory, last_rank))]
+    #[pyo3(signature = (block, at, is_last, place, records, memory, sample))]
     #[expect(clippy::too_many_arguments)]
     fn read(
         &mut self,
@@ -128,9 +129,9 @@ impl CsvRows {
         place: u64,
         records: &mut RecordBuffer,
         memory: usize,
-        last_rank: Option<u64>,
+        sample: &mut Sample,
     ) -> PyResult<Progress> {
-        let mut sink = Sink::new(records, memory, last_rank);
+        let mut sink = Sink::new(records, memory, sample);
         let (stop, end, rows) = py.detach(|| self.read_rows(block, at, is_last, place, &mut sink))?;
         let lines = count_lines(block.get(at..end).unwrap_or_default());
         let stop = match stop {
@@ -140,7 +141,7 @@ impl CsvRows {
             Stop::Broken => "broken",
             Stop::OpenQuote => "open quote",
         };
-        Ok((stop, end, rows, lines, sink.into_sampled(py)))
+        Ok((stop, end, rows, lines))
     }
 
     /// The next row: where it ends, and its fields. None if there is no whole row.

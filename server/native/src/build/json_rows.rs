@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use super::json_text::{is_integer, JsonText, Member};
 use super::key_rules::KeyRules;
 use super::records::RecordBuffer;
-use super::sink::{Sampled, Sink};
+use super::sample::Sample;
+use super::sink::Sink;
 use crate::json_string::unescape;
 
 /// What a row's value is made of. Columns stand within quotes, as JSON writes them.
@@ -49,9 +50,6 @@ struct Row {
     key: Vec<u8>,
     value: Vec<u8>,
 }
-
-/// Where reading stopped, how many rows and lines were read, and what belongs into the sample.
-type Progress = (usize, u64, u64, Vec<Sampled>);
 
 #[pymethods]
 impl JsonRows {
@@ -98,8 +96,8 @@ impl JsonRows {
     }
 
     /// Read the lines of `block` from `at` on, until the next row is unusual or memory is full. `place` is that of the
-    /// row before.
-    #[pyo3(signature = (block, at, place, records, memory, last_rank))]
+    /// row before. Returns where reading stopped, and how many rows and lines were read.
+    #[pyo3(signature = (block, at, place, records, memory, sample))]
     #[expect(clippy::too_many_arguments)]
     fn read(
         &mut self,
@@ -109,11 +107,10 @@ impl JsonRows {
         place: u64,
         records: &mut RecordBuffer,
         memory: usize,
-        last_rank: Option<u64>,
-    ) -> PyResult<Progress> {
-        let mut sink = Sink::new(records, memory, last_rank);
-        let (at, rows, lines) = py.detach(|| self.read_lines(block, at, place, &mut sink))?;
-        Ok((at, rows, lines, sink.into_sampled(py)))
+        sample: &mut Sample,
+    ) -> PyResult<(usize, u64, u64)> {
+        let mut sink = Sink::new(records, memory, sample);
+        py.detach(|| self.read_lines(block, at, place, &mut sink))
     }
 }
 

@@ -10,6 +10,9 @@ use super::os_error;
 use super::runs::{RunReader, RunWriter};
 use super::spools::{is_full, Spools};
 
+/// Of what is written at once: a few milliseconds' worth.
+const PIECE_BYTES: usize = 1 << 20;
+
 /// The records of runs. Iterating yields batches, once.
 #[pyclass(module = "lookupdb._native")]
 pub struct Merge {
@@ -42,9 +45,15 @@ impl Merge {
         py.detach(|| self.next_batch()).map_err(os_error)
     }
 
-    /// Write all records as one run into the new file `path`; references into spools stay references.
+    /// Write all records as one run into the new file `path`; references into spools stay references. Signals are
+    /// handled between pieces of it: what they raise ends the merge.
     fn write_run(&mut self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| self.write_all(path)).map_err(os_error)
+        let mut out = RunWriter::create(&path).map_err(os_error)?;
+        while !self.heap.is_empty() {
+            py.detach(|| self.write_piece(&mut out)).map_err(os_error)?;
+            py.check_signals()?;
+        }
+        out.finish().map_err(os_error)
     }
 }
 
@@ -62,14 +71,16 @@ impl Merge {
         Ok(Some(batch).filter(|batch| batch.len() > 0))
     }
 
-    fn write_all(&mut self, path: PathBuf) -> Result<()> {
-        let mut out = RunWriter::create(&path)?;
-        while let Some(&first) = self.heap.first() {
+    /// Write some records, as long as there are any.
+    fn write_piece(&mut self, out: &mut RunWriter) -> Result<()> {
+        let mut bytes = 0;
+        while let Some(&first) = self.heap.first().filter(|_| bytes < PIECE_BYTES) {
             let run = &self.runs[first];
+            bytes += run.key().len() + run.value().len() + 1;
             out.push(run.key(), run.place(), run.value())?;
             self.advance(first)?;
         }
-        out.finish()
+        Ok(())
     }
 
     /// Go on from the record of the run at the heap's top.

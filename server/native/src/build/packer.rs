@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use xxhash_rust::xxh3::xxh3_64;
 use zstd::zstd_safe::{
-    compress_bound, get_error_name, zstd_sys::ZSTD_EndDirective, CCtx, CParameter, FrameFormat, InBuffer, OutBuffer,
-    Strategy,
+    compress_bound, get_error_name, version_number, zstd_sys::ZSTD_EndDirective, CCtx, CParameter, FrameFormat,
+    InBuffer, OutBuffer, Strategy,
 };
 
 use super::batch::RecordBatch;
@@ -160,6 +160,12 @@ impl Packer {
         }
         Ok(context)
     }
+}
+
+/// Of the library that compresses: another one may write other bytes.
+pub fn zstd_version() -> (u32, u32, u32) {
+    let version = version_number();
+    (version / 10_000, version / 100 % 100, version % 100)
 }
 
 /// `framed` becomes `value` as a RESP bulk string.

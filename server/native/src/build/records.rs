@@ -11,13 +11,16 @@ use super::spools::{is_full, Spools, SPOOLED};
 
 /// Keys and values lie in pieces of this size, so that no growth copies them all.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Records lie in the order in which they came, and are written in that of their keys: each waits for memory. So one is
+/// touched so many records before it is written.
+const AHEAD: usize = 8;
 /// What a record takes beside its bytes: its entry, and room into which entries grow.
-const RECORD_MEMORY: usize = 48;
+const RECORD_MEMORY: usize = 56;
 
 /// Where a record lies, and the first bytes of its key, by which most comparisons are decided.
 #[derive(Clone, Copy)]
 struct Entry {
-    prefix: u64,
+    prefix: Prefix,
     place: u64,
     chunk: u32,
     at: u32,
@@ -139,7 +142,10 @@ impl RecordBuffer {
 
     fn write(&self, path: PathBuf) -> std::io::Result<()> {
         let mut run = RunWriter::create(&path)?;
-        for entry in &self.entries {
+        for (number, entry) in self.entries.iter().enumerate() {
+            if let Some(later) = self.entries.get(number + AHEAD) {
+                std::hint::black_box(self.parts(later).0.first());
+            }
             let (key, value) = self.parts(entry);
             run.push(key, entry.place, value)?;
         }
@@ -153,8 +159,15 @@ impl RecordBuffer {
     }
 }
 
-/// The first eight bytes of `key` as a number that sorts as they do.
-pub fn key_prefix(key: &[u8]) -> u64 {
+/// The first bytes of a key, as numbers that sort as they do.
+pub type Prefix = (u64, u64);
+
+/// The first sixteen bytes of `key`.
+pub fn key_prefix(key: &[u8]) -> Prefix {
+    (first_word(key), key.get(8..).map_or(0, first_word))
+}
+
+fn first_word(key: &[u8]) -> u64 {
     match key.first_chunk() {
         Some(first) => u64::from_be_bytes(*first),
         None => key.iter().enumerate().fold(0, |prefix, (number, &byte)| prefix | u64::from(byte) << (56 - 8 * number)),

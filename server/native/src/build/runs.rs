@@ -3,7 +3,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::path::Path;
 
-use super::records::key_prefix;
+use super::records::{key_prefix, Prefix};
 
 /// `runs.BLOCK_BYTES`: the approximate size of a block.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -24,7 +24,6 @@ pub struct RunWriter {
     value_sizes: Vec<u8>,
     keys: Vec<u8>,
     values: Vec<u8>,
-    block: Vec<u8>,
 }
 
 impl RunWriter {
@@ -39,7 +38,6 @@ impl RunWriter {
             value_sizes: Vec::new(),
             keys: Vec::new(),
             values: Vec::new(),
-            block: Vec::new(),
         })
     }
 
@@ -67,16 +65,14 @@ impl RunWriter {
     }
 
     fn write_block(&mut self) -> Result<()> {
-        self.block.clear();
-        self.block.extend_from_slice(&self.count.to_le_bytes());
-        self.block.extend_from_slice(&(self.keys.len() as u64).to_le_bytes());
-        self.block.extend_from_slice(&(self.values.len() as u64).to_le_bytes());
+        let [keys, values] = [&self.keys, &self.values].map(|part| (part.len() as u64).to_le_bytes());
+        self.file.write_all(&[&self.count.to_le_bytes()[..], &keys, &values].concat())?;
         for part in [&mut self.places, &mut self.key_sizes, &mut self.value_sizes, &mut self.keys, &mut self.values] {
-            self.block.extend_from_slice(part);
+            self.file.write_all(part)?;
             part.clear();
         }
         (self.count, self.size) = (0, 0);
-        self.file.write_all(&self.block)
+        Ok(())
     }
 }
 
@@ -89,7 +85,7 @@ pub struct RunReader {
     number: usize,
     key_at: usize,
     value_at: usize,
-    prefix: u64,
+    prefix: Prefix,
 }
 
 impl RunReader {
@@ -97,7 +93,8 @@ impl RunReader {
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path)?;
         let unread = file.metadata()?.len();
-        let mut run = Self { file, unread, block: Vec::new(), count: 0, number: 0, key_at: 0, value_at: 0, prefix: 0 };
+        let mut run =
+            Self { file, unread, block: Vec::new(), count: 0, number: 0, key_at: 0, value_at: 0, prefix: (0, 0) };
         run.read_block()?;
         Ok(run)
     }
@@ -107,8 +104,8 @@ impl RunReader {
         self.number == self.count
     }
 
-    /// The first eight bytes of the record's key.
-    pub fn prefix(&self) -> u64 {
+    /// The first bytes of the record's key.
+    pub fn prefix(&self) -> Prefix {
         self.prefix
     }
 

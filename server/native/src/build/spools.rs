@@ -12,8 +12,11 @@ use super::batch::{Record, RecordBatch};
 pub const SPOOLED: u64 = 1 << 62;
 /// `runs._ROW_BITS`: a place is its slice's number, and a row of so many bits.
 const ROW_BITS: u32 = 40;
-/// A batch ends with the record that makes it as large as this.
-pub const BATCH_BYTES: usize = 2 << 20;
+/// A batch ends with the record that makes it as large as this. With what that may add it is less than the blocks that
+/// are mapped and given back one by one (`memory.return_large_blocks`), whose pages cost more than their records.
+pub const BATCH_BYTES: usize = 896 << 10;
+/// Room for most batches' last record.
+const LAST_RECORD_BYTES: usize = 64 << 10;
 /// Nor has it more records.
 pub const BATCH_RECORDS: usize = 16 << 10;
 
@@ -24,7 +27,7 @@ impl Spools {
     /// Add `record` to `batch`, with its value loaded if it is a reference.
     pub fn push(&self, record: Record<'_>, batch: &mut RecordBatch) -> Result<()> {
         if batch.len() == 0 {
-            batch.reserve(BATCH_RECORDS / 4, BATCH_BYTES);
+            batch.reserve(BATCH_RECORDS / 4, BATCH_BYTES + LAST_RECORD_BYTES);
         }
         let place = record.place & !SPOOLED;
         let value = match place == record.place {
