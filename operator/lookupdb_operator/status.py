@@ -183,11 +183,15 @@ class DatasetStatus:
     operator: str = ""
     """Identity of the operator that acts on this dataset."""
     conditions: tuple[Condition, ...] = ()
+    phase: str = ""
+    """The same in one word, for people (``plan.phase``)."""
     endpoint: str = ""
     generation: str = ""
     """The active one: what routers answer from."""
     records: int = 0
     bytes: int = 0
+    built_at: str = ""
+    """When the active generation was built: how old its data are."""
     shards: str = ""
     """Of the active rollout, for people: ``3/4`` shards with a ready server."""
     replicas: int = 0

@@ -30,7 +30,7 @@ from typing import Final
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
-from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan import clock, phase, reasons
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus
@@ -64,9 +64,11 @@ def set_conditions(
 def date_conditions(
     status: DatasetStatus, verdicts: dict[str, Verdict], dataset: ObservedDataset, now: datetime
 ) -> DatasetStatus:
-    """``status`` with these conditions. The time of a condition changes when its truth does."""
+    """``status`` with these conditions, and the phase that they come to. The time of a condition changes when its truth
+    does."""
     conditions = tuple(_condition(kind, verdict, status, dataset, now) for kind, verdict in verdicts.items())
-    return replace(status, conditions=conditions, observed_generation=dataset.generation)
+    status = replace(status, conditions=conditions, observed_generation=dataset.generation)
+    return replace(status, phase=phase.find_phase(status, dataset.spec))
 
 
 def _condition(

@@ -39,8 +39,11 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
 
 
 def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetStatus:
-    """``status`` with what people and the scale subresource read of the rollout that the routing table names."""
+    """``status`` with what people and the scale subresource read of the active generation, and of the rollout that the
+    routing table names."""
     dataset, table = observed.dataset, status.table
+    active = status.find_generation(status.generation)
+    status = replace(status, built_at="" if active is None else active.built_at)
     rollout = None if table is None else status.find_rollout(table.rollout)
     if table is None or rollout is None:
         return replace(status, shards="", replicas=0, selector="")
