@@ -41,6 +41,11 @@ def test_newer_data_is_served_again_and_again_however_often_it_comes(seed: int) 
     assert max(lasted) < 4 * once + 130, lasted  # 120 s of them are what a router that is down may have mounted
 
 
+@pytest.mark.parametrize("tens", range(3))
+def test_what_was_rolled_back_from_stays_away_however_often_that_happens(tens: int) -> None:
+    assert sum(Simulation(seed).live_under_rollbacks(6) for seed in range(10 * tens, 10 * tens + 10)) > 20
+
+
 def _changed(change: Callable[[Plan, Observed], Plan]) -> Planner:
     def planner(observed: Observed, config: Config, now: datetime) -> Plan:
         return change(plan(observed, config, now), observed)
@@ -150,6 +155,11 @@ def _forgets_what_was_rolled_back_from(observed: Observed, config: Config, now: 
     return plan(replace(observed, dataset=replace(observed.dataset, status=status)), config, now)
 
 
+def _ignores_that_it_is_suspended(observed: Observed, config: Config, now: datetime) -> Plan:
+    spec = {**observed.dataset.spec, "suspend": False}
+    return plan(replace(observed, dataset=replace(observed.dataset, spec=spec, renderings={})), config, now)
+
+
 def _trims_what_is_pinned(planned: Plan, observed: Observed) -> Plan:
     used = {planned.status.generation, *(rollout.generation for rollout in planned.status.rollouts)}
     newest = planned.status.generations[-1:]
@@ -176,6 +186,7 @@ MUTANTS: list[Any] = [
     pytest.param(_forgets_rollouts_named_before, id="forgets what older tables name"),
     pytest.param(_forgets_which_refresh_was_answered, id="forgets which refresh was answered"),
     pytest.param(_ignores_the_pin, id="ignores the pin"),
+    pytest.param(_ignores_that_it_is_suspended, id="ignores that it is suspended"),
     pytest.param(_forgets_what_was_rolled_back_from, id="forgets what was rolled back from"),
     pytest.param(_changed(_trims_what_is_pinned), id="trims what is pinned"),
     pytest.param(_changed(_keeps_every_rollout_that_has_drained), id="keeps every rollout that has drained"),
@@ -214,4 +225,5 @@ def test_an_operator_that_writes_its_status_first_looks_again_instead() -> None:
 
 def _live(planner: Planner) -> None:
     for seed in range(SEEDS_TO_FIND_A_MUTANT):
+        Simulation(seed, planner).live_under_rollbacks(3)
         Simulation(seed, planner).live(MOMENTS)

@@ -40,7 +40,7 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import clock, generations, reasons, rollouts, store, turns
+from lookupdb_operator.plan import clock, generations, reasons, rollouts, store, suspension, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
@@ -56,6 +56,8 @@ _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a w
 
 def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the build that should be under way now: the one that is, another one, or none."""
+    if situation.desired.is_suspended:
+        return suspension.end_build(status)
     has_ended = status.build is None and situation.dataset.status.build is not None
     status = _without_unneeded_build(status, situation)
     if status.build is not None:
@@ -348,7 +350,10 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
     if waits_for_rollout(status, situation):
         return _judge_waiting_for_rollout(status, situation)
     generation = generations.up_to_date_generation(status, situation.desired)
-    if generation is None or generations.is_build_needed(status, situation.desired):
+    is_missing = generation is None or generations.is_build_needed(status, situation.desired)
+    if is_missing and situation.desired.is_suspended:
+        return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
+    if generation is None or is_missing:
         return Verdict("False", reasons.BUILDING, "A build is about to begin.")
     damage = generations.diagnose_damage(generation, status, situation)
     if damage is not None:

@@ -14,7 +14,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, generations, previous, reasons, rollback, rollouts, turns
+from lookupdb_operator.plan import clock, generations, previous, reasons, rollback, rollouts, suspension, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
@@ -294,6 +294,9 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     target, table = rollouts.target_rollout(status, situation), status.table
     if target is None and turns.is_waiting(status.rollout_ticket):
         return rollouts.judge_waiting(status, situation)
+    is_suspended = situation.desired.is_suspended
+    if is_suspended and (table is None or (table.confirmed_at and not is_draining(status))):
+        return suspension.judge_serving(table, status, situation)
     if target is None or generations.is_pin_missing(status, situation.desired):
         serves = f" Until then {status.generation} keeps serving." if has_served(status) else ""
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")

@@ -24,8 +24,11 @@ def newest_matching_generation(status: DatasetStatus, desired: Desired) -> Gener
 
 
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The generation that is asked for: the pinned one; else the newest of the present spec; else what serves, while
-    that one is held back or the pinned one is not there. None while nothing is there that could serve."""
+    """The generation that is asked for: what serves, while the dataset is suspended; else the pinned one; else the
+    newest of the present spec; else what serves, while that one is held back or the pinned one is not there. None
+    while nothing is there that could serve."""
+    if desired.is_suspended:
+        return served_generation(status)
     if desired.pinned_generation:
         return status.find_generation(desired.pinned_generation) or served_generation(status)
     newest = up_to_date_generation(status, desired)
@@ -40,7 +43,9 @@ def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
 def has_fixed_target(status: DatasetStatus, desired: Desired) -> bool:
     """Whether something else than the newest generation is asked for. Then no candidate comes before it."""
     newest = up_to_date_generation(status, desired)
-    return bool(desired.pinned_generation) or (newest is not None and is_held_back(newest, status))
+    return (
+        desired.is_suspended or bool(desired.pinned_generation) or (newest is not None and is_held_back(newest, status))
+    )
 
 
 def served_generation(status: DatasetStatus) -> GenerationStatus | None:
@@ -133,8 +138,10 @@ def add_generation(status: DatasetStatus, generation: GenerationStatus) -> Datas
 
 def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the newest ``keepGenerations`` generations, and those that are asked for, pinned, rolled out or
-    active."""
+    active; while it is suspended with all."""
     desired = situation.desired
+    if desired.is_suspended:
+        return status
     used = {status.generation, desired.pinned_generation, *(rollout.generation for rollout in status.rollouts)}
     newest_match = newest_matching_generation(status, desired)
     used |= {reference.generation for reference in (status.table, newest_match) if reference is not None}

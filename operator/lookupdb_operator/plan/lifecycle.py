@@ -147,7 +147,7 @@ TRANSITIONS: Final = (
         ),
         when=(
             "the store lacks what is asked for, and the turn is here; the build under way is not asked for any more, or"
-            " gives its turn up"
+            " gives its turn up, or the dataset is suspended"
         ),
         written_first="`build`, `lastGeneration`, or `buildTicket`",
         may_be_deleted="the Job and ConfigMap of the build that was under way",

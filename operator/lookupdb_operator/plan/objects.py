@@ -10,7 +10,7 @@ from typing import Final
 
 from lookupdb_operator import manifests
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
-from lookupdb_operator.plan import builds, cutover, lifecycle, reasons, rollouts
+from lookupdb_operator.plan import builds, cutover, lifecycle, reasons, rollouts, suspension
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.situation import (
     Situation,
@@ -43,10 +43,14 @@ def plan_changes(status: DatasetStatus, secret: tuple[Manifest, ...], situation:
     when it is due."""
     observed = situation.observed
     manifests_due = desired_objects(status, situation)
-    repairs = (*find_outdated_manifests(manifests_due, observed), *render_scale_changes(status, situation))
+    is_suspended = situation.desired.is_suspended
+    repairable = suspension.without_edits(manifests_due, situation) if is_suspended else manifests_due
+    repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, situation))
     return ObjectChanges(
         apply=(*secret, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
-        delete=find_garbage(status, observed, manifests_due),
+        delete=find_garbage(
+            status, suspension.without_permanent_objects(observed) if is_suspended else observed, manifests_due
+        ),
     )
 
 

@@ -57,6 +57,8 @@ NOT_CONFIRMED: Final = "NotConfirmed"
 """A router has not taken up the new routing table for too long; what served before stays."""
 PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 """Servers took longer than rollout.progressDeadlineSeconds to get ready."""
+SUSPENDED: Final = "Suspended"
+"""spec.suspend is true: nothing is built, rolled out or changed."""
 PINNED: Final = "Pinned"
 """What spec.generation names serves; what is built meanwhile waits."""
 PINNED_GENERATION_MISSING: Final = "PinnedGenerationMissing"
@@ -163,6 +165,7 @@ HEALTHY_REASONS: Final = frozenset(
         WAITING_FOR_ROLLOUT,
         GENERATION_BUILT,
         UP_TO_DATE,
+        SUSPENDED,
         PINNED,
         ROLLED_BACK,
         WAITING_FOR_BUILD,

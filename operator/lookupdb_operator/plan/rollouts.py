@@ -34,6 +34,8 @@ def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus
     generation = generations.target_generation(status, situation.desired)
     if generation is None:
         return None
+    if situation.desired.is_suspended:  # whatever its pod template
+        return None if status.table is None else status.find_rollout(status.table.rollout)
     fixed = generations.has_fixed_target(status, situation.desired)
     candidate = None if fixed else unfinished_candidate(status, situation)
     if candidate is None or candidate.generation == generation.generation:

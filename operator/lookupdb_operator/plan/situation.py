@@ -77,6 +77,8 @@ class Desired:
     normalize: tuple[str, ...]
     value_format: str
     keep_generations: int
+    is_suspended: bool
+    """``spec.suspend``: what serves is asked for, and nothing else."""
     pinned_generation: str
     """``spec.generation``: the one generation that is asked for; empty for none."""
     drain_seconds: float
@@ -97,17 +99,24 @@ class Desired:
             refresh=_shorten_refresh(dataset.refresh),
             build_digest=build_digest(Ingredients(dataset, config)),
             shards=spec.shards,
-            replicas=spec.replicas,
+            replicas=_count_replicas(dataset, spec),
             workers=spec.serving_workers,
             normalize=spec.key.normalize,
             value_format=spec.value.format,
             keep_generations=spec.keep_generations,
+            is_suspended=dataset.spec["suspend"],
             pinned_generation=dataset.spec.get("generation", ""),
             drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
             keep_previous_seconds=clock.parse_duration(dataset.spec["rollout"]["keepPrevious"]),
             progress_deadline_seconds=dataset.spec["rollout"]["progressDeadlineSeconds"],
             router_drain_seconds=spec.router.drain_seconds + deadline,
         )
+
+
+def _count_replicas(dataset: ObservedDataset, spec: DatasetSpec) -> int:
+    """As many as the spec says; while it is suspended as many as serve."""
+    table = dataset.status.table
+    return table.replicas if dataset.spec["suspend"] and table is not None else spec.replicas
 
 
 def _shorten_refresh(refresh: str) -> str:

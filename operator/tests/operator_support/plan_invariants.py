@@ -95,8 +95,9 @@ class Invariants:
         if len({host.split(".")[1] for host in hosts}) != 1:
             raise Broken(f"routing table {version} mixes rollouts")
 
-    def claims(self, before: DatasetStatus, after: DatasetStatus, pinned: str = "") -> None:
-        """Status is written, while the spec pins ``pinned``."""
+    def claims(self, before: DatasetStatus, after: DatasetStatus, spec: Mapping[str, Any]) -> None:
+        """Status is written, while ``spec`` is asked for."""
+        pinned = spec.get("generation", "")
         for counter in ("last_generation", "last_rollout"):
             if getattr(after, counter) < getattr(before, counter):
                 raise Broken(f"{counter} goes back")
@@ -111,9 +112,20 @@ class Invariants:
         self._check_freshness(before, after, pinned)
         if not forgets:
             self._check_pin(before, after, pinned)
+        if spec.get("suspend") and not self.has_forgotten:
+            self._check_suspended(before, after)
         rolled = {rollout.generation for rollout in after.rollouts if rollout.template}
         if not rolled <= {generation.generation for generation in after.generations}:
             raise Broken("a generation that is rolled out is not kept")
+
+    def _check_suspended(self, before: DatasetStatus, after: DatasetStatus) -> None:
+        """Nothing is begun, and routers are sent nowhere."""
+        claimed = ("last_generation", "last_rollout")
+        if any(getattr(before, counter) != getattr(after, counter) for counter in claimed) or after.build is not None:
+            raise Broken("something is begun while it is suspended")
+        tables = [None if table is None else (table.rollout, table.replicas) for table in (before.table, after.table)]
+        if tables[0] != tables[1] or not _names(before) <= _names(after):
+            raise Broken("what serves or is kept changes while it is suspended")
 
     def _check_pin(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """What is pinned is kept, and routers are sent to what was rolled back from by a pin alone."""
@@ -193,6 +205,10 @@ def _check_transitions(before: DatasetStatus, after: DatasetStatus, *, was_lost:
         is_forgotten = start in (RolloutPhase.UNCLAIMED, GenerationPhase.UNCLAIMED)
         if end not in reachable(start, recovers=was_lost or is_forgotten):
             raise Broken(f"{name} was {start.value} and becomes {end.value}: no transition leads there")
+
+
+def _names(status: DatasetStatus) -> set[str]:
+    return {generation.generation for generation in status.generations}
 
 
 def _data(name: str, status: DatasetStatus) -> tuple[str, str]:

@@ -229,7 +229,7 @@ class World:
         if seen != self.version:
             raise Conflict
         if status != self.status:
-            self.invariants.claims(self.status, status, self.spec.get("generation", ""))
+            self.invariants.claims(self.status, status, self.spec)
             self.status = status
             self.version += 1
             self.writes += 1
@@ -343,7 +343,7 @@ class World:
             "Built": ("True", reasons.GENERATION_BUILT),
             "RolledOut": ("True", truths["RolledOut"][1]),
             "Degraded": ("False", reasons.HEALTHY),
-        } and truths["RolledOut"][1] in (reasons.UP_TO_DATE, reasons.PINNED, reasons.ROLLED_BACK)
+        } and truths["RolledOut"][1] in (reasons.UP_TO_DATE, reasons.PINNED, reasons.ROLLED_BACK, reasons.SUSPENDED)
 
     def is_quiet(self) -> bool:
         """Whether nothing happens by itself."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
-from lookupdb_operator.plan import plan, reasons
+from lookupdb_operator.plan import plan, reasons, rollback
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 from operator_support.plan_objects import UID, Process, Takes
 from operator_support.plan_world import Conflict, Planner, World
@@ -93,6 +93,25 @@ class Simulation:
                 active, last_change = world.status.generation, world.now
         return [*changes, (world.now - last_change).total_seconds()]
 
+    def live_under_rollbacks(self, rounds: int) -> int:
+        """A life in which new data comes, or the same again, and is gone back from now and then: how often."""
+        world, rollbacks = self.world, 0
+        world.edit(rollout={"drainSeconds": 5, "keepPrevious": self._wishes.choice(["0s", "1h"])})
+        for _ in range(rounds):
+            self._refresh()
+            world.settle(CONVERGES_WITHIN)
+            previous = rollback.previous_generation(world.status)
+            if previous is None or self._wishes.random() < 0.3:
+                continue
+            rollbacks += 1
+            for pin in (previous.generation, previous.generation, None):
+                world.edit(generation=pin)
+                if self._wishes.random() < 0.5:
+                    self._refresh()
+                world.settle(CONVERGES_WITHIN)
+                self._check_settled()
+        return rollbacks
+
     def _late(self, observed: Observed, config: Any, now: Any) -> Any:
         return self._planner(observed, config, now - self._clock)
 
@@ -139,7 +158,7 @@ class Simulation:
         ):
             if self._random.random() < chance:
                 disturbance()
-        for chance, wish in ((0.06, self._pin), (0.02, self._set_rollout)):
+        for chance, wish in ((0.1, self._pin), (0.02, self._set_rollout), (0.04, self._suspend)):
             if self._wishes.random() < chance:
                 wish()
 
@@ -147,9 +166,12 @@ class Simulation:
         rollout = {
             "drainSeconds": 5,
             "progressDeadlineSeconds": self._lots.choice([60, 600]),
-            "keepPrevious": self._wishes.choice(["0s", "0s", "20s", "10m"]),
+            "keepPrevious": self._wishes.choice(["0s", "20s", "10m"]),
         }
         self.world.edit(rollout=rollout)
+
+    def _suspend(self) -> None:
+        self.world.edit(suspend=self._wishes.random() < 0.15)
 
     def _pin(self) -> None:
         """A generation of the store's, one that never was, or none any more."""
@@ -256,6 +278,7 @@ class Simulation:
                 pod.trouble = None
         if self.world.spec["source"]["url"] == "s3://data/broken.csv":
             self.world.edit(source={"url": "s3://data/v1.csv"})
+        self.world.edit(suspend=False)
         if self.world.status.find_generation(self.world.spec.get("generation", "")) is None:
             self.world.edit(generation=None)
 
@@ -294,7 +317,9 @@ class Simulation:
         assert world.status.table.replicas == parsed.replicas
         serving, *kept = sorted(world.status.rollouts, key=lambda rollout: bool(rollout.kept_since))
         assert serving.rollout == world.status.table.rollout
-        assert len(kept) <= (world.spec["rollout"]["keepPrevious"] != "0s"), "more than the previous rollout is kept"
+        assert len(kept) <= (world.spec["rollout"].get("keepPrevious", "0s") != "0s"), (
+            "more than the previous rollout is kept"
+        )
         assert all(rollout.kept_since and rollout.generation != active.generation for rollout in kept)
         served = {key for key in world.things if key[0] == "StatefulSet"}
         assert served == {key for rollout in world.status.rollouts for key in self._sets(rollout)}, "servers are left"
