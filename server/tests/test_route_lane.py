@@ -48,7 +48,7 @@ class Replicas:
         self.retried: list[tuple[bytes, str]] = []
 
     def retry(self, lookup: Any, problem: Problem) -> None:
-        self.retried.append((lookup.key, problem.detail))
+        self.retried.append((lookup.packed.split(b"\r\n")[1], problem.detail))
 
 
 class Waiter:

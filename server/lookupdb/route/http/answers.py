@@ -59,7 +59,7 @@ def missing_detail(generation: ServedGeneration) -> str:
 class Answers:
     """The answers of one worker. ``tick()`` at least once a second keeps their date."""
 
-    __slots__ = ("_date", "_heads", "_second")
+    __slots__ = ("_date", "_second", "known_heads")
 
     def __init__(self) -> None:
         self._second = 0
@@ -71,13 +71,14 @@ class Answers:
         if second != self._second:
             self._second = second
             self._date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(second))
-            self._heads: dict[ServedGeneration, AnswerHeads] = {}
+            self.known_heads: dict[ServedGeneration, AnswerHeads] = {}
+            """Those of this second: where each lookup counts, look here before calling ``heads``."""
 
     def heads(self, generation: ServedGeneration) -> AnswerHeads:
         """The heads of answers out of ``generation``."""
-        heads = self._heads.get(generation)
+        heads = self.known_heads.get(generation)
         if heads is None:
-            heads = self._heads[generation] = AnswerHeads(generation, self._date)
+            heads = self.known_heads[generation] = AnswerHeads(generation, self._date)
         return heads
 
     def encode_document(

@@ -95,7 +95,12 @@ class HttpConnection(ConnectionLife):
         if is_new_request and self._repeated is not None:
             lookup = self._repeated.match(data, self)
             if lookup is not None:
-                self._submit(lookup)
+                # As _submit does, without the call: nearly all requests come here.
+                if self._pending or self._waiting or self.is_blocked or self.service.draining:
+                    self._enqueue(lookup)
+                else:
+                    self._pending.append(lookup)
+                    lookup.start()
                 if self._waiting:
                     self._advance()
                 return

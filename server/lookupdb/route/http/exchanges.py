@@ -229,7 +229,8 @@ class LookupExchange(Exchange):
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         """The key's value."""
         connection = self.connection
-        heads = connection.answers.heads(generation)
+        answers = connection.answers
+        heads = answers.known_heads.get(generation) or answers.heads(generation)
         if self.accept is not None and not self.accept.allows(heads.media_type):
             self._refuse_media_type(heads.media_type)
             return

@@ -18,6 +18,8 @@ from lookupdb.route.http.request import ACCEPT, CONNECTION, GENERATION, HOST, Re
 
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
+_BEGINNING_END: Final = _BEGINNING[:-1] + bytes((_BEGINNING[-1] + 1,))
+"""The smallest bytes greater than all that begin so: to compare with both costs half of ``startswith``."""
 _KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
 _FIELDS: Final = frozenset((HOST, ACCEPT, CONNECTION, GENERATION))
@@ -29,20 +31,21 @@ _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0x
 class RepeatedRequest:
     """The part that the requests of one connection share: the bytes behind the key, and what they mean."""
 
-    __slots__ = ("_accept", "_connection_field", "_generation", "_tail", "_tail_size")
+    __slots__ = ("_accept", "_connection_field", "_generation", "_key", "_tail")
 
     def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
         self._tail = tail
-        self._tail_size = len(tail)
+        self._key = slice(_KEY_AT, -len(tail))
+        """Where the key is in a repeat."""
         self._connection_field = lookup.connection_field
         self._generation = lookup.generation
         self._accept = lookup.accept
 
     def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
         """The lookup that ``data``, which begins a request, asks for; None if it is another request."""
-        if not (data.endswith(self._tail) and data.startswith(_BEGINNING)):
+        if data < _BEGINNING or data >= _BEGINNING_END or not data.endswith(self._tail):
             return None
-        key = data[_KEY_AT : -self._tail_size]
+        key = data[self._key]
         if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
             return None
         return LookupExchange(connection, self._connection_field, key.decode(), self._generation, self._accept)

@@ -109,8 +109,10 @@ class PendingLookup:
 class SingleKey(PendingLookup):
     """One key that one waiter waits for."""
 
-    __slots__ = ("generation", "key", "waiter")
+    __slots__ = ("generation", "packed", "waiter")
     key_count = 1
+    packed: bytes
+    """The key as a RESP bulk string. No property: an attribute is read at half the cost."""
 
     def __init__(
         self, key: bytes, waiter: Waiter, generation: ServedGeneration, replicas: LookupReplicas, started_at: float
@@ -121,14 +123,9 @@ class SingleKey(PendingLookup):
         self.is_done = self.is_retried = False
         self.open_tries = 0
         self.first_target = None
-        self.key = key
+        self.packed = b"$%d\r\n%b\r\n" % (len(key), key)
         self.waiter = waiter
         self.generation = generation
-
-    @property
-    def packed(self) -> bytes:
-        """The key as a RESP bulk string."""
-        return b"$%d\r\n%b\r\n" % (len(self.key), self.key)
 
     def deliver(self, values: ReplyValues, offset: int) -> None:
         """Tell the waiter its value."""
