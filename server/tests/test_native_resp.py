@@ -17,7 +17,8 @@ from test_resp import ODD_KEYS, request
 
 from lookupdb import native
 from lookupdb.serve import turn
-from lookupdb.serve.limits import CHUNK_BYTES, ServerLimits
+from lookupdb.serve.limits import CHUNK_BYTES, READ_BYTES, ServerLimits
+from lookupdb.serve.resp import RequestParser
 from lookupdb.shard_name import file_name
 from lookupdb.shardfile import ShardReader, frame
 
@@ -135,6 +136,24 @@ def test_a_large_request_in_pieces_of_any_size(shard: Path, pieces: int) -> None
     native, python = (play(shard, kernels, script) for kernels in KINDS)
     assert native == python
     assert native[0][0].endswith(b"+PONG\r\n")
+
+
+def ask_for_missing_keys(path: Path, kernels: str, count: int) -> list[bytes]:
+    """The reply to an MGET of so many keys of usual size, in pieces as one read brings them."""
+    data = request(b"MGET", *[b"missing-%012d" % number for number in range(count)])
+    replies, _ = play(path, kernels, [(0, data[at : at + READ_BYTES], True) for at in range(0, len(data), READ_BYTES)])
+    return replies[:1]
+
+
+def test_a_large_mget_is_read_natively(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RequestParser, "next", lambda *_: pytest.fail("it is read by Python"))
+    assert ask_for_missing_keys(shard, "native", 16_000) == [b"*16000\r\n" + b"$-1\r\n" * 16_000]
+
+
+@pytest.mark.parametrize("count", [16_383, 16_384, 20_000])
+def test_a_larger_one_is_read_by_python_and_is_answered_alike(shard: Path, count: int) -> None:
+    for kernels in KINDS:
+        assert ask_for_missing_keys(shard, kernels, count) == [b"*%d\r\n" % count + b"$-1\r\n" * count]
 
 
 def test_the_lookups_of_clients_that_ask_at_once_are_answered_each_to_its_own(shard: Path) -> None:

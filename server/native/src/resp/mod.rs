@@ -4,7 +4,7 @@
 
 /// The longest key; a longer one cannot exist.
 const MAX_KEY_BYTES: usize = 511;
-/// More words than any MGET has that is read here: far fewer than a client may send.
+/// The most words of an MGET that is read here: fewer than a client may send, and far more than a router sends.
 const MAX_WORDS: usize = 16_384;
 const GET_HEAD: &[u8] = b"*2\r\n$3\r\nGET\r\n";
 
