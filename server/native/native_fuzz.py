@@ -1,4 +1,4 @@
-"""Fuzzes the native reader, expander and requests: ``make fuzz SECONDS=3600``, or ``python native_fuzz.py 3600``.
+"""Fuzzes the native reader, expander, requests and batches: ``make fuzz SECONDS=3600``, or ``native_fuzz.py 3600``.
 
 The corpus is made here, by LMDB: small sound files of every shape. Inputs damage them, see ``fuzz/src/damage.rs``.
 Where cargo-fuzz and a nightly toolchain are, they are chosen by what they reach; else, or with ``--random``, by chance.
@@ -22,15 +22,14 @@ from support.lmdb_files import Changes, write_lmdb  # the builder's files have o
 FUZZ: Final = CRATE / "fuzz"
 SEEDS: Final = FUZZ / "target" / "seeds"
 VARIABLE: Final = "LOOKUPDB_FUZZ_SEEDS"
-TARGETS: Final = ("reader", "values", "requests")
-INPUT_BYTES: Final = {"reader": 121, "values": 4096, "requests": 2048}
-"""Of a target's inputs: a dozen changes, a value of a page, some requests."""
+INPUT_BYTES: Final = {"reader": 121, "values": 4096, "requests": 2048, "bodies": 1024, "replies": 1024}
+"""Target → the most of its inputs: a dozen changes, a value of a page, some requests, some keys, some values."""
 TEXT: Final = b'{"team":"research","manager":"somebody"}'
 
 
 def main() -> int:
     """Fuzz for so long. Returns the exit code: 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(description="Fuzz the native reader, expander and requests.")
+    parser = argparse.ArgumentParser(description="Fuzz the native reader, expander, requests and batches.")
     parser.add_argument("seconds", type=int)
     parser.add_argument("--random", action="store_true", help="do without cargo-fuzz")
     options = parser.parse_args()
@@ -60,9 +59,9 @@ def has_cargo_fuzz(cargo: str) -> bool:
 
 def run_guided(cargo: str, seconds: int) -> int:
     """Run each target for its share of the time, until one finds something."""
-    for target in TARGETS:
+    for target, most_bytes in INPUT_BYTES.items():
         command = [cargo, "+nightly", "fuzz", "run", "--features", "coverage", target, "--"]
-        limits = [f"-max_total_time={max(1, seconds // len(TARGETS))}", f"-max_len={INPUT_BYTES[target]}"]
+        limits = [f"-max_total_time={max(1, seconds // len(INPUT_BYTES))}", f"-max_len={most_bytes}"]
         code = subprocess.run(
             [*command, *limits, "-timeout=10", "-rss_limit_mb=2048"], cwd=CRATE, check=False
         ).returncode

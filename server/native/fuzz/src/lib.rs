@@ -1,6 +1,8 @@
-//! What must hold of the reader, the expander and the requests for any bytes, and how an input becomes a damaged file.
+//! What must hold of the reader, the expander, requests and batches for any bytes, and how an input becomes a damaged file.
 //!
 //! The kernels are taken by path: their crate needs Python, these do not.
+#[path = "../../src/json_string.rs"]
+pub mod json_string;
 #[path = "../../src/reader/mod.rs"]
 pub mod reader;
 #[path = "../../src/resp/mod.rs"]
@@ -9,6 +11,7 @@ pub mod resp;
 pub mod values;
 
 pub mod damage;
+pub mod route;
 pub mod seeds;
 
 use reader::{Found, ShardFile};

@@ -1,5 +1,6 @@
 //! `mutate SECONDS [START]`: random inputs, for so long. The inputs follow from START, which is printed.
 use lookupdb_fuzz::damage::Subject;
+use lookupdb_fuzz::route::{check_body, check_reply};
 use lookupdb_fuzz::values::Expander;
 use lookupdb_fuzz::{check_file, check_requests, check_value, request, seeds, Outcome};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -44,6 +45,7 @@ fn main() {
     let mut chance = Chance(start);
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut files, mut values, mut refused, mut damaged, mut requests) = (0u64, 0u64, 0u64, 0u64, 0u64);
+    let (mut batches, mut sound) = (0u64, 0u64);
     while Instant::now() < end {
         let index = chance.index(subjects.len());
         let subject = &subjects[index];
@@ -73,10 +75,14 @@ fn main() {
             }
             requests += 1;
         }
+        for _ in 0..8 {
+            sound += u64::from(try_body(&mut chance)) + u64::from(try_reply(&mut chance));
+            batches += 2;
+        }
     }
     println!(
-        "{files} files ({refused} refused, {damaged} with damage), {values} values and {requests} pieces of requests: \
-         every promise was kept"
+        "{files} files ({refused} refused, {damaged} with damage), {values} values, {requests} pieces of requests, \
+         {batches} bodies and replies of batches ({sound} whole): every promise was kept"
     );
 }
 
@@ -93,6 +99,51 @@ fn make_requests(chance: &mut Chance) -> (Vec<u8>, usize) {
     }
     let cut = chance.index(data.len() + 1);
     (data, cut)
+}
+
+/// A batch's body, changed here and there, or as it is.
+fn try_body(chance: &mut Chance) -> bool {
+    let keys: Vec<String> = (0..1 + chance.index(5))
+        .map(|_| (0..chance.index(14)).map(|_| char::from(b' ' + chance.index(96) as u8)).collect::<String>())
+        .collect();
+    let keys = keys.iter().map(|key| format!("\"{}\"", key.replace(['"', '\\'], "\\u0022"))).collect::<Vec<_>>();
+    let keys = format!("\"keys\" : [{}]", keys.join(", "));
+    let mut body = match chance.index(3) {
+        0 => format!("{{{keys}}}"),
+        1 => format!("{{{keys},\"partial\":true}} \n"),
+        _ => format!("{{\"partial\": false, {keys}}}"),
+    }
+    .into_bytes();
+    let is_changed = chance.index(2) == 0;
+    if is_changed {
+        mutate(chance, &mut body);
+    }
+    match catch_unwind(|| check_body(&body, 5)) {
+        Ok(is_body) if is_body || is_changed => is_body,
+        _ => report(&format!("body {body:02x?}")),
+    }
+}
+
+/// A reply to an MGET, changed here and there, or as it is.
+fn try_reply(chance: &mut Chance) -> bool {
+    let expected = chance.index(6);
+    let mut reply = format!("*{expected}\r\n").into_bytes();
+    for _ in 0..expected {
+        let value: Vec<u8> = (0..chance.index(14)).map(|_| chance.byte()).collect();
+        match chance.index(4) {
+            0 => reply.extend(b"$-1\r\n"),
+            _ => reply.extend([format!("${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat()),
+        }
+    }
+    let is_changed = chance.index(2) == 0;
+    if is_changed {
+        mutate(chance, &mut reply);
+    }
+    let cuts = [chance.index(reply.len() + 1), chance.index(reply.len() + 1)];
+    match catch_unwind(|| check_reply(&reply, expected, cuts)) {
+        Ok(is_reply) if is_reply || is_changed => is_reply,
+        _ => report(&format!("reply {reply:02x?} to {expected} keys, cut at {cuts:?}")),
+    }
 }
 
 fn mutate(chance: &mut Chance, stored: &mut Vec<u8>) {

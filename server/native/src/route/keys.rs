@@ -8,11 +8,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::body;
 use super::shard_keys::{Group, PackedShardKeys};
+use super::steps::{Steps, MAX_KEY_BYTES};
 use super::values::PackedValues;
 use crate::json_string::unescape;
-
-/// LMDB's limit for a key: `keys.MAX_KEY_BYTES`.
-const MAX_KEY_BYTES: usize = 511;
 
 /// A key as a client means it.
 pub enum Key {
@@ -191,37 +189,6 @@ fn encode_by<'py>(encode: &Bound<'py, PyAny>, text: &Bound<'py, PyString>) -> Py
         Ok(encoded) => Ok(Some(encoded.downcast_into::<PyBytes>()?)),
         Err(error) if error.is_instance(py, &py.import("lookupdb.keys")?.getattr("InvalidKey")?) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// The steps of `keys.NORMALIZATIONS`, as far as printable ASCII shows them: nfc leaves it as it is.
-struct Steps {
-    strip: bool,
-    lower: bool,
-}
-
-impl Steps {
-    fn new(names: &[String]) -> Self {
-        Self {
-            strip: names.iter().any(|name| name == "strip"),
-            lower: names.iter().any(|name| name == "lowercase" || name == "casefold"),
-        }
-    }
-
-    /// The bytes under which `text`, which is printable ASCII unless there are no steps, is stored; None if no record can
-    /// have this key.
-    fn encode<'a>(&self, text: &'a [u8], buffer: &'a mut [u8; MAX_KEY_BYTES]) -> Option<&'a [u8]> {
-        let text = if self.strip { text.trim_ascii() } else { text };
-        if text.is_empty() {
-            return None;
-        }
-        let room = buffer.get_mut(..text.len())?;
-        if !self.lower {
-            return Some(text);
-        }
-        room.copy_from_slice(text);
-        room.make_ascii_lowercase();
-        Some(room)
     }
 }
 

@@ -10,6 +10,7 @@ mod resp;
 mod scan;
 mod shard_keys;
 mod sink;
+mod steps;
 mod values;
 
 use pyo3::prelude::*;
@@ -19,6 +20,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<keys::PackedKeys>()?;
     module.add_class::<shard_keys::PackedShardKeys>()?;
     module.add_class::<reply::ShardReply>()?;
-    module.add_class::<scan::ReplyScan>()?;
+    module.add_class::<reply::ReplyScan>()?;
     module.add_class::<values::PackedValues>()
 }

@@ -3,7 +3,8 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice};
 
-use super::resp::{read_values, Span};
+use super::resp::{is_ended, read_values, Span};
+use super::scan::Scan;
 
 /// The values of a reply, each bytes or None. To Python it is like a list of them.
 #[pyclass(frozen, module = "lookupdb._native")]
@@ -82,5 +83,40 @@ impl ShardReply {
             }
         };
         Some((PyBytes::new(py, bytes).unbind(), spans.iter().map(moved).collect()))
+    }
+}
+
+/// Finds the values of one reply to an MGET, which comes in several pieces, and joins these when it is whole.
+#[pyclass(module = "lookupdb._native")]
+pub struct ReplyScan {
+    scan: Scan,
+}
+
+#[pymethods]
+impl ReplyScan {
+    #[new]
+    fn new(expected: usize) -> Self {
+        Self { scan: Scan::new(expected) }
+    }
+
+    /// See `Scan`.
+    fn feed(&mut self, data: &[u8]) -> Option<bool> {
+        self.scan.feed(data)
+    }
+
+    /// The reply, which `pieces` are together. None if it is not a list of values to the letter.
+    fn join(&self, py: Python<'_>, pieces: Vec<Bound<'_, PyBytes>>) -> PyResult<Option<ShardReply>> {
+        let size: usize = pieces.iter().map(|piece| piece.as_bytes().len()).sum();
+        let data = PyBytes::new_with(py, size, |mut room| {
+            for piece in &pieces {
+                let (part, rest) = room.split_at_mut(piece.as_bytes().len());
+                part.copy_from_slice(piece.as_bytes());
+                room = rest;
+            }
+            Ok(())
+        })?;
+        let is_whole =
+            size == self.scan.received() && self.scan.spans().iter().all(|span| is_ended(data.as_bytes(), *span));
+        Ok(is_whole.then(|| ShardReply::new(data, self.scan.spans().to_vec())))
     }
 }

@@ -1,14 +1,10 @@
-//! A reply that comes in several pieces: what of it has come is looked at once, and joined when it is whole.
+//! A reply that comes in several pieces: what of it has come is looked at once.
 use memchr::memchr;
-use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
-use super::reply::ShardReply;
-use super::resp::{is_ended, read_head, read_value_head, Span, MISSING, MOST_LINE_BYTES};
+use super::resp::{read_head, read_value_head, Span, MISSING, MOST_LINE_BYTES};
 
 /// Finds the values of one reply to an MGET of `expected` keys.
-#[pyclass(module = "lookupdb._native")]
-pub struct ReplyScan {
+pub struct Scan {
     expected: usize,
     spans: Vec<Span>,
     has_head: bool,
@@ -20,16 +16,24 @@ pub struct ReplyScan {
     line: Vec<u8>,
 }
 
-#[pymethods]
-impl ReplyScan {
-    #[new]
-    fn new(expected: usize) -> Self {
+impl Scan {
+    pub fn new(expected: usize) -> Self {
         Self { expected, spans: Vec::new(), has_head: false, received: 0, next: 0, line: Vec::new() }
+    }
+
+    /// How many bytes have come.
+    pub fn received(&self) -> usize {
+        self.received
+    }
+
+    /// Where the values lie that have been found.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
     }
 
     /// Look at the next piece: whether the reply is whole now. None if it is not a list of values to the letter, or more
     /// follows.
-    fn feed(&mut self, data: &[u8]) -> Option<bool> {
+    pub fn feed(&mut self, data: &[u8]) -> Option<bool> {
         let base = self.received;
         self.received += data.len();
         loop {
@@ -49,23 +53,6 @@ impl ReplyScan {
         }
     }
 
-    /// The reply, which `pieces` are together. None if it is not a list of values to the letter.
-    fn join(&self, py: Python<'_>, pieces: Vec<Bound<'_, PyBytes>>) -> PyResult<Option<ShardReply>> {
-        let size: usize = pieces.iter().map(|piece| piece.as_bytes().len()).sum();
-        let data = PyBytes::new_with(py, size, |mut room| {
-            for piece in &pieces {
-                let (part, rest) = room.split_at_mut(piece.as_bytes().len());
-                part.copy_from_slice(piece.as_bytes());
-                room = rest;
-            }
-            Ok(())
-        })?;
-        let is_whole = size == self.received && self.spans.iter().all(|span| is_ended(data.as_bytes(), *span));
-        Ok(is_whole.then(|| ShardReply::new(data, self.spans.clone())))
-    }
-}
-
-impl ReplyScan {
     /// Read the line that is whole now.
     fn read_line(&mut self) -> Option<()> {
         let start = self.next + self.line.len();
