@@ -80,7 +80,7 @@ class InProcessWorker:
     def take_turns(self, seconds: float = 0.0) -> None:
         """Take turns while anything is ready, but not for longer than ``seconds`` if clients do not read."""
         until = time.monotonic() + seconds
-        while select.select([self._poller.epoll.fileno()], [], [], 0)[0]:
+        while self._is_ready():
             self.until = time.monotonic() + 1e-4
             self._turn.run(self)
             for connection in list(self.worker.connections.values()):
@@ -102,12 +102,15 @@ class InProcessWorker:
 
     def replies(self, client: socket.socket) -> bytes:
         """All that ``client`` has been sent, once nothing more comes."""
-        size = -1
-        while size != len(self._received[client]):
+        size, end = -1, time.monotonic() + 30
+        while size != len(self._received[client]) or (self._is_ready() and time.monotonic() < end):
             size = len(self._received[client])
-            self.take_turns(0.1)
+            self.take_turns(0.1)  # may be over before this client's turn, on a slow machine
             self._receive(client)
         return bytes(self._received[client])
+
+    def _is_ready(self) -> bool:
+        return bool(select.select([self._poller.epoll.fileno()], [], [], 0)[0])
 
     def check_disk(self) -> None:
         """Nothing is ever cold here."""
