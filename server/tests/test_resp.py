@@ -9,7 +9,10 @@ import pytest
 
 from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.resp import (
-    LONGEST_GET,
+    CRLF,
+    GET_ENDS,
+    GET_HEADS,
+    GET_KEYS,
     Command,
     ProtocolError,
     RequestParser,
@@ -98,23 +101,25 @@ def test_what_is_not_whole_gets_or_one_mget_is_left_to_the_general_parser(data: 
 
 
 @pytest.mark.parametrize("key", [*ODD_KEYS, *(b"k" * length for length in (9, 10, 11, 98, 99, 100, 101, 510))])
-def test_one_get_is_recognised_unless_its_key_looks_like_another(key: bytes) -> None:
+def test_one_get_is_recognised_by_its_size_and_beginning(key: bytes) -> None:
     data = request(b"GET", key)
-    assert keys_of_gets(data) == (None if b"GET" in key else [key])
-    assert parse(data) == [[b"GET", key]]
+    assert GET_HEADS[len(data)] <= data < GET_ENDS[len(data)]
+    assert data[GET_KEYS[len(data)]] == key
 
 
 def test_nothing_else_is_taken_for_one_get() -> None:
     for data in (request(b"GET", b"k"), request(b"GET", b"k" * 9), request(b"GET", b"k" * 99)):
-        for wrong in (
-            *(data[:-1], data + b"x", data + b"\r\n", data.replace(b"k", b"", 1), data.replace(b"G", b"S")),
-            *(data.replace(b"\r\nk", other, 1) for other in (b"\r\x09k", b"\r\x0bk", b"\x0c\nk", b"\xff\xffk")),
-        ):
-            assert keys_of_gets(wrong) is None
+        for wrong in (data[:-1], data + b"x", data + b"\r\n", data.replace(b"k", b"", 1), data.replace(b"G", b"S")):
+            is_recognised = GET_HEADS[len(wrong)] <= wrong < GET_ENDS[len(wrong)] and wrong.endswith(CRLF)
+            assert not is_recognised
 
 
-def test_no_get_is_longer_than_one_of_the_longest_key() -> None:
-    assert len(request(b"GET", b"k" * 511)) == LONGEST_GET
+def test_bytes_between_the_beginning_and_its_end_are_those_that_begin_so() -> None:
+    for size, head in enumerate(GET_HEADS):
+        for data in (head, head + b"\0", head + b"\xff" * 9) if head else ():
+            assert head <= data < GET_ENDS[size]
+        for unlike in (head[:-1], head[:-1] + b"\x09\xff", head[:-1] + b"\x0b", b"", b"\xff"):
+            assert not head <= unlike < GET_ENDS[size]
 
 
 def test_inline_commands_are_read_as_redis_reads_them() -> None:

@@ -1,6 +1,6 @@
 r"""RESP on the wire: requests in, replies out.
 
-Requests are read in two ways. ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read
+Requests are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read
 of a busy client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few
 operations of C speed. All else goes to ``RequestParser``, which takes any legal request in any pieces, inline
 ones too, and knows every limit. hiredis' parser is as fast, but it allocates what a header
@@ -56,22 +56,21 @@ def may_look_up(data: bytes) -> bool:
     return _LOOKUPS.search(data) is not None
 
 
-LONGEST_GET: Final = len(_GET) + len(b"511\r\n") + MAX_KEY_BYTES + len(CRLF)
-"""Bytes: more are not a lone GET."""
-
-
-def _key_bounds() -> tuple[list[bytes], list[bytes], list[slice]]:
+def _key_bounds(prefix_bytes: bytes, suffix_bytes: bytes) -> tuple[list[bytes], list[bytes], list[slice]]:
     heads, ends, keys = [b""] * 600, [b""] * 600, [slice(0)] * 600  # nothing is less than b""
     for length in range(1, MAX_KEY_BYTES + 1):
-        head = b"%d\r\n" % length
+        head = b"%b%d\r\n" % (prefix_bytes, length)
         end = len(head) + length
-        heads[end], ends[end], keys[end] = head, prefix_end(head), slice(len(head), end)
+        heads[end + len(suffix_bytes)], ends[end + len(suffix_bytes)] = head, prefix_end(head)
+        keys[end + len(suffix_bytes)] = slice(len(head), end)
     return heads, ends, keys
 
 
-_PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS = _key_bounds()
-"""By the size of a key with its length before it, as between two ``_NEXT_GET``: how it begins, the ``prefix_end`` of
-that, and where its key is. The size decides the key's length."""
+GET_HEADS, GET_ENDS, GET_KEYS = _key_bounds(_GET, CRLF)
+"""By the size of a read, if it is one GET: how it begins, the ``prefix_end`` of that, and where its key is. The size
+decides the key's length."""
+_PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS = _key_bounds(b"", b"")
+"""The same by the size of a key with its length before it, as between two ``_NEXT_GET``."""
 
 
 def keys_of_gets(data: bytes) -> list[bytes] | None:
