@@ -30,6 +30,7 @@ PACKAGES: Final = {
 }
 """Program → the Debian package that brings it."""
 
+_PAGERS: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
 _LOAD_BEFORE: Final = os.getloadavg()[0]
 _QUIET: Final = 0.5
 
@@ -68,8 +69,16 @@ def describe() -> dict[str, str]:
         "Kernel": platform.release(),
         "System": _first_match("/etc/os-release", r'PRETTY_NAME="(.+)"') or platform.system(),
         "Load average at the start": f"{_LOAD_BEFORE:.2f}",
+        "Idle pages": "leave memory (DAMON)" if _evicts_idle_pages() else "stay in memory",
         "Commit": _line(["git", "describe", "--always", "--dirty"]) or "unknown",
     }
+
+
+def _evicts_idle_pages() -> bool:
+    """Whether the kernel takes out of memory what was idle for a while, so that files must be read again."""
+    running = [state.parent for state in _PAGERS.glob("*/state") if state.read_text().strip() == "on"]
+    actions = [action.read_text().strip() for pager in running for action in pager.glob("contexts/*/schemes/*/action")]
+    return "pageout" in actions
 
 
 def versions() -> dict[str, str]:

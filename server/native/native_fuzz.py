@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import zstandard
@@ -24,6 +25,22 @@ SEEDS: Final = FUZZ / "target" / "seeds"
 VARIABLE: Final = "LOOKUPDB_FUZZ_SEEDS"
 INPUT_BYTES: Final = {"reader": 121, "values": 4096, "requests": 2048, "bodies": 1024, "replies": 1024}
 """Target → the most of its inputs: a dozen changes, a value of a page, some requests, some keys, some values."""
+SAMPLES: Final = {
+    "requests": (
+        b"\x80*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$4\r\nmget\r\n$1\r\nc\r\n$2\r\n$1\r\n",
+        b"\x40*2\r\n$3\r\nget\r\n$1\r\na\r\n*2\r\n$3\r\nGET\r\n$1\r\nb\r\n",
+    ),
+    "bodies": (
+        b'\x05{"keys":["Ab ","c d"]}',
+        b'\x05{"partial" : true, "keys" : ["\\u00e4", "\\ud83d\\ude00", "\xc3\xa4", "\\n"]}\n',
+        b'\x05{"keys":["x"],"partial":false}',
+    ),
+    "replies": (
+        b"\x03\x20\x80*3\r\n$1\r\na\r\n$-1\r\n$12\r\nabcdefghijkl\r\n",
+        b"\x01\x20\x80*1\r\n$0\r\n\r\n",
+    ),
+}
+"""Target → inputs to begin with: hardly any other way leads to a whole body."""
 TEXT: Final = b'{"team":"research","manager":"somebody"}'
 
 
@@ -60,7 +77,8 @@ def has_cargo_fuzz(cargo: str) -> bool:
 def run_guided(cargo: str, seconds: int) -> int:
     """Run each target for its share of the time, until one finds something."""
     for target, most_bytes in INPUT_BYTES.items():
-        command = [cargo, "+nightly", "fuzz", "run", "--features", "coverage", target, "--"]
+        corpora = write_samples(target)
+        command = [cargo, "+nightly", "fuzz", "run", "--features", "coverage", target, *map(str, corpora), "--"]
         limits = [f"-max_total_time={max(1, seconds // len(INPUT_BYTES))}", f"-max_len={most_bytes}"]
         code = subprocess.run(
             [*command, *limits, "-timeout=10", "-rss_limit_mb=2048"], cwd=CRATE, check=False
@@ -68,6 +86,16 @@ def run_guided(cargo: str, seconds: int) -> int:
         if code:
             return code
     return 0
+
+
+def write_samples(target: str) -> tuple[Path, Path]:
+    """Write the target's samples. Returns the folder for inputs that are found, and theirs."""
+    found, samples = FUZZ / "corpus" / target, FUZZ / "target" / "samples" / target
+    for folder in (found, samples):
+        folder.mkdir(parents=True, exist_ok=True)
+    for number, sample in enumerate(SAMPLES.get(target, ())):
+        (samples / str(number)).write_bytes(sample)
+    return found, samples
 
 
 def write_seeds() -> None:
