@@ -189,6 +189,14 @@ JUST = "[" * 249 + "1.50" + "]" * 249
 """As deep as a value may be, in its row."""
 
 
+@pytest.mark.parametrize("spaces", [15 << 20, 31 << 20])
+def test_a_blank_line_that_is_longer_than_a_row_may_be_is_one_line(tmp_path: Path, spaces: int) -> None:
+    blank = b" " * spaces
+    (tmp_path / "f.jsonl").write_bytes(blank + b'\n{"k":"a"}\n' + blank + b'{"k":"b"}\n{"k":\n')
+    with pytest.raises(BadSource, match=r"row 3 \(line 4\) is not JSON"):
+        read(dataset(tmp_path, "f.jsonl"), tmp_path / "scratch", 256 << 20)
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "json"])
 @pytest.mark.parametrize(
     "deep", [DEEP, "[" * 100_000 + "]" * 100_000, '{"a":[' * 500 + '"]"' + "]}" * 500, "[" + JUST + "]"]

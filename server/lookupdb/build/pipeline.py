@@ -17,7 +17,8 @@ from lookupdb.build.progress import Progress
 from lookupdb.build.read.slice_reader import garbage_collection_paused
 from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.scratch import scratch_folder
-from lookupdb.build.source.fetch import LocalFile, fetch_files
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter

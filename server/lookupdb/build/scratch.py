@@ -12,7 +12,6 @@ from typing import Final
 
 from lookupdb import disk
 from lookupdb.errors import NotEnoughRoom
-from lookupdb.store.locks import try_lock, unlock
 
 _PREFIX: Final = "lookupdb-build-"
 
@@ -20,6 +19,8 @@ _PREFIX: Final = "lookupdb-build-"
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
     """A new folder under ``base``, readable by this user only. Raises NotEnoughRoom if it cannot be made."""
+    from lookupdb.store.locks import try_lock, unlock  # here: a crew member needs no store
+
     path = base / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
     lock_file = path.with_suffix(".lock")
     try:
@@ -41,6 +42,8 @@ def scratch_folder(base: Path) -> Iterator[Path]:
 
 def _remove_abandoned(base: Path) -> None:
     """Remove the folders of dead builders, but not those of other users."""
+    from lookupdb.store.locks import try_lock, unlock
+
     for lock_file in base.glob(f"{_PREFIX}*.lock"):
         with suppress(OSError):
             if lock_file.lstat().st_uid != os.geteuid():

@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 from lookupdb.build.parse.csv_values import make_key_function, make_value_function
 from lookupdb.build.parse.rows import UnfinishedSlice
 from lookupdb.build.source.csv_cuts import open_csv_reader
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec

@@ -14,7 +14,7 @@ from lookupdb.build.parse.dict_rows import DictRows, MemberValues
 from lookupdb.build.parse.json_lines_parser import not_an_object_error
 from lookupdb.build.parse.json_text import EXACT_DECODER, MAX_NESTING, is_nested_too_deeply, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec

@@ -17,7 +17,7 @@ import orjson
 from lookupdb.build.parse.dict_rows import DictRows
 from lookupdb.build.parse.json_text import decode_exactly, is_exact, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow, describe_json_error
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
@@ -41,12 +41,19 @@ class JsonLinesParser:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         parse = self.parse_line
         row, number, lines_before = self._piece.rows_before, self._piece.lines_before, self._piece.lines_before
+        cuts = 0
         for number, line in enumerate(iter(partial(self._text.readline, self._max_row), b""), lines_before + 1):
-            record = parse(line, row + 1, number)
+            record = parse(line, row + 1, number - cuts)
             if record is not None:
                 row += 1
                 yield record
-        self.lines = number - lines_before
+            elif self.is_cut(line):
+                cuts += 1
+        self.lines = number - cuts - lines_before
+
+    def is_cut(self, line: bytes) -> bool:
+        """Whether the line goes on behind ``line``, which is as long as a row may be. Only a blank line may."""
+        return len(line) == self._max_row and not line.endswith(b"\n")
 
     def parse_line(self, line: bytes, row: int, number: int) -> dict[str, Any] | None:
         """The file's row ``row``, which is in line ``number``; None if the line is blank. Raises BadSource,

@@ -22,7 +22,7 @@ import duckdb
 import orjson
 
 from lookupdb.build.parse.dict_rows import NOT_FINITE, DictRows, NotFinite, unsupported_type_error
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 

@@ -19,7 +19,7 @@ from lookupdb.build.parse.json_lines_parser import JsonLinesParser
 from lookupdb.build.parse.parser import RowParser
 from lookupdb.build.read.native_rules import make_csv_rules, make_json_rules
 from lookupdb.build.read.slice_records import SliceRecords
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.spec import DatasetSpec
 
@@ -96,18 +96,23 @@ class _NativeJsonLines:
         return True
 
     def _blocks(self) -> Iterator[bytes]:
-        """The slice in blocks of whole lines; a line that is too long ends one."""
+        """The slice in blocks of whole lines. One that is too long comes in pieces, as Python's parser reads it."""
         rest: list[bytes] = []
         rest_bytes = 0
         with SliceFile(self._file.path, self._piece) as raw:
             while chunk := raw.read(_WINDOW):
                 self.position += len(chunk)
                 end = chunk.rfind(b"\n") + 1
-                if end or rest_bytes > self._max_row:
+                if end:
                     yield b"".join([*rest, chunk[:end]])
                     rest, rest_bytes = [], 0
                 rest.append(chunk[end:])
                 rest_bytes += len(chunk) - end
+                if rest_bytes > self._max_row:
+                    line = b"".join(rest)
+                    yield line[: self._max_row]
+                    rest = [line[self._max_row :]]
+                    rest_bytes -= self._max_row
             yield b"".join(rest)
 
     def _read_unusual_line(self, block: bytes, start: int) -> int:
@@ -119,6 +124,8 @@ class _NativeJsonLines:
         if record is not None:
             records.take(parser.key, parser.value, record)
             self._watch()
+        elif parser.is_cut(block[start:end]):
+            self.lines -= 1
         return end
 
     def _watch(self) -> None:

@@ -17,7 +17,7 @@ from lookupdb.build.read.slice_reader import SliceOutcome, SliceReader
 from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.sort.sample import make_sample
 from lookupdb.build.sort.sorter import Sorter
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec

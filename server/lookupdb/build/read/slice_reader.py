@@ -20,7 +20,7 @@ from lookupdb.build.read.native_rows import ReportProgress, open_native_rows
 from lookupdb.build.read.slice_records import SliceRecords
 from lookupdb.build.sort.sample import Sample
 from lookupdb.build.sort.sorter import Sorter
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec

@@ -25,7 +25,7 @@ from lookupdb.build.sort.runs import Batch, decode_place
 from lookupdb.build.sort.sample import Sample, make_sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source import slices
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import PARALLEL_FROM, Slice
 from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample
 from lookupdb.runtime.memory import peak_resident

@@ -9,46 +9,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from lookupdb.build.progress import Progress
 from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.source.decompression import decompress
+from lookupdb.build.source.fetched_file import LocalFile, check_unchanged
 from lookupdb.build.source.http_stream import HttpStream
-from lookupdb.build.source.listing import Format, SourceObject, is_identified
-from lookupdb.build.source.local_files import describe_local_file
+from lookupdb.build.source.listing import SourceObject, is_identified
 from lookupdb.build.source.remote_objects import remote_errors
 from lookupdb.errors import BadSource
 from lookupdb.manifest import SourceFile
 
 _CHUNK: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """One file of the source, plain and uncompressed."""
-
-    description: SourceFile
-    """The object that it is a copy of, identified."""
-    format: Format
-    delimiter: str
-    path: Path
-    bytes: int
-    """The size of the plain file."""
-    in_place: bool
-    """It is the user's own file, which may change while we read."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return self.description.url
-
-    def check_unchanged(self) -> None:
-        """Raises BadSource if it is the user's own file and has changed since the build began."""
-        if self.in_place:
-            _check_unchanged(self.description, self.path)
 
 
 def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:
@@ -80,7 +55,7 @@ def _is_plain(item: SourceObject) -> bool:
 
 def _use_in_place(item: SourceObject) -> LocalFile:
     assert isinstance(item.place, Path)
-    _check_unchanged(item.description, item.place)
+    check_unchanged(item.description, item.place)
     # An example's file never changes: it is part of the program.
     in_place = item.description.modified is not None
     return LocalFile(item.description, item.format, item.delimiter, item.place, item.description.bytes, in_place)
@@ -101,7 +76,7 @@ def _copy_file(item: SourceObject, target: Path, progress: Progress) -> LocalFil
         description = replace(description, bytes=received.bytes)
     received.check(description)
     if isinstance(item.place, Path):
-        _check_unchanged(item.description, item.place)
+        check_unchanged(item.description, item.place)
     if checksum:
         description = replace(description, etag=checksum.hexdigest())
     return LocalFile(description, item.format, item.delimiter, target, target.stat().st_size, False)
@@ -144,12 +119,3 @@ class _ByteCounter:
                 f"{description.url} changed while it was read: expected {description.bytes} bytes, got {self.bytes}",
                 hint="build again once it is complete",
             )
-
-
-def _check_unchanged(description: SourceFile, path: Path) -> None:
-    try:
-        now = describe_local_file(description.url, path.stat())
-    except OSError as error:
-        raise BadSource(f"{description.url} went away while it was read: {error.strerror}") from error
-    if description.modified is not None and replace(now, etag=description.etag) != description:
-        raise BadSource(f"{description.url} changed while it was read", hint="build again once it is complete")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb.build.source.csv_cuts import RowShape
-from lookupdb.build.source.fetch import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.spec import Csv
 
 PARALLEL_FROM: Final = 64 << 20
@@ -67,6 +67,14 @@ class SliceFile(io.RawIOBase):
             size = self._file.readinto(view if self._length is None else view[: self._length - self._read])
         self._read += size
         return size
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, ``size`` at most, -1 for all; without the second copy that the base class makes."""
+        if size < 0:
+            return super().read(size)
+        data = self._file.read(size if self._length is None else min(size, self._length - self._read))
+        self._read += len(data)
+        return data
 
     def tell(self) -> int:
         """How many of the slice's bytes have been read."""

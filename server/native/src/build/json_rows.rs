@@ -129,14 +129,16 @@ impl JsonRows {
             if line.len() > self.max_row {
                 break;
             }
-            if !is_blank(line) {
+            let is_row = !is_blank(line);
+            if is_row {
                 if sink.is_full() || !self.read_row(line)? {
                     break;
                 }
                 rows += 1;
                 sink.put(&self.row.key, place + rows, &self.row.value);
             }
-            lines += 1;
+            // A blank line that is longer than a row may be goes on behind this piece.
+            lines += u64::from(is_row || size < self.max_row || line.ends_with(b"\n"));
             at += size;
         }
         Ok((at, rows, lines))

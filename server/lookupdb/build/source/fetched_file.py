@@ -1,0 +1,49 @@
+"""A file of the source as parsers have it. Crew members import this, and nothing that fetches files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lookupdb.build.source.local_files import describe_local_file
+from lookupdb.errors import BadSource
+from lookupdb.manifest import SourceFile
+
+if TYPE_CHECKING:
+    from lookupdb.build.source.listing import Format
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """One file of the source, plain and uncompressed."""
+
+    description: SourceFile
+    """The object that it is a copy of, identified."""
+    format: Format
+    delimiter: str
+    path: Path
+    bytes: int
+    """The size of the plain file."""
+    in_place: bool
+    """It is the user's own file, which may change while we read."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self.description.url
+
+    def check_unchanged(self) -> None:
+        """Raises BadSource if it is the user's own file and has changed since the build began."""
+        if self.in_place:
+            check_unchanged(self.description, self.path)
+
+
+def check_unchanged(description: SourceFile, path: Path) -> None:
+    """Raises BadSource if the file at ``path`` is not what was described any more."""
+    try:
+        now = describe_local_file(description.url, path.stat())
+    except OSError as error:
+        raise BadSource(f"{description.url} went away while it was read: {error.strerror}") from error
+    if description.modified is not None and replace(now, etag=description.etag) != description:
+        raise BadSource(f"{description.url} changed while it was read", hint="build again once it is complete")
