@@ -105,6 +105,7 @@ class BuildResult:
     file_bytes: int = 0
     largest_shard_bytes: int = 0
     built_at: str = ""
+    seconds: float = 0.0
     exit_code: int = 0
     reason: str = ""
     message: str = ""

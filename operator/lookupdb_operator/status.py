@@ -92,6 +92,42 @@ class BuildFailure:
     """Of everything that its Job was made from: another one is acted on at once, too."""
 
 
+BuildOutcome = Literal["built", "adopted", "unchanged", "waiting", "gateClosed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecord:
+    """How a build ended, for people; of several that ended alike one after the other, the last one."""
+
+    generation: str
+    """The number that it had claimed."""
+    outcome: BuildOutcome
+    reason: str
+    """One of ``plan.reasons`` if it failed, else the builder's word."""
+    started_at: str
+    finished_at: str
+    """When its end was seen."""
+    records: int = 0
+    seconds: int = 0
+    message: str = ""
+    count: int = 1
+    """How many in a row have ended so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStatus:
+    """Where the dataset is in its schedule."""
+
+    expression: str
+    """The schedule and its time zone, to which ``nextCheck`` belongs."""
+    slot: str
+    """The last slot that passed; at first the moment from which on slots count."""
+    due: str = ""
+    """The slot whose check is asked for; empty once it was made."""
+    skipped: str = ""
+    """The last slot that was missed by more than startingDeadlineSeconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
     """What keeps a build or a rollout that has its turn from getting on."""
@@ -129,6 +165,8 @@ class BuildStatus:
     """Of everything that its Job is made from: another one holds from the next build on, or at once when this one does
     not get on."""
     started_at: str
+    slot: str = ""
+    """The slot of the schedule whose check it is; empty for none."""
     unless_fingerprint: str = ""
     active: str = ""
     """The generation that gates compare with; empty for none."""
@@ -213,6 +251,13 @@ class DatasetStatus:
     rollout_ticket: Ticket | None = None
     build: BuildStatus | None = None
     failure: BuildFailure | None = None
+    builds: tuple[BuildRecord, ...] = ()
+    """The last ones that ended, newest last."""
+    last_checked: str = ""
+    """When a builder last said how the source is."""
+    next_check: str = ""
+    """When the next check of the schedule is due."""
+    schedule: ScheduleStatus | None = None
     rollouts: tuple[RolloutStatus, ...] = ()
     """Oldest first; those not yet gone are here."""
     table: TableStatus | None = None

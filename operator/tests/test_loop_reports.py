@@ -8,7 +8,7 @@ import pytest
 
 from lookupdb_operator.loop.reports import EventBudget, ProgressWrites, list_event_reports
 from lookupdb_operator.model import ObjectRef, ObservedDataset, Plan
-from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, Truth
+from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, ScheduleStatus, Truth
 
 
 def status_of(**conditions: tuple[Truth, str]) -> DatasetStatus:
@@ -135,3 +135,14 @@ def test_what_goes_to_and_fro_for_ever_is_told_of_now_and_then() -> None:
         now[0] += 1
         posted += budget.allows(key, "NoRouterReady")
     assert posted == 120
+
+
+def test_a_check_that_is_skipped_is_told_once() -> None:
+    before = DatasetStatus(schedule=ScheduleStatus("0 2 * * * UTC", "a", skipped="a"), next_check="b")
+    after = replace(before, schedule=ScheduleStatus("0 2 * * * UTC", "b", skipped="b"), next_check="c")
+    (report,) = list_event_reports(before, after)
+    assert (report.type, report.reason) == ("Warning", "CheckSkipped")
+    assert "The check of b was missed" in report.message
+    assert "The next one is at c" in report.message
+    assert list_event_reports(after, replace(after, schedule=None)) == ()
+    assert list_event_reports(after, after) == ()

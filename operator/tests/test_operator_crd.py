@@ -16,12 +16,14 @@ from lookupdb.naming import to_camel_case
 from lookupdb_operator import status
 from lookupdb_operator.status import (
     BuildFailure,
+    BuildRecord,
     BuildStatus,
     Condition,
     DatasetStatus,
     GenerationStatus,
     RolledBack,
     RolloutStatus,
+    ScheduleStatus,
     Stall,
     TableStatus,
     Ticket,
@@ -53,8 +55,15 @@ FULL = DatasetStatus(
     last_generation=999_999_999,
     last_rollout=34,
     refreshed="by hand",
-    build=BuildStatus("g12", DIGEST, "again", DIGEST, NOW, DIGEST, "g11", Stall("Unschedulable", NOW)),
+    build=BuildStatus("g12", DIGEST, "again", DIGEST, NOW, NOW, DIGEST, "g11", Stall("Unschedulable", NOW)),
     failure=BuildFailure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
+    builds=(
+        BuildRecord("g10", "failed", "BadSource", NOW, NOW),
+        BuildRecord("g11", "built", "Built", NOW, NOW, 28_000, 3600, "built g11", 1),
+    ),
+    last_checked=NOW,
+    next_check=NOW,
+    schedule=ScheduleStatus("0 2 * * * Europe/Berlin", NOW, NOW, NOW),
     rollouts=(
         RolloutStatus("r34", "g11", DIGEST, NOW),
         RolloutStatus("r35", "g11", DIGEST, NOW, 2, Stall("QuotaExceeded", NOW)),
@@ -109,7 +118,9 @@ def test_the_crd_has_every_member_of_the_status_and_no_other(kind: type, node: d
         assert node["properties"][names[name]]["type"] == expected, name
 
 
-@pytest.mark.parametrize("kind", [GenerationStatus, BuildFailure, BuildStatus, RolloutStatus, TableStatus])
+@pytest.mark.parametrize(
+    "kind", [GenerationStatus, BuildFailure, BuildStatus, BuildRecord, RolloutStatus, ScheduleStatus, TableStatus]
+)
 def test_what_cannot_be_read_back_cannot_be_written(kind: type) -> None:
     """A hand that edits the status cannot leave a member away without which it could not be read."""
     node = next(node for _, one, node in _objects(DatasetStatus, CRD_STATUS, "status") if one is kind)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
@@ -17,7 +17,8 @@ from operator_support.simulation import Simulation
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, Plan, RouterReport
-from lookupdb_operator.plan import plan
+from lookupdb_operator.plan import clock, plan
+from lookupdb_operator.status import BuildStatus
 
 SEEDS = 100
 MOMENTS = 50
@@ -174,6 +175,34 @@ def _keeps_every_rollout_that_has_drained(planned: Plan, observed: Observed) -> 
     return replace(planned, status=replace(planned.status, rollouts=rollouts))
 
 
+def _checks_every_slot_again(observed: Observed, config: Config, now: datetime) -> Plan:
+    status = observed.dataset.status
+    if status.schedule is not None and status.build is None:
+        status = replace(status, schedule=replace(status.schedule, due=status.schedule.slot))
+    return plan(replace(observed, dataset=replace(observed.dataset, status=status)), config, now)
+
+
+def _makes_up_for_what_was_missed(planned: Plan, observed: Observed) -> Plan:
+    """One slot after the other, as if the next one had not been due."""
+    before, after = observed.dataset.status.schedule, planned.status.schedule
+    if before is None or after is None or not after.due or after.due == before.due:
+        return planned
+    missed = clock.parse_moment(after.slot) - timedelta(minutes=10)
+    if missed <= clock.parse_moment(before.slot):
+        return planned
+    name = clock.format_moment(missed)
+    return replace(planned, status=replace(planned.status, schedule=replace(after, slot=name, due=name)))
+
+
+def _builds_unasked(planned: Plan, observed: Observed) -> Plan:
+    status = planned.status
+    if status.build is not None or not status.generations:
+        return planned
+    number = status.last_generation + 1
+    build = BuildStatus(names.generation_name(number), status.generations[-1].content, "", "", status.last_checked)
+    return replace(planned, status=replace(status, build=build, last_generation=number))
+
+
 MUTANTS: list[Any] = [
     pytest.param(_changed(_retires_at_once), id="retires without waiting for routers"),
     pytest.param(_changed(_scales_down_before_the_table_says_so), id="scales down before the table says so"),
@@ -190,6 +219,9 @@ MUTANTS: list[Any] = [
     pytest.param(_forgets_what_was_rolled_back_from, id="forgets what was rolled back from"),
     pytest.param(_changed(_trims_what_is_pinned), id="trims what is pinned"),
     pytest.param(_changed(_keeps_every_rollout_that_has_drained), id="keeps every rollout that has drained"),
+    pytest.param(_checks_every_slot_again, id="checks every slot again"),
+    pytest.param(_changed(_makes_up_for_what_was_missed), id="makes up for what was missed"),
+    pytest.param(_changed(_builds_unasked), id="builds what nobody asked for"),
     pytest.param(_is_in_a_hurry, id="does not wait for routers that are down"),
 ]
 

@@ -46,7 +46,21 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
         report = EventReport("Warning" if warns else "Normal", after.reason, after.message)
         if after.reason not in reports or after.type == status.DEGRADED:
             reports[after.reason] = report
-    return tuple(reports.values())
+    return (*reports.values(), *_list_skipped_checks(old, new))
+
+
+def _list_skipped_checks(old: DatasetStatus, new: DatasetStatus) -> Iterator[EventReport]:
+    slot = _skipped_slot(new)
+    if slot not in ("", _skipped_slot(old)):
+        message = (
+            f"The check of {slot} was missed by more than refresh.startingDeadlineSeconds, and is skipped. The next one"
+            f" is at {new.next_check}."
+        )
+        yield EventReport("Warning", reasons.CHECK_SKIPPED, message)
+
+
+def _skipped_slot(now: DatasetStatus) -> str:
+    return "" if now.schedule is None else now.schedule.skipped
 
 
 def _list_changes(old: DatasetStatus, new: DatasetStatus) -> Iterator[tuple[Condition | None, Condition]]:

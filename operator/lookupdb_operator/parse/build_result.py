@@ -10,6 +10,7 @@ import orjson
 from lookupdb_operator.model import BuildResult
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "failed")
+_MOST_SECONDS: Final = 1e9
 
 
 def parse_build_result(message: str | None) -> BuildResult | None:
@@ -20,6 +21,9 @@ def parse_build_result(message: str | None) -> BuildResult | None:
         return None
     counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
     texts = [members.get(member) or "" for member in ("generation", "fingerprint", "builtAt", "reason", "message")]
+    seconds = members.get("seconds") or 0.0
+    if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
+        return None
     if not all(isinstance(count, int) for count in counts) or not all(isinstance(text, str) for text in texts):
         return None
     records, file_bytes, largest, exit_code = counts
@@ -32,6 +36,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
         file_bytes=file_bytes,
         largest_shard_bytes=largest,
         built_at=built_at,
+        seconds=float(seconds),
         exit_code=exit_code,
         reason=reason,
         message=sentence,

@@ -40,7 +40,7 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import clock, generations, reasons, rollouts, store, suspension, turns
+from lookupdb_operator.plan import checks, clock, generations, history, reasons, rollouts, store, suspension, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
@@ -128,6 +128,7 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         refresh=desired.refresh,
         digest=desired.build_digest,
         started_at=clock.format_moment(situation.now),
+        slot="" if status.schedule is None else status.schedule.due,
         unless_fingerprint=known.fingerprint if known is not None and is_comparable else "",
         active=status.generation,
     )
@@ -142,13 +143,15 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
         return status
     job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
     result = next((pod.result for pod in pods if pod.result is not None), None)
-    if result is not None and result.outcome in ("built", "adopted"):
+    if result is not None and result.outcome != "failed":
+        status = history.record_success(status, build, result, situation.now)
+        if result.outcome == "unchanged":
+            return _without_build(_with_verified_generation(status, build, desired), build)
         return _without_build(generations.add_generation(status, _new_generation(build, result, situation)), build)
-    if result is not None and result.outcome == "unchanged":
-        return _without_build(_with_verified_generation(status, build, desired), build)
     trouble = _diagnose_failure(job, pods, result)
     if trouble is None:
         return status
+    status = history.record_failure(status, build, trouble, result, situation.now)
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
 
 
@@ -179,11 +182,12 @@ def _with_verified_generation(status: DatasetStatus, build: BuildStatus, desired
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
-    """``status`` when ``build`` has ended well: the refresh that it was begun for is answered."""
-    status = replace(status, build=None, failure=None)
-    if build.refresh in ("", status.refreshed):
+    """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered."""
+    status = checks.answer_check(replace(status, build=None, failure=None), build.slot)
+    if build.refresh in ("", status.refreshed) and not build.slot:
         return status
-    return replace(status, refreshed=build.refresh, refreshed_by=names.read_number(build.generation))
+    refreshed = build.refresh or status.refreshed
+    return replace(status, refreshed=refreshed, refreshed_by=names.read_number(build.generation))
 
 
 def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:

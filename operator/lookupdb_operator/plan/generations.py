@@ -106,10 +106,15 @@ def is_up_to_date(generation: GenerationStatus, status: DatasetStatus) -> bool:
 
 
 def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether the store lacks what is asked for. A refresh annotation that was removed asks for nothing. A refresh that
-    a generation of another spec has answered asks for one of this spec, too, even after its annotation is removed."""
+    """Whether the store lacks what is asked for: a generation of the present spec, the answer to a refresh, or that to
+    a check of the schedule. A refresh annotation that was removed asks for nothing. A refresh that a generation of
+    another spec has answered asks for one of this spec, too, even after its annotation is removed."""
     newest = up_to_date_generation(status, desired)
-    return newest is None or desired.refresh not in ("", newest.refresh)
+    return newest is None or desired.refresh not in ("", newest.refresh) or _is_check_due(status)
+
+
+def _is_check_due(status: DatasetStatus) -> bool:
+    return status.schedule is not None and bool(status.schedule.due)
 
 
 def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:

@@ -27,7 +27,7 @@ from enum import Enum
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import builds, cutover, generations, previous, recovery, rollouts
+from lookupdb_operator.plan import builds, checks, cutover, generations, previous, recovery, rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
@@ -135,8 +135,16 @@ TRANSITIONS: Final = (
             (GenerationPhase.BUILDING, GenerationPhase.GONE),
         ),
         when="the builder has ended: built, unchanged or failed",
-        written_first="`generations`, or `failure`; `build` is empty",
+        written_first="`generations`, or `failure`; `builds`; `build` is empty",
         may_be_deleted="its Job and ConfigMap; after a failure when the next attempt begins",
+    ),
+    Transition(
+        name="ask for a check",
+        step=checks.advance_schedule,
+        edges=(),
+        when="a slot of the schedule is due; the schedule changes, begins or rests",
+        written_first="`schedule`, `nextCheck`",
+        may_be_deleted="nothing",
     ),
     Transition(
         name="decide the build",

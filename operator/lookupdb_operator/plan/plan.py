@@ -4,7 +4,8 @@ each sees what those before it have decided.
     standstill     is it ours to act on?
     recovery       moments that a clock set back has left in the future
     standstill     is the spec usable? is all of an earlier dataset of this name gone?
-    lifecycle      every transition of a generation and of a rollout: recover, build, claim, cut over, retire, trim
+    lifecycle      every transition of a generation and of a rollout: recover, build, claim, cut over, retire, trim;
+                   when the source is looked at, by schedule
     builds         what keeps the build that has its turn from getting on
     rollouts       the same of the rollout that has its turn
     store          is the store's Secret to be written?
@@ -36,6 +37,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
 from lookupdb_operator.plan import (
     builds,
+    checks,
     conditions,
     cutover,
     lifecycle,
@@ -66,7 +68,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     status = lifecycle.advance(status, situation)
     status = builds.note_stall(status, situation)
     status = rollouts.note_stalls(status, situation)
-    deadlines = [turns.next_turn_in(status, now)]
+    deadlines = [turns.next_turn_in(status, now), checks.next_check_in(status, now)]
     secret = store.render_due_secret(status, situation)
     if secret:
         status = store.note_secret(status, situation)

@@ -86,6 +86,10 @@ OTHER_OPERATOR: Final = "OtherOperator"
 STATUS_UNREADABLE: Final = "StatusUnreadable"
 """Its status is not what an operator of this version writes."""
 
+# Event alone: what waits for nothing
+CHECK_SKIPPED: Final = "CheckSkipped"
+"""A check of the schedule was missed by more than refresh.startingDeadlineSeconds."""
+
 # Told by the builder itself
 BAD_SOURCE: Final = "BadSource"
 """The source is missing, cannot be read, or holds a row that cannot be stored."""

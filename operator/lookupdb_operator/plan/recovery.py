@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import builds, clock, cutover, turns
+from lookupdb_operator.plan import builds, clock, cutover, history, turns
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus
 
@@ -96,6 +96,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
     """``status`` with every moment that lies too far ahead moved back to the latest that it can be. The clock was set
     back, and nobody knows how long ago such a moment was: its time passes from now on. Nothing waits for ever, nothing
     ends early."""
+    status = history.clamp_records(status, now)
     table, failure = status.table, status.failure
     if table is not None:
         table = replace(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self, TypeVar, cast
 
+from lookupdb.refresh import Refresh
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
@@ -62,6 +63,27 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
+class DesiredSchedule:
+    """When the source is to be looked at."""
+
+    expression: str
+    time_zone: str
+    starting_deadline_seconds: int | None
+
+    @classmethod
+    def from_refresh(cls, refresh: Refresh) -> Self | None:
+        """The schedule of ``refresh``; None when there is none, or it rests."""
+        if refresh.schedule is None or refresh.suspend:
+            return None
+        return cls(refresh.schedule, refresh.time_zone, refresh.starting_deadline_seconds)
+
+    @property
+    def text(self) -> str:
+        """The expression and its time zone."""
+        return f"{self.expression} {self.time_zone}"
+
+
+@dataclass(frozen=True, slots=True)
 class Desired:
     """What the user asks for, as far as decisions depend on it."""
 
@@ -69,6 +91,7 @@ class Desired:
     """``DatasetSpec.content_hash()``: which shard files."""
     refresh: str
     """The refresh annotation, or its hash when it is long; empty for none."""
+    schedule: DesiredSchedule | None
     build_digest: str
     """Of everything that a builder's Job would be made from now."""
     shards: int
@@ -97,6 +120,7 @@ class Desired:
         return cls(
             content_hash=content_hash(Ingredients(dataset, config)),
             refresh=_shorten_refresh(dataset.refresh),
+            schedule=DesiredSchedule.from_refresh(spec.refresh),
             build_digest=build_digest(Ingredients(dataset, config)),
             shards=spec.shards,
             replicas=_count_replicas(dataset, spec),

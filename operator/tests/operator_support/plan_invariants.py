@@ -12,7 +12,7 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest
-from lookupdb_operator.plan import lifecycle
+from lookupdb_operator.plan import checks, clock, lifecycle
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.status import DatasetStatus
 
@@ -51,14 +51,27 @@ class Invariants:
     has_forgotten: bool = False
     answered: int = 0
     """The number of the read with which the last refresh was answered."""
+    checked: dict[str, datetime] = field(default_factory=dict)
+    """Slot of the schedule → when its check was asked for, by the operator's clock."""
+    operator_now: datetime | None = None
+    """What the operator's clock said at its last look; None where nobody notes it."""
 
     def forget(self, generations: set[str], rollouts: set[str]) -> None:
         """Status was lost: only builds of ``generations`` and these ``rollouts`` are remembered by anything."""
         self.builds = {name: spec for name, spec in self.builds.items() if name in generations}
         self.rollouts = {name: template for name, template in self.rollouts.items() if name.split()[0] in rollouts}
         self.answered = 0
+        self.checked.clear()
         self.rolled_back = set()
         self.has_forgotten = True
+
+    def pass_again(self, now: datetime, upcoming: datetime | None) -> None:
+        """The operator's clock, which was set back perhaps, says ``now``; ``upcoming`` is the next slot. Of slots that
+        pass again, the operator knows the last one, and only if that is the upcoming one."""
+        is_known = upcoming is not None and all(clock.parse_moment(slot) <= upcoming for slot in self.checked)
+        if not is_known:
+            self.checked = {slot: at for slot, at in self.checked.items() if clock.parse_moment(slot) <= now}
+        self.checked = {slot: min(at, now) for slot, at in self.checked.items()}
 
     def read(self, build: str, fingerprint: str, *, publishes: bool) -> None:
         """A builder reads its source."""
@@ -110,6 +123,8 @@ class Invariants:
             raise Broken("the routing table's version goes back")
         _check_transitions(before, after, was_lost=forgets)
         self._check_freshness(before, after, pinned)
+        self._check_slots(before, after)
+        _check_wish(before, after)
         if not forgets:
             self._check_pin(before, after, pinned)
         if spec.get("suspend") and not self.has_forgotten:
@@ -145,7 +160,7 @@ class Invariants:
     def _check_freshness(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was
         answered; but what is pinned, and what serves as long as it is pinned or what is newer was rolled back from."""
-        if after.refreshed != before.refreshed and before.build is not None:
+        if after.refreshed_by != before.refreshed_by and before.build is not None:
             self.answered = self.read_by.get(before.build.generation, self.answered)
         known = {rollout.rollout: rollout for rollout in before.rollouts}
         gone_back_to = after.table.rollout if after.table and after.table.version > self.last_version else ""
@@ -160,6 +175,25 @@ class Invariants:
                 read = self.last_read.get(self.fingerprints.get(rollout.generation, ""))
                 if read is not None and read < self.answered:
                     raise Broken(f"{rollout.generation} is rolled out, and older than the refresh that was answered")
+
+    def _check_slots(self, before: DatasetStatus, after: DatasetStatus) -> None:
+        """A check is asked for once for a slot, when it is due, and of slots that were missed for the newest one."""
+        known, slot = (status.schedule.due if status.schedule is not None else "" for status in (before, after))
+        is_under_way = before.build is not None and before.build.slot == slot
+        if slot in ("", known) or is_under_way or self.operator_now is None:
+            return
+        now, moment = self.operator_now, clock.parse_moment(slot)
+        if slot in self.checked:
+            raise Broken(f"the check of {slot} is asked for twice")
+        if moment > now:
+            raise Broken(f"the check of {slot} is asked for at {now}")
+        if clock.parse_moment(after.next_check) <= now:
+            raise Broken(f"the check of {slot} is asked for, though that of {after.next_check} is due")
+        latest = moment + timedelta(seconds=checks.LONGEST_JITTER)
+        made_up = [other for other, at in self.checked.items() if latest < at]
+        if made_up:
+            raise Broken(f"the check of {slot} is made up for, beside those of {made_up}")
+        self.checked[slot] = now
 
     def deleted(self, manifest: Manifest, status: DatasetStatus) -> None:
         """The operator deletes an object while its status is ``status``."""
@@ -190,6 +224,19 @@ class Invariants:
                         f"{generation['rollout']} shard {shard} has {kept} servers,"
                         f" and routing table {table['version']}, which is in effect, names {servers}"
                     )
+
+
+def _check_wish(before: DatasetStatus, after: DatasetStatus) -> None:
+    """No build begins for which nobody has asked: there is no generation of its spec that is new enough, or a refresh
+    or a check is not answered."""
+    build = after.build
+    if build is None or (before.build is not None and before.build.generation == build.generation):
+        return
+    newest = next((known for known in reversed(after.generations) if known.content == build.content), None)
+    if newest is None or build.slot or build.refresh not in ("", newest.refresh):
+        return
+    if max(names.read_number(newest.generation), newest.verified_by) >= after.refreshed_by:
+        raise Broken(f"{build.generation} is built, and nobody asked for it")
 
 
 def _check_transitions(before: DatasetStatus, after: DatasetStatus, *, was_lost: bool) -> None:

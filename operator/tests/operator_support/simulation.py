@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from lookupdb.schedule import Schedule
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
@@ -23,6 +24,13 @@ from operator_support.plan_world import Conflict, Planner, World
 
 CONVERGES_WITHIN: Final = 4000.0
 """Seconds. The longest back-off is half an hour."""
+_SCHEDULES: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"schedule": "*/2 * * * *"},
+    {"schedule": "*/10 * * * *"},
+    {"schedule": "0 * * * *", "startingDeadlineSeconds": 600},
+    {"schedule": "*/10 * * * *", "suspend": True},
+)
 _REMEMBERED: Final = 3
 """Snapshots of the last looks, which may be seen again."""
 
@@ -64,6 +72,7 @@ class Simulation:
         """A life of ``moments`` with faults, then one without."""
         self._has_rivals = True
         self._set_rollout()
+        self.world.edit(refresh=self._lots.choice(_SCHEDULES))
         for _ in range(moments):
             self._disturb()
             self._reconcile()
@@ -113,6 +122,7 @@ class Simulation:
         return rollbacks
 
     def _late(self, observed: Observed, config: Any, now: Any) -> Any:
+        self.world.invariants.operator_now = now - self._clock
         return self._planner(observed, config, now - self._clock)
 
     def _reconcile(self) -> None:
@@ -149,6 +159,9 @@ class Simulation:
             (0.04, self._kill),
             (0.02, self._delete_something),
             (0.02, self._set_clock_back),
+            (0.02, self._set_clock_forward),
+            (0.03, self._edit_schedule),
+            (0.03, self._sleep),
             (0.02, self._lose_result),
             (0.02, self._change_store),
             (0.02, self._lose_status),
@@ -233,6 +246,25 @@ class Simulation:
 
     def _set_clock_back(self) -> None:
         self._clock += timedelta(seconds=self._random.choice([1, 60, 4000]))
+        self._forget_slots()
+
+    def _set_clock_forward(self) -> None:
+        self._clock -= timedelta(seconds=self._random.choice([1, 60, 4000, 86400]))
+
+    def _edit_schedule(self) -> None:
+        """There is another schedule, or none; or it rests."""
+        self.world.edit(refresh=self._random.choice(_SCHEDULES))
+        self._forget_slots()
+
+    def _forget_slots(self) -> None:
+        now, refresh = self.world.now - self._clock, self.world.spec.get("refresh", {})
+        rests = "schedule" not in refresh or refresh.get("suspend", False)
+        upcoming = None if rests else Schedule.parse(refresh["schedule"], "UTC").next_slot(now)
+        self.world.invariants.pass_again(now, upcoming)
+
+    def _sleep(self) -> None:
+        """No operator runs for a while."""
+        self.world.step(self._random.choice([30.0, 700.0, 4000.0]))
 
     def _lose_result(self) -> None:
         for pod in list(self.world.pods.values()):
