@@ -98,7 +98,7 @@ class Trouble:
 class BuildResult:
     """A builder's termination message: the JSON line of ``lookupdb build``."""
 
-    outcome: Literal["built", "adopted", "unchanged", "failed"]
+    outcome: Literal["built", "adopted", "unchanged", "waiting", "failed"]
     generation: str = ""
     fingerprint: str = ""
     records: int = 0
@@ -109,6 +109,8 @@ class BuildResult:
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    success_file: str = ""
+    """The identity of the success file, if the spec names one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class GenerationStatus:
     """The last value of the refresh annotation that it answers: it was built for it, or found to be as new."""
     verified_by: int = 0
     """The number of the last build that read the source and found it unchanged; 0: none but its own."""
+    success_file: str = ""
+    """The identity of the success file before its source was last read; empty where the spec named none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
-    """How the last attempt to build ended."""
+    """How the last attempt to build ended, when it is to be repeated: it failed, or the success file was not there."""
 
     reason: str
     message: str
@@ -168,6 +170,7 @@ class BuildStatus:
     slot: str = ""
     """The slot of the schedule whose check it is; empty for none."""
     unless_fingerprint: str = ""
+    unless_success_file: str = ""
     active: str = ""
     """The generation that gates compare with; empty for none."""
     stall: Stall | None = None

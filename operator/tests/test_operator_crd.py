@@ -55,7 +55,7 @@ FULL = DatasetStatus(
     last_generation=999_999_999,
     last_rollout=34,
     refreshed="by hand",
-    build=BuildStatus("g12", DIGEST, "again", DIGEST, NOW, NOW, DIGEST, "g11", Stall("Unschedulable", NOW)),
+    build=BuildStatus("g12", DIGEST, "again", DIGEST, NOW, NOW, DIGEST, DIGEST, "g11", Stall("Unschedulable", NOW)),
     failure=BuildFailure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
     builds=(
         BuildRecord("g10", "failed", "BadSource", NOW, NOW),

@@ -4,6 +4,7 @@ LookupdbError (1)
 ├── UsageError (2)           a flag, an address or an argument that cannot be used
 │   └── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
+│   └── SourceMissing (3)    a file of it is not there
 ├── GateClosed (4)           a gate refused the new generation
 ├── StoreError (5)           the store cannot be read or written
 │   ├── StoreUnreachable (5) its server does not answer
@@ -58,6 +59,10 @@ class BadSource(LookupdbError):
 
     exit_code = 3
     reason = "BadSource"
+
+
+class SourceMissing(BadSource):
+    """A file that is named is not there."""
 
 
 class GateClosed(LookupdbError):

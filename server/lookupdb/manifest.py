@@ -113,6 +113,8 @@ class Manifest:
     seconds: float
     lookupdb: str
     """The version of lookupdb that built it."""
+    success_file: str | None = None
+    """The identity of the success file, as it was before the source was read."""
 
     def to_json(self) -> bytes:
         """Indented JSON, which people read too."""

@@ -302,6 +302,50 @@ def test_with_nothing_to_serve_a_bad_source_ends_it_with_the_builders_exit_code(
     assert stack.output.count("error: ") == 1, "the builder's own error is enough"
 
 
+def wait_for_success_file(directory: Path) -> Path:
+    """The file that the manifest in ``directory`` names from now on."""
+    (directory / "people.yaml").write_text(f"{MANIFEST}  refresh: {{successFile: _SUCCESS, schedule: 0 2 * * *}}\n")
+    return directory / "_SUCCESS"
+
+
+def test_a_source_that_is_not_whole_is_not_read_before_its_success_file_is_written(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    success = wait_for_success_file(tmp_path)
+    success.touch()
+    stack = people("--watch", "--watch-seconds", "0.1")
+    assert stack.find("ada@example.com")
+    (tmp_path / "people.csv").write_text("half a ro")
+    success.unlink()
+    stack.says("waiting for the success file _SUCCESS")
+    write_people(tmp_path, ada="Queen")
+    success.touch()
+    stack.says("cut over to g2")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Queen"}}
+    write_people(tmp_path, ada="King")
+    time.sleep(0.5)  # some checks of a source that is written to while its success file is as it was
+    assert stack.generations() == ["g1", "g2"]
+
+
+def test_a_start_without_the_success_file_serves_what_is_there(people: Callable[..., Stack], tmp_path: Path) -> None:
+    build_people(tmp_path)
+    wait_for_success_file(tmp_path)
+    (tmp_path / "people.csv").write_text("half a ro")
+    stack = people()
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    stack.says("waiting for the success file _SUCCESS")
+    stack.says("serving g1, the last good generation")
+
+
+def test_a_start_without_the_success_file_and_nothing_to_serve_says_so(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    wait_for_success_file(tmp_path)
+    stack = people()
+    assert stack.process.wait(DEADLINE_SECONDS) == 3
+    assert stack.output.count("waiting for the success file _SUCCESS") == 1
+
+
 def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_missing(running: Stack) -> None:
     keys = ["ada@example.com", "alan@example.com"]
     servers = running.state["shards"]

@@ -14,7 +14,7 @@ from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.status import BuildStatus
 
 CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
-"""The members of the spec that a builder reads. It sees no other."""
+"""The members of the spec that a builder reads. It sees no other, but for the name of the success file."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 _GRACE_SECONDS: Final = 30
 _ANY: Final = BuildStatus(generation="g1", content="", refresh="", digest="", started_at="")
@@ -32,11 +32,14 @@ def build_digest(dataset: ObservedDataset, config: Config) -> str:
 
 
 def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manifest:
+    spec = {member: dataset.spec[member] for member in CONTENT}
+    if success_file := dataset.spec["refresh"].get("successFile"):
+        spec["refresh"] = {"successFile": success_file}
     resource = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
-        "spec": {member: dataset.spec[member] for member in CONTENT},
+        "spec": spec,
     }
     # JSON is YAML. Its members are sorted, because their order in the API server's answers means nothing.
     text = orjson.dumps(resource, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode()
@@ -119,6 +122,7 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
         "--generation": build.generation,
         "--active": build.active or None,
         "--unless-fingerprint": build.unless_fingerprint or None,
+        "--unless-success-file": build.unless_success_file or None,
         "--memory-limit": resources.builder_memory(amounts),
         "--threads": resources.builder_threads(amounts),
         "--scratch": names.SCRATCH_PATH,

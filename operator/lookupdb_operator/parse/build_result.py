@@ -9,7 +9,8 @@ import orjson
 
 from lookupdb_operator.model import BuildResult
 
-_OUTCOMES: Final = ("built", "adopted", "unchanged", "failed")
+_OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
+_TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message")
 _MOST_SECONDS: Final = 1e9
 
 
@@ -20,18 +21,19 @@ def parse_build_result(message: str | None) -> BuildResult | None:
     if outcome not in _OUTCOMES:
         return None
     counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
-    texts = [members.get(member) or "" for member in ("generation", "fingerprint", "builtAt", "reason", "message")]
+    texts = [members.get(member) or "" for member in _TEXTS]
     seconds = members.get("seconds") or 0.0
     if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
         return None
     if not all(isinstance(count, int) for count in counts) or not all(isinstance(text, str) for text in texts):
         return None
     records, file_bytes, largest, exit_code = counts
-    generation, fingerprint, built_at, reason, sentence = texts
+    generation, fingerprint, success_file, built_at, reason, sentence = texts
     return BuildResult(
-        outcome=cast(Literal["built", "adopted", "unchanged", "failed"], outcome),
+        outcome=cast(Literal["built", "adopted", "unchanged", "waiting", "failed"], outcome),
         generation=generation,
         fingerprint=fingerprint,
+        success_file=success_file,
         records=records,
         file_bytes=file_bytes,
         largest_shard_bytes=largest,

@@ -7,7 +7,8 @@ What ends a build:
 
     what                       where                               then
     its pod ends with a        record_outcome, by                  built, adopted, unchanged: the generation is
-    result                     parse.build_result                  noted; failed: a failure; interrupted:
+    result                     parse.build_result                  noted; waiting: it is begun again, after 300 s
+                                                                   at most; failed: a failure; interrupted:
                                                                    Kubernetes says why
     its pod ends without one   _diagnose_failure, by parse.causes  a failure; BuildFailed when neither Job nor pod
                                                                    tells why
@@ -49,6 +50,8 @@ FIRST_RETRY_DELAY: Final = 30.0
 """Seconds. A source that is being uploaded is there the next time."""
 LONGEST_RETRY_DELAY: Final = 1800.0
 """Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
+LONGEST_WAIT: Final = 300.0
+"""Seconds between two looks for a success file that is not there: it is expected, and data is late until it is seen."""
 MAX_MESSAGE_CHARACTERS: Final = 4000
 """Characters: a little less than the CRD allows."""
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
@@ -130,6 +133,7 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         started_at=clock.format_moment(situation.now),
         slot="" if status.schedule is None else status.schedule.due,
         unless_fingerprint=known.fingerprint if known is not None and is_comparable else "",
+        unless_success_file=known.success_file if known is not None and is_comparable else "",
         active=status.generation,
     )
     ticket = turns.take_turn(status.build_ticket)
@@ -145,8 +149,11 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
     result = next((pod.result for pod in pods if pod.result is not None), None)
     if result is not None and result.outcome != "failed":
         status = history.record_success(status, build, result, situation.now)
+        if result.outcome == "waiting":
+            waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
+            return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
         if result.outcome == "unchanged":
-            return _without_build(_with_verified_generation(status, build, desired), build)
+            return _without_build(_with_verified_generation(status, build, result, desired), build)
         return _without_build(generations.add_generation(status, _new_generation(build, result, situation)), build)
     trouble = _diagnose_failure(job, pods, result)
     if trouble is None:
@@ -169,15 +176,23 @@ def _new_generation(build: BuildStatus, result: BuildResult, situation: Situatio
         value_format=cast(Literal["json", "raw"], desired.value_format),
         built_at=result.built_at,
         refresh=build.refresh,
+        success_file=result.success_file,
     )
 
 
-def _with_verified_generation(status: DatasetStatus, build: BuildStatus, desired: Desired) -> DatasetStatus:
+def _with_verified_generation(
+    status: DatasetStatus, build: BuildStatus, result: BuildResult, desired: Desired
+) -> DatasetStatus:
     """``status`` when the source is as it was for the generation that is there already."""
     known = generations.newest_matching_generation(status, desired)
     if known is None:
         return status
-    verified = replace(known, refresh=build.refresh, verified_by=names.read_number(build.generation))
+    verified = replace(
+        known,
+        refresh=build.refresh,
+        verified_by=names.read_number(build.generation),
+        success_file=result.success_file,
+    )
     return generations.add_generation(status, verified)
 
 
@@ -229,14 +244,15 @@ def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | No
         content=build.content,
         refresh=build.refresh,
         count=count,
-        retry_at=clock.format_moment(now + timedelta(seconds=retry_delay(count))),
+        retry_at=clock.format_moment(now + timedelta(seconds=retry_delay(count, trouble.reason))),
         digest=build.digest,
     )
 
 
-def retry_delay(count: int) -> float:
-    """Seconds between the ``count``-th failure in a row and the next attempt."""
-    return clock.doubling_delay(count, FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY)
+def retry_delay(count: int, reason: str = "") -> float:
+    """Seconds between the ``count``-th failure in a row, for ``reason``, and the next attempt."""
+    longest = LONGEST_WAIT if reason == reasons.WAITING_FOR_SOURCE else LONGEST_RETRY_DELAY
+    return clock.doubling_delay(count, FIRST_RETRY_DELAY, longest)
 
 
 def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
@@ -351,6 +367,10 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
     if build is not None:
         message = f"{build.generation} is being built since {build.started_at}."
         return Verdict("False", reasons.BUILDING, message)
+    if is_waiting_for_source(status):
+        assert status.failure is not None
+        message = reasons.write_sentence(reasons.WAITING_FOR_SOURCE, status.failure.message)
+        return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{message} It is looked for at {status.failure.retry_at}.")
     if waits_for_rollout(status, situation):
         return _judge_waiting_for_rollout(status, situation)
     generation = generations.up_to_date_generation(status, situation.desired)
@@ -396,7 +416,12 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
     given_up = turns.diagnose_ticket(status.build_ticket)
     if given_up is not None:
         return given_up
-    return None if failure is None else Trouble(failure.reason, failure.message)
+    return None if failure is None or is_waiting_for_source(status) else Trouble(failure.reason, failure.message)
+
+
+def is_waiting_for_source(status: DatasetStatus) -> bool:
+    """Whether the last build found no success file: nothing is wrong, and it is looked for again."""
+    return status.failure is not None and status.failure.reason == reasons.WAITING_FOR_SOURCE
 
 
 def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
@@ -404,7 +429,7 @@ def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
     build, failure, ticket = status.build, status.failure, status.build_ticket
     if turns.is_waiting(ticket):
         return f" The next attempt{turns.describe_wait(ticket, situation.observed.turns.build)}"
-    if failure is None:
+    if failure is None or is_waiting_for_source(status):
         return ""
     if build is not None:
         return f" Attempt {failure.count + 1} is {build.generation}, since {build.started_at}."

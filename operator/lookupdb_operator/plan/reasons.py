@@ -37,6 +37,8 @@ BUILDING: Final = "Building"
 """A build is under way."""
 WAITING_FOR_ROLLOUT: Final = "WaitingForRollout"
 """A refresh is built when what was built before it is rolled out."""
+WAITING_FOR_SOURCE: Final = "WaitingForSource"
+"""The success file is not there: whoever writes the source is not done."""
 GENERATION_BUILT: Final = "GenerationBuilt"
 """The store holds a whole generation of what the spec asks for."""
 BUILD_FAILED: Final = "BuildFailed"
@@ -167,6 +169,7 @@ HEALTHY_REASONS: Final = frozenset(
         WAITING_FOR_PREDECESSOR,
         BUILDING,
         WAITING_FOR_ROLLOUT,
+        WAITING_FOR_SOURCE,
         GENERATION_BUILT,
         UP_TO_DATE,
         SUSPENDED,

@@ -105,7 +105,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
             confirmed_at=clock.clamp_to_now(table.confirmed_at, now),
         )
     if failure is not None:
-        latest = now + timedelta(seconds=builds.retry_delay(failure.count))
+        latest = now + timedelta(seconds=builds.retry_delay(failure.count, failure.reason))
         failure = replace(failure, retry_at=clock.clamp_moment(failure.retry_at, latest))
     return replace(
         status,

@@ -26,7 +26,7 @@ CONVERGES_WITHIN: Final = 4000.0
 """Seconds. The longest back-off is half an hour."""
 _SCHEDULES: Final[tuple[dict[str, Any], ...]] = (
     {},
-    {"schedule": "*/2 * * * *"},
+    {"schedule": "* * * * *"},
     {"schedule": "*/10 * * * *"},
     {"schedule": "0 * * * *", "startingDeadlineSeconds": 600},
     {"schedule": "*/10 * * * *", "suspend": True},
@@ -52,6 +52,7 @@ class Simulation:
         self._lots = random.Random(-1 - seed)
         self._wishes = random.Random(f"wishes {seed}")
         self._has_rivals = False
+        self._is_scheduled = seed % 3 == 0
         self._planner = planner
         self._clock = timedelta()
         self._conflicts = 0
@@ -72,7 +73,8 @@ class Simulation:
         """A life of ``moments`` with faults, then one without."""
         self._has_rivals = True
         self._set_rollout()
-        self.world.edit(refresh=self._lots.choice(_SCHEDULES))
+        if self._is_scheduled:
+            self.world.edit(refresh={"schedule": "* * * * *"})
         for _ in range(moments):
             self._disturb()
             self._reconcile()
@@ -159,9 +161,6 @@ class Simulation:
             (0.04, self._kill),
             (0.02, self._delete_something),
             (0.02, self._set_clock_back),
-            (0.02, self._set_clock_forward),
-            (0.03, self._edit_schedule),
-            (0.03, self._sleep),
             (0.02, self._lose_result),
             (0.02, self._change_store),
             (0.02, self._lose_status),
@@ -190,6 +189,17 @@ class Simulation:
         """A generation of the store's, one that never was, or none any more."""
         known = [generation.generation for generation in self.world.status.generations]
         self.world.edit(generation=self._wishes.choice([*known, "g999", None, None]))
+        if self._is_scheduled:
+            self._disturb_schedule()
+
+    def _disturb_schedule(self) -> None:
+        for chance, disturbance in (
+            (0.03, self._set_clock_forward),
+            (0.05, self._edit_schedule),
+            (0.10, self._sleep),
+        ):
+            if self._lots.random() < chance:
+                disturbance()
 
     def _edit(self) -> None:
         pick = self._random.choice
@@ -249,11 +259,11 @@ class Simulation:
         self._forget_slots()
 
     def _set_clock_forward(self) -> None:
-        self._clock -= timedelta(seconds=self._random.choice([1, 60, 4000, 86400]))
+        self._clock -= timedelta(seconds=self._lots.choice([1, 60, 4000, 86400]))
 
     def _edit_schedule(self) -> None:
         """There is another schedule, or none; or it rests."""
-        self.world.edit(refresh=self._random.choice(_SCHEDULES))
+        self.world.edit(refresh=self._lots.choice(_SCHEDULES))
         self._forget_slots()
 
     def _forget_slots(self) -> None:
@@ -264,7 +274,7 @@ class Simulation:
 
     def _sleep(self) -> None:
         """No operator runs for a while."""
-        self.world.step(self._random.choice([30.0, 700.0, 4000.0]))
+        self.world.step(self._lots.choice([30.0, 700.0, 4000.0]))
 
     def _lose_result(self) -> None:
         for pod in list(self.world.pods.values()):
@@ -290,6 +300,8 @@ class Simulation:
     def _fails(self, built: dict[str, Any]) -> BuildResult | Trouble | None:
         if built["source"].get("url") == "s3://data/broken.csv":
             return BuildResult("failed", reason=reasons.BAD_SOURCE, message="no such file", exit_code=3)
+        if self._is_scheduled and self._lots.random() < self._flaky:
+            return BuildResult("waiting", reason=reasons.WAITING_FOR_SOURCE, message="no success file")
         if self._random.random() < self._flaky:
             faults: list[BuildResult | Trouble] = [
                 Trouble(reasons.OUT_OF_MEMORY, "killed"),

@@ -24,13 +24,15 @@ class BuildReport:
     """How a build ended. Record bytes count keys and values. Peak memory covers all processes if the build read its
     source, else the main process."""
 
-    outcome: Literal["built", "adopted", "unchanged", "failed"]
-    """Adopted: the store already held the generation, built to this very spec by a builder that died before it could
-    report."""
+    outcome: Literal["built", "adopted", "unchanged", "waiting", "failed"]
+    """Waiting: the success file is not there, and the source was not read. Adopted: the store already held the
+    generation, built to this very spec by a builder that died before it could report."""
     dataset: str
     """``namespace/name``."""
     generation: str | None = None
     fingerprint: str | None = None
+    success_file: str | None = None
+    """The identity of the success file, if the spec names one."""
     records: int = 0
     rejected: int = 0
     duplicates: int = 0
@@ -43,7 +45,7 @@ class BuildReport:
     peak_memory_bytes: int = 0
     exit_code: int = 0
     reason: str = ""
-    """CamelCase: the error's reason if the build failed, else Built, Adopted or Unchanged."""
+    """CamelCase: the error's reason if the build failed, else Built, Adopted, Unchanged or WaitingForSource."""
     message: str = ""
 
     def to_json(self, limit: int | None = None) -> bytes:

@@ -17,6 +17,7 @@ from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.build.write.generation_writer import max_open_files
 from lookupdb.errors import BadSource
 from lookupdb.manifest import Manifest
+from lookupdb.network import strip_secrets
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
 from lookupdb.store import Store, StoredDataset
@@ -34,6 +35,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     Raises what ``build_generation`` would raise before it reads the data.
     """
     pipeline.check_resources(spec, options)
+    success_file = pipeline.find_success_file(spec, options)
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
     _check_csv_headers(spec, objects)
     dataset = store.dataset(spec)
@@ -43,6 +45,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),
         ("source", list(_source_lines(objects))),
+        ("success file", list(_success_file_line(spec, success_file, options))),
         ("format", list(_format_lines(spec, objects))),
         ("key", list(_key_line(spec))),
         ("value", [_value_line(spec)]),
@@ -80,6 +83,17 @@ def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:
         yield f"  {item.description.url} ({format_quantity(item.description.bytes, 'bytes')}{modified})"
     if len(objects) > _SHOWN_FILES:
         yield f"  and {len(objects) - _SHOWN_FILES:,} more"
+
+
+def _success_file_line(spec: DatasetSpec, success_file: str | None, options: pipeline.BuildOptions) -> Iterator[str]:
+    if spec.refresh.success_file is None:
+        return
+    if success_file is None:
+        yield f"{strip_secrets(spec.refresh.success_file)} is not there: the build would wait for it"
+    elif success_file == options.unless_success_file:
+        yield f"{success_file}, as given: nothing would be read"
+    else:
+        yield success_file
 
 
 def _format_lines(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:

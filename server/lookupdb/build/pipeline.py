@@ -20,10 +20,11 @@ from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
+from lookupdb.build.source.success_file import describe_success_file, read_success_file
 from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
-from lookupdb.errors import GenerationExists
+from lookupdb.errors import BadSource, GenerationExists
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
@@ -50,6 +51,9 @@ class BuildOptions:
     unless_fingerprint: str | None = None
     """Build nothing if the source has this fingerprint and the store holds a generation of it, built to the same
     spec."""
+    unless_success_file: str | None = None
+    """Build nothing, and do not look at the source, if the success file has this identity and the store holds a
+    generation of ``unless_fingerprint``, built to the same spec."""
     local_files: bool = True
     """Whether the build may read files of this machine outside of the volume."""
 
@@ -61,6 +65,9 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     published it and died before it could report. Raises BadSource, GateClosed, NotEnoughRoom, StoreError
     (GenerationExists if the generation was built to another spec). A build never touches earlier generations, and
     publishes the new one whole or not at all.
+
+    Where the spec names a success file, its identity is read before anything of the source, and nothing is read unless
+    it is there; if it is another one at the end, nothing is published.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
@@ -68,10 +75,17 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     dataset = store.dataset(spec)
     if options.generation is not None and options.generation in dataset.generations():
         return _adopt_generation(spec, dataset, options.generation, started_at)
+    success_file = find_success_file(spec, options)
+    if spec.refresh.success_file is not None and success_file is None:
+        return _waiting_report(spec, started_at)
+    if success_file is not None and success_file == options.unless_success_file:
+        known = options.unless_fingerprint
+        if known is not None and existing_generations.has_generation(dataset, spec, known):
+            return _unchanged_report(spec, known, success_file, started_at)
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
     fingerprint = source_fingerprint(objects)
     if fingerprint and _is_up_to_date(spec, dataset, options, fingerprint):
-        return _unchanged_report(spec, fingerprint, started_at)
+        return _unchanged_report(spec, fingerprint, success_file, started_at)
     active = existing_generations.find_active_manifest(dataset, options.active, spec.gates)
     try:
         with (
@@ -83,8 +97,8 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
                 fingerprint = source_fingerprint(files)
                 assert fingerprint, "what was fetched is identified"
                 if _is_up_to_date(spec, dataset, options, fingerprint):
-                    return _unchanged_report(spec, fingerprint, started_at)
-            build = _GenerationBuild(spec, options, progress, scratch, claim, active)
+                    return _unchanged_report(spec, fingerprint, success_file, started_at)
+            build = _GenerationBuild(spec, options, progress, scratch, claim, active, success_file)
             manifest = build.run(files, fingerprint, started_at)
     except GenerationExists:
         if options.generation is None:
@@ -105,6 +119,7 @@ class _GenerationBuild:
         scratch: Path,
         claim: BuildClaim,
         active: Manifest | None,
+        success_file: str | None,
     ) -> None:
         self.spec = spec
         self.options = options
@@ -112,6 +127,7 @@ class _GenerationBuild:
         self.scratch = scratch
         self.claim = claim
         self.active = active
+        self.success_file = success_file
         self.reading_peak = 0
 
     def run(self, files: Sequence[LocalFile], fingerprint: str, started_at: float) -> Manifest:
@@ -154,11 +170,21 @@ class _GenerationBuild:
             built_at=_now(),
             seconds=round(time.monotonic() - started_at, 3),
             lookupdb=__version__,
+            success_file=self.success_file,
         )
+        self._check_success_file()
         self.progress.begin_phase("publishing", None, "bytes")
         published = self.claim.publish(manifest)
         self.progress.end_phase()
         return published
+
+    def _check_success_file(self) -> None:
+        """Raises BadSource if the source may have been written to while it was read."""
+        if find_success_file(self.spec, self.options) != self.success_file:
+            raise BadSource(
+                f"{describe_success_file(self.spec)} changed while the source was read",
+                hint="build again once it is complete",
+            )
 
     def _write(
         self, records: SortedRecords, duplicates: DuplicateFilter
@@ -205,6 +231,13 @@ class _GenerationBuild:
             return shard.find(key) is not None
 
 
+def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:
+    """The identity of the success file; None when the spec names none, or it is not there. Raises BadSource."""
+    if spec.refresh.success_file is None:
+        return None
+    return read_success_file(spec, volume=options.volume, local_files=options.local_files)
+
+
 def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:
     """Raises NotEnoughRoom if the build needs more memory or open files than it may have."""
     BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
@@ -224,11 +257,23 @@ def _is_up_to_date(spec: DatasetSpec, dataset: StoredDataset, options: BuildOpti
     return options.unless_fingerprint == fingerprint and existing_generations.has_generation(dataset, spec, fingerprint)
 
 
-def _unchanged_report(spec: DatasetSpec, fingerprint: str, started_at: float) -> BuildReport:
+def _waiting_report(spec: DatasetSpec, started_at: float) -> BuildReport:
+    return BuildReport(
+        outcome="waiting",
+        dataset=f"{spec.namespace}/{spec.name}",
+        seconds=round(time.monotonic() - started_at, 3),
+        peak_memory_bytes=peak_resident(),
+        reason="WaitingForSource",
+        message=f"waiting for {describe_success_file(spec)}: the source was not read, and nothing was built",
+    )
+
+
+def _unchanged_report(spec: DatasetSpec, fingerprint: str, success_file: str | None, started_at: float) -> BuildReport:
     return BuildReport(
         outcome="unchanged",
         dataset=f"{spec.namespace}/{spec.name}",
         fingerprint=fingerprint,
+        success_file=success_file,
         seconds=round(time.monotonic() - started_at, 3),
         peak_memory_bytes=peak_resident(),
         reason="Unchanged",
@@ -260,6 +305,7 @@ def _built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
         dataset=f"{manifest.namespace}/{manifest.name}",
         generation=manifest.generation,
         fingerprint=manifest.fingerprint,
+        success_file=manifest.success_file,
         records=totals.records,
         rejected=manifest.rejected.count,
         duplicates=manifest.duplicates.count,

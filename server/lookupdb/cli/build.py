@@ -82,6 +82,12 @@ from lookupdb.spec import DatasetSpec, read_manifest
     metavar="F",
     help="Build nothing when the source's fingerprint is F and the store holds a generation of it and this very spec.",
 )
+@option(
+    "--unless-success-file",
+    metavar="S",
+    help="With --unless-fingerprint: build nothing, and leave the source alone, when the success file is still S "
+    "(`successFile` of the last result).",
+)
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
 @outcome.termination_log_option
 @option(
@@ -118,6 +124,9 @@ def command(
     cluster keep spec.keepGenerations). A --generation that is there already is adopted when it was built to this very
     spec, so that a build can be repeated when nobody heard how it ended. When a build fails or is interrupted, nothing
     of it is left and earlier generations are as they were: run it again.
+
+    With spec.refresh.successFile, nothing is read before that file is there: the outcome is "waiting" then, and the
+    exit code 0, as when the source is unchanged.
 
     Gates that compare with the active generation take the newest that can be read when the store has lost it; when it
     has lost them all, though there were some, maxShrinkPercent and maxGrowthPercent refuse the build: take them away

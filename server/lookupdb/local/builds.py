@@ -12,8 +12,9 @@ from pathlib import Path
 import orjson
 
 from lookupdb.build import existing_generations
-from lookupdb.errors import LookupdbError
+from lookupdb.errors import BadSource, LookupdbError
 from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
+from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
 
@@ -28,6 +29,10 @@ class BuildFailed(LookupdbError):
         self.exit_code = code
 
 
+class SourceNotReady(BadSource):
+    """The success file is not there, and nothing was read."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
     """The manifest to build, the store, and the limits."""
@@ -37,7 +42,7 @@ class BuildRequest:
     memory_limit: int | None
     volume: Path | None
 
-    def arguments(self, active: str | None, unless_fingerprint: str | None) -> list[str]:
+    def arguments(self, active: str | None, unless: Manifest | None) -> list[str]:
         """Return the arguments of `lookupdb build`."""
         options = {
             "-f": self.manifest,
@@ -45,7 +50,8 @@ class BuildRequest:
             "--memory-limit": self.memory_limit,
             "--volume": self.volume,
             "--active": active,
-            "--unless-fingerprint": unless_fingerprint,
+            "--unless-fingerprint": unless and unless.fingerprint,
+            "--unless-success-file": unless and unless.success_file,
         }
         return ["build", *(str(word) for flag, value in options.items() if value is not None for word in (flag, value))]
 
@@ -63,17 +69,17 @@ def find_reusable_generation(dataset: StoredDataset, spec: DatasetSpec) -> str |
     )
 
 
-async def run_build(request: BuildRequest, active: str | None, unless_fingerprint: str | None) -> str | None:
-    """Build a generation and return its name; None when the source is still what ``unless_fingerprint`` says
-    and the store holds a generation of it.
+async def run_build(request: BuildRequest, active: str | None, unless: Manifest | None) -> str | None:
+    """Build a generation and return its name; None when the source is still that of the generation ``unless``.
 
-    Raises BuildFailed. When cancelled, the builder is interrupted and waited for.
+    Raises BuildFailed, and SourceNotReady when the success file is not there. When cancelled, the builder is
+    interrupted and waited for.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "lookupdb",
-        *request.arguments(active, unless_fingerprint),
+        *request.arguments(active, unless),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         env=child_environment(BUILDER_VARIABLES),
@@ -88,4 +94,6 @@ async def run_build(request: BuildRequest, active: str | None, unless_fingerprin
     if process.returncode != 0:
         raise BuildFailed("the build failed", process.returncode or 1)
     result = orjson.loads(output.splitlines()[-1])
+    if result["outcome"] == "waiting":
+        raise SourceNotReady(result["message"])
     return None if result["outcome"] == "unchanged" else str(result["generation"])

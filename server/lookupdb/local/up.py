@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from lookupdb import store
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
+from lookupdb.build.source.success_file import describe_success_file, read_success_file
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.child import ChildFailed
@@ -128,13 +129,13 @@ class Up:
 
     async def _first_generation(self, reusable: str | None) -> str:
         """Return the generation to begin with: a new one, or ``reusable`` if the source has not changed or is bad."""
-        fingerprint = self._dataset.manifest(reusable).fingerprint if reusable else None
+        manifest = self._dataset.manifest(reusable) if reusable else None
         try:
-            built = await builds.run_build(self._build_request, reusable, fingerprint)
-        except builds.BuildFailed:
+            built = await builds.run_build(self._build_request, reusable, manifest)
+        except (builds.BuildFailed, builds.SourceNotReady) as error:
             if reusable is None:
                 raise
-            self._say(f"{self._spec.name}: the build failed; serving {reusable}, the last good generation")
+            self._say(f"{self._spec.name}: {error}; serving {reusable}, the last good generation")
             return reusable
         if built is not None:
             return built
@@ -209,6 +210,8 @@ class Up:
         """Return what manifest and source ask for now, None when they cannot be read."""
         try:
             spec = self._read_manifest()
+            if not await self._is_source_ready(spec):
+                return None
             objects = await asyncio.to_thread(resolve_source, spec, volume=self._options.volume)
         except LookupdbError as error:
             self._report_problem(f"{NOT_REBUILT}: {error}")
@@ -222,6 +225,22 @@ class Up:
         return ServingInputs(
             spec.content_hash(), found or self._current_inputs().fingerprint, spec.replicas, spec.serving_workers
         )
+
+    async def _is_source_ready(self, spec: DatasetSpec) -> bool:
+        """Whether the source may be read: its success file, if it has one, is there, and another one than that of what
+        is served, or the manifest asks for something else. Raises BadSource."""
+        if spec.refresh.success_file is None:
+            return True
+        assert self._rollout is not None
+        success_file = await asyncio.to_thread(read_success_file, spec, volume=self._options.volume)
+        if success_file is None:
+            self._report_problem(f"{NOT_REBUILT}: waiting for {describe_success_file(spec)}")
+            return False
+        self._recover()
+        current = self._rollout.manifest
+        inputs = (spec.content_hash(), spec.replicas, spec.serving_workers)
+        served = (current.content, self._spec.replicas, self._spec.serving_workers)
+        return success_file != current.success_file or inputs != served
 
     def _report_problem(self, problem: str) -> None:
         """Say ``problem``, unless it was the last one said."""
@@ -252,7 +271,7 @@ class Up:
         self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
         try:
             spec = self._read_manifest()
-            unless = active.fingerprint if desired.content == active.content else None
+            unless = active if desired.content == active.content else None
             generation = await builds.run_build(self._build_request, active.generation, unless) or active.generation
             await self._cut_over(await self._roll_out(generation, spec), spec)
         except LookupdbError as error:

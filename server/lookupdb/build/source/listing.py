@@ -52,12 +52,13 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
     Raises BadSource for a file that is missing, unreadable or not allowed.
     """
     if not local_files:
-        _refuse_local_files(spec.source.urls)
+        refuse_local_files(spec.source.urls)
     files = [file for url in spec.source.urls for file in find_files(url, base=spec.base, volume=volume)]
     return tuple(_source_object(file, spec) for file in add_checksums(files))
 
 
-def _refuse_local_files(urls: Iterable[str]) -> None:
+def refuse_local_files(urls: Iterable[str]) -> None:
+    """Raises BadSource for a url that is a file of this machine."""
     for url in urls:
         scheme, separator, _ = url.partition("://")
         if not separator or scheme == "file":

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from lookupdb.build.source.location import WILDCARD, LocatedFile, collect_matches
-from lookupdb.errors import BadSource
+from lookupdb.errors import BadSource, SourceMissing
 from lookupdb.manifest import SourceFile
 
 MAX_CHECKSUM_BYTES: Final = 64 << 20
@@ -85,7 +85,7 @@ def _locate(path: Path, url: str) -> LocatedFile:
         with path.open("rb"):
             pass
     except FileNotFoundError as error:
-        raise BadSource(f"{url}: there is no such file ({path})", hint="check source.url") from error
+        raise SourceMissing(f"{url}: there is no such file ({path})", hint="check source.url") from error
     except OSError as error:
         raise BadSource(f"{url} cannot be read: {error.strerror}") from error
     return LocatedFile(describe_local_file(url, status), path)

@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionErr
 
 from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, collect_matches
-from lookupdb.errors import BadSource
+from lookupdb.errors import BadSource, SourceMissing
 from lookupdb.manifest import SourceFile
 from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, strip_secrets
 
@@ -148,7 +148,7 @@ def remote_errors(url: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise BadSource(f"{url}: there is no such object (404)", hint="check source.url") from error
+        raise SourceMissing(f"{url}: there is no such object (404)", hint="check source.url") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         code = 403 if isinstance(error, PermissionDeniedError) else 401
         raise BadSource(
