@@ -12,6 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from lookupdb_operator.model import Unattended
+from lookupdb_operator.plan import clock
 from lookupdb_operator.status import DatasetStatus
 
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -92,10 +93,12 @@ class Metrics:
         """Seconds since ``note_success``, or since the start."""
         return self._clock() - self._last_success
 
-    def set_status(self, namespace: str, name: str, status: DatasetStatus) -> None:
-        """Show ``status`` as the state of a dataset that is acted on."""
+    def set_status(self, namespace: str, name: str, status: DatasetStatus, *, stale_after: int | None = None) -> None:
+        """Show ``status`` as the state of a dataset that is acted on, and after how many seconds its data are too
+        old."""
         self._datasets.unattended.pop((namespace, name), None)
         self._datasets.statuses[namespace, name] = status
+        self._datasets.limits[namespace, name] = stale_after
 
     def set_unattended(self, namespace: str, name: str, why: Unattended) -> None:
         """Show that nothing is done about a dataset, and why."""
@@ -108,6 +111,7 @@ class Metrics:
     def forget(self, namespace: str, name: str) -> None:
         """Show nothing of a dataset that is gone, or is not acted on."""
         self._datasets.statuses.pop((namespace, name), None)
+        self._datasets.limits.pop((namespace, name), None)
         self._datasets.unattended.pop((namespace, name), None)
 
     def render(self) -> bytes:
@@ -120,6 +124,7 @@ class _DatasetCollector(Collector):
 
     def __init__(self) -> None:
         self.statuses: dict[tuple[str, str], DatasetStatus] = {}
+        self.limits: dict[tuple[str, str], int | None] = {}
         self.unattended: dict[tuple[str, str], Unattended] = {}
 
     def describe(self) -> Iterable[Metric]:
@@ -154,4 +159,30 @@ class _DatasetCollector(Collector):
         )
         for key, why in sorted(self.unattended.items()):
             unattended.add_metric([*key, why.reason, why.operator], 1)
-        yield from (info, records, conditions, unattended)
+        yield from (info, records, conditions, unattended, *self._collect_ages())
+
+    def _collect_ages(self) -> Iterator[Metric]:
+        """When the data were built and refreshed that serve, and how old they may become."""
+        built = GaugeMetricFamily(
+            "lookupdb_dataset_built_timestamp_seconds",
+            "When the active generation was built, by the builder's clock.",
+            labels=["namespace", "dataset"],
+        )
+        refreshed = GaugeMetricFamily(
+            "lookupdb_dataset_refreshed_timestamp_seconds",
+            "When the last refresh began after which the data that serve were as their source.",
+            labels=["namespace", "dataset"],
+        )
+        limits = GaugeMetricFamily(
+            "lookupdb_dataset_stale_after_seconds",
+            "How old the data may become (refresh.staleAfterSeconds).",
+            labels=["namespace", "dataset"],
+        )
+        for key, status in sorted(self.statuses.items()):
+            for family, moment in ((built, status.built_at), (refreshed, status.last_refreshed)):
+                if moment:
+                    family.add_metric(key, clock.parse_moment(moment).timestamp())
+            limit = self.limits.get(key)
+            if limit is not None:
+                limits.add_metric(key, limit)
+        yield from (built, refreshed, limits)

@@ -64,6 +64,8 @@ class GenerationStatus:
     """The number of the last build that read the source and found it unchanged; 0: none but its own."""
     success_file: str = ""
     """The identity of the success file before its source was last read; empty where the spec named none."""
+    refreshed_at: str = ""
+    """When the last build began that read its source, or found it unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,9 @@ class DatasetStatus:
     records: int = 0
     bytes: int = 0
     built_at: str = ""
-    """When the active generation was built: how old its data are."""
+    """When the active generation was built."""
+    last_refreshed: str = ""
+    """When the active generation was last known to be as its source: how old the data are."""
     shards: str = ""
     """Of the active rollout, for people: ``3/4`` shards with a ready server."""
     replicas: int = 0

@@ -19,7 +19,7 @@ def test_every_reason_is_documented() -> None:
 
 def test_every_metric_is_documented() -> None:
     text = (PAGE.parent / "metrics.md").read_text(encoding="utf-8")
-    families = re.findall(r"^# TYPE (lookupdb_operator_\w+) \w+$", Metrics().render().decode(), re.MULTILINE)
+    families = re.findall(r"^# TYPE (lookupdb_\w+) \w+$", Metrics().render().decode(), re.MULTILINE)
     names = [name for name in families if not name.endswith("_created")]
     assert len(names) > 8
     assert [name for name in names if f"| `{name}` |" not in text] == []

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[DatasetStatus, dict[str, Any]]] = {
     "Queued": (_status("False NoRoutingTable", "False WaitingForTurn", "False WaitingForBuild", table=None), {}),
     "Pinned": (_status(built="False Building"), {"generation": "g1"}),
     "RolledBack": (_status(rolled_out="True RolledBack"), {}),
+    "WaitingForSource": (_status(built="False WaitingForSource"), {}),
     "Building": (_status("False NoRoutingTable", "False Building", "False WaitingForBuild", table=None), {}),
     "Ready": (_status(), {}),
     "Pending": (DatasetStatus(), {}),

@@ -173,7 +173,8 @@ class Reconciler:
         else:
             self._waiting_for_reports.discard(dataset.key)
         if plan.status.operator == self._config.identity:
-            self._metrics.set_status(dataset.namespace, dataset.name, plan.status)
+            limit = None if dataset.parsed is None else dataset.parsed.refresh.stale_after_seconds
+            self._metrics.set_status(dataset.namespace, dataset.name, plan.status, stale_after=limit)
         else:
             self._metrics.forget(dataset.namespace, dataset.name)
 

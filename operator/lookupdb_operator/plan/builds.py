@@ -177,6 +177,7 @@ def _new_generation(build: BuildStatus, result: BuildResult, situation: Situatio
         built_at=result.built_at,
         refresh=build.refresh,
         success_file=result.success_file,
+        refreshed_at=build.started_at,
     )
 
 
@@ -192,6 +193,7 @@ def _with_verified_generation(
         refresh=build.refresh,
         verified_by=names.read_number(build.generation),
         success_file=result.success_file,
+        refreshed_at=build.started_at,
     )
     return generations.add_generation(status, verified)
 

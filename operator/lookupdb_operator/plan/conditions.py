@@ -14,6 +14,7 @@ Why is Degraded True? It takes its reason from the first trouble and tells the f
     a candidate's servers do not get ready, or it          rollouts.diagnose_candidate
     gave its turn up
     routers do not take up the routing table               cutover.diagnose_table
+    the data that serve are too old                        freshness.diagnose_staleness
 
 The sentences about pods and Jobs are those of ``parse.causes``. ``reasons.write_sentence`` adds the remedy, from
 ``reasons.REMEDIES``. The message ends with what keeps serving, and with the next attempt at a build
@@ -30,7 +31,7 @@ from typing import Final
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
-from lookupdb_operator.plan import clock, phase, reasons
+from lookupdb_operator.plan import clock, freshness, phase, reasons
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus
@@ -46,7 +47,9 @@ def set_conditions(
 ) -> DatasetStatus:
     """``status`` with all conditions as they are now."""
     observed = situation.observed
-    troubles = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles)
+    stale = freshness.diagnose_staleness(status, situation)
+    ages = () if stale is None else (stale,)
+    troubles = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles, *ages)
     verdicts = {
         READY: serving.verdict,
         BUILT: build.verdict,

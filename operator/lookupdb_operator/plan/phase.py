@@ -99,6 +99,11 @@ PHASES: Final = (
         "what is newer was rolled back from, and waits for another source",
         lambda it: it.reason(ROLLED_OUT) == reasons.ROLLED_BACK,
     ),
+    Phase(
+        "WaitingForSource",
+        "the success file of the source is not there yet",
+        lambda it: it.reason(BUILT) == reasons.WAITING_FOR_SOURCE,
+    ),
     Phase("Building", "a build is under way, or about to begin", lambda it: it.reason(BUILT) == reasons.BUILDING),
     Phase("Ready", "what is asked for is what serves", lambda it: it.reason(ROLLED_OUT) == reasons.UP_TO_DATE),
 )

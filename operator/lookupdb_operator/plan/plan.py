@@ -13,6 +13,7 @@ each sees what those before it have decided.
     serving        Ready: which servers and routers are there; pods that nobody is there to end
     builds         Built
     cutover        RolledOut
+    freshness      how old the data are that serve
     conditions     Degraded, and all four conditions as they are written
     deadlines      when to look again: the first one of any of these
 
@@ -40,6 +41,7 @@ from lookupdb_operator.plan import (
     checks,
     conditions,
     cutover,
+    freshness,
     lifecycle,
     objects,
     reasons,
@@ -76,12 +78,13 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     changes = objects.plan_changes(status, secret, situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation))
-    status = serving.with_serving_status(status, observed)
+    status = freshness.note_refresh(serving.with_serving_status(status, observed))
     lost_pods = serving.find_lost_pods(observed, now)
     ready = serving.assess(status, reported_situation)
     built = builds.assess(status, reported_situation)
     rolled_out = cutover.assess(status, reported_situation)
     deadlines += [ready.next_look_in, built.next_look_in, rolled_out.next_look_in]
+    deadlines.append(freshness.next_stale_in(status, situation))
     return Plan(
         ask_routers=cutover.needs_reports(status),
         status=conditions.set_conditions(status, reported_situation, serving=ready, build=built, rollout=rolled_out),

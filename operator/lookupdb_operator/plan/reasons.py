@@ -79,6 +79,8 @@ APPLY_REFUSED: Final = "ApplyRefused"
 """The API server refused an object."""
 CONTESTED: Final = "Contested"
 """Somebody changes an object back, or deletes it, whenever it was put right."""
+STALE: Final = "Stale"
+"""The data that serve are older than refresh.staleAfterSeconds."""
 STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
 """The operator has no credentials of the store to hand on."""
 
@@ -193,6 +195,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
     GENERATION_MISSING: _REFRESH,
     CORRUPT_FILE: _REFRESH,
+    STALE: "Built and RolledOut say what keeps newer data away.",
     NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
     OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
     CONTESTED: "Let whoever that is leave it alone, and change the dataset instead.",

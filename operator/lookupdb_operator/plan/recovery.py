@@ -111,6 +111,10 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
         status,
         table=table,
         failure=failure,
+        generations=tuple(
+            replace(generation, refreshed_at=clock.clamp_to_now(generation.refreshed_at, now))
+            for generation in status.generations
+        ),
         store_written_at=clock.clamp_to_now(status.store_written_at, now),
         build_ticket=turns.clamp_ticket(status.build_ticket, now),
         rollout_ticket=turns.clamp_ticket(status.rollout_ticket, now),

@@ -92,6 +92,8 @@ class Desired:
     refresh: str
     """The refresh annotation, or its hash when it is long; empty for none."""
     schedule: DesiredSchedule | None
+    stale_after_seconds: int | None
+    """How old the data that serve may become."""
     build_digest: str
     """Of everything that a builder's Job would be made from now."""
     shards: int
@@ -121,6 +123,7 @@ class Desired:
             content_hash=content_hash(Ingredients(dataset, config)),
             refresh=_shorten_refresh(dataset.refresh),
             schedule=DesiredSchedule.from_refresh(spec.refresh),
+            stale_after_seconds=spec.refresh.stale_after_seconds,
             build_digest=build_digest(Ingredients(dataset, config)),
             shards=spec.shards,
             replicas=_count_replicas(dataset, spec),

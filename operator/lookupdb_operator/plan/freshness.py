@@ -1,0 +1,47 @@
+"""How old the data are that serve: counted from when the build began that last read their source, or found it
+unchanged. A generation that is built and does not serve makes nothing fresh."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lookupdb_operator.model import Trouble
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import DatasetStatus, GenerationStatus
+
+
+def note_refresh(status: DatasetStatus) -> DatasetStatus:
+    """``status`` with when the active generation was last known to be as its source; empty without one."""
+    active = status.find_generation(status.generation)
+    return replace(status, last_refreshed="" if active is None else _fresh_at(active))
+
+
+def _fresh_at(generation: GenerationStatus) -> str:
+    # What a version has written that did not note it was known to be fresh when it was built.
+    return generation.refreshed_at or generation.built_at
+
+
+def diagnose_staleness(status: DatasetStatus, situation: Situation) -> Trouble | None:
+    """Why the data that serve count as too old; None while they do not."""
+    if remaining_freshness(status, situation) != 0.0:
+        return None
+    limit = situation.desired.stale_after_seconds
+    return Trouble(
+        reasons.STALE,
+        f"{status.generation} holds the source as it was at {status.last_refreshed}, which is more than"
+        f" refresh.staleAfterSeconds ({limit}) ago",
+    )
+
+
+def remaining_freshness(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until the data that serve are too old; None when they never are."""
+    limit = situation.desired.stale_after_seconds
+    if limit is None or not status.last_refreshed:
+        return None
+    return clock.seconds_until(status.last_refreshed, limit, situation.now)
+
+
+def next_stale_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until it is to be said that they are too old; None when it is said, or never will be."""
+    return remaining_freshness(status, situation) or None
