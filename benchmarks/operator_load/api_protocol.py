@@ -65,10 +65,12 @@ def discovery(path: str, kinds: Iterable[Kind]) -> Object:
 
 
 def merge_patch(old: Any, new: Any) -> Any:
-    """``new`` over ``old``; lists are replaced."""
-    if not isinstance(old, dict) or not isinstance(new, dict):
+    """``new`` over ``old`` (RFC 7386): lists are replaced, members that are null are taken away."""
+    if not isinstance(new, dict):
         return new
-    return {**old, **{name: merge_patch(old.get(name), value) for name, value in new.items()}}
+    held = old if isinstance(old, dict) else {}
+    merged = {name: merge_patch(held.get(name), value) for name, value in new.items() if value is not None}
+    return {name: value for name, value in {**held, **merged}.items() if name not in new or new[name] is not None}
 
 
 def build_result(job: Object) -> Object:

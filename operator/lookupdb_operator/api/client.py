@@ -12,6 +12,7 @@ import copy
 import os
 import random
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiohttp
@@ -24,6 +25,7 @@ from lookupdb_operator import names
 
 JSON: Final = "application/json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
+MERGE_PATCH: Final = "application/merge-patch+json"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 """Of a list: names, uids and owners, without the objects, at a hundredth of the bytes."""
 
@@ -76,6 +78,19 @@ class Expired(Unreachable):
     """A list or a watch cannot go on from where it was: it has to begin anew."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as it came: of what the API server is a proxy for, or its own."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def make_error(self, subject: str) -> ApiError:
+        """The error that it means, taken for the API server's own."""
+        return _make_error(subject, self.status, self.headers, self.body)
+
+
 class Api:
     """Sends requests; the whole operator shares one."""
 
@@ -89,18 +104,19 @@ class Api:
         """When the API server takes requests again, by the event loop's clock."""
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None = None) -> Self:
-        """As the pod's service account, or as a kubeconfig says (``kubeconfig``, $KUBECONFIG, ~/.kube/config).
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """As the pod's service account, or as a kubeconfig says (``kubeconfig``, $KUBECONFIG, ~/.kube/config), in its
+        current context or ``context``.
 
         Raises Unreachable when there are neither.
         """
         configuration = Configuration()
         try:
-            if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
             else:
                 await config.load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=kubeconfig, client_configuration=configuration
+                    config_file=kubeconfig, context=context, client_configuration=configuration
                 )
         except (config.ConfigException, OSError) as error:
             raise Unreachable(
@@ -125,18 +141,34 @@ class Api:
         Raises NotFound, Conflict, Refused or Unreachable.
         """
         headers = {"Accept": accept, "Content-Type": content_type}
-        await self._wait_until_allowed()
-        try:
-            response = await _send(self._client, method, path, query or {}, headers, body, TIMEOUT)
-            text = await response.read()
-        except _NO_ANSWER as error:
-            raise _unreachable(subject, error) from error
-        if response.status < 300:
+        answer = await self._exchange(method, path, subject, query or {}, headers, body)
+        if answer.status < 300:
             try:
-                return orjson.loads(text) if text else {}
+                return orjson.loads(answer.body) if answer.body else {}
             except ValueError as error:
                 raise Unreachable(subject, "the API server's answer is not JSON") from error
-        raise self._note_retry_after(_make_error(subject, response, text))
+        raise self._note_retry_after(answer.make_error(subject))
+
+    async def fetch(
+        self,
+        path: str,
+        *,
+        subject: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """What is answered to GET ``path``, whatever it is. Raises Unreachable when nothing is."""
+        return await self._exchange("GET", path, subject, query or {}, {"Accept": "*/*", **(headers or {})}, None)
+
+    async def _exchange(
+        self, method: str, path: str, subject: str, query: Mapping[str, str], headers: dict[str, str], body: Any
+    ) -> Answer:
+        await self._wait_until_allowed()
+        try:
+            response = await _send(self._client, method, path, query, headers, body, TIMEOUT)
+            return Answer(response.status, response.headers, await response.read())
+        except _NO_ANSWER as error:
+            raise _unreachable(subject, error) from error
 
     async def stream(
         self, path: str, *, subject: str, query: Mapping[str, str], accept: str = JSON, silence_at_most: float
@@ -150,7 +182,7 @@ class Api:
             response = await _send(self._streaming, "GET", path, query, {"Accept": accept}, None, timeout)
             if response.status >= 300:
                 text = await response.content.read(_MESSAGE_AT_MOST)
-                raise self._note_retry_after(_make_error(subject, response, text))
+                raise self._note_retry_after(_make_error(subject, response.status, response.headers, text))
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -224,10 +256,10 @@ def _parse_members(text: bytes) -> Mapping[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _make_error(subject: str, response: aiohttp.ClientResponse, text: bytes) -> ApiError:
-    """The error that ``response`` with the body ``text`` means."""
-    status, answer = response.status, _parse_members(text)
-    retry_after = _parse_retry_after(response.headers.get("Retry-After"))
+def _make_error(subject: str, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
+    """The error that an answer with the body ``text`` means."""
+    answer = _parse_members(text)
+    retry_after = _parse_retry_after(headers.get("Retry-After"))
     message = str(answer.get("message") or f"the API server answers {status}")
     match status:
         case 404:
@@ -237,7 +269,7 @@ def _make_error(subject: str, response: aiohttp.ClientResponse, text: bytes) -> 
         case 409:
             return Conflict(subject, message)
         case 401:
-            return Unreachable(subject, f"the API server does not accept the operator's credentials: {message}")
+            return Unreachable(subject, f"the API server does not accept these credentials: {message}")
         case 410:
             return Expired(subject, message)
         case 408 | 429:

@@ -68,6 +68,8 @@ class Kube:
     """What a mutating webhook makes of what is applied."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
     """By path: requests that read wait for the event."""
+    proxied: Callable[[web.Request], web.StreamResponse] = lambda request: web.Response(status=502)
+    """What answers behind the API server: Services and pods, and the kubelets' logs."""
     url: str = ""
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -164,6 +166,9 @@ class Kube:
         if path is None:
             return web.json_response(discovery(request.path, KINDS))
         namespace, name = path.namespace, path.name
+        if path.subresource == "log" or path.subresource.partition("/")[0] == "proxy":
+            self.reads.append(("GET", request.path))
+            return self.proxied(request)
         kind = next(
             (kind for kind in KINDS if (kind.api_version, kind.plural) == (path.api_version, path.plural)), None
         )

@@ -1,0 +1,17 @@
+"""``kubectl lookupdb``: what a person does with datasets, in one program beside kubectl.
+
+cli            the program: its verbs, its errors and exit codes
+options        what verbs have in common: cluster, namespace, form of the output
+completion     completion in shells, and kubectl's own
+
+status_verb    status: one dataset on a screen, or all in a table
+lookup_verb    get
+change_verbs   refresh, promote, reject, rollback, unpin: each one write
+log_verb       logs of the last build
+top_verb       top
+
+session        the only I/O: requests to one API server
+dataset        a LookupDataset as a person reads it: of any version of the operator
+changes        which write a verb asks for, and whether it is done: pure
+views          what verbs print: pure
+"""

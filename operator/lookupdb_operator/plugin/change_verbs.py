@@ -1,0 +1,175 @@
+"""``refresh``, ``promote``, ``reject``, ``rollback`` and ``unpin``: each is one write of the LookupDataset, and what
+the operator makes of it can be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from lookupdb.errors import LookupdbError
+from lookupdb_operator.plugin import changes
+from lookupdb_operator.plugin.changes import ChangeProgress
+from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.options import (
+    JSON,
+    name_argument,
+    output_option,
+    print_json,
+    run,
+    wait_options,
+    with_target,
+)
+from lookupdb_operator.plugin.session import ClusterSession, Target
+
+Judge = Callable[[Dataset], ChangeProgress]
+
+_EVERY: Final = 0.5
+"""Seconds between two looks while something is waited for."""
+
+
+class NotDone(LookupdbError):
+    """What was waited for failed, or did not come in time."""
+
+
+@click.command("refresh")
+@name_argument()
+@with_target
+@wait_options
+@output_option
+def refresh(name: str, target: Target, wait: bool, timeout: float, output: str | None) -> None:
+    """Have the dataset NAME built from its source as it is now.
+
+    It is the annotation lookupdb.dev/refresh with a new value. With --wait the command returns when the source was
+    read and what came of it serves (or is a candidate that waits for promotion), or was found unchanged; exit code 1
+    says that the build failed, and why. The operator goes on trying all the same.
+    """
+    value = datetime.now(UTC).isoformat(timespec="milliseconds")
+
+    async def work(session: ClusterSession) -> None:
+        changed = await session.patch_dataset(await session.get_dataset(name), changes.refresh(value))
+        if wait:
+            changed = await _wait(session, changed, lambda dataset: changes.judge_refresh(dataset, value), timeout)
+        _report(changed, f"refresh {value} is {'answered' if wait else 'asked for'}", output)
+
+    run(target, work)
+
+
+@click.command("promote")
+@name_argument()
+@click.argument("generation", required=False)
+@with_target
+@wait_options
+@output_option
+def promote(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
+    """Let the candidate of the dataset NAME take effect; GENERATION says which one you mean.
+
+    A candidate is a generation that waits because of spec.rollout.promotion: Manual. Look at it first:
+    `kubectl lookupdb get NAME KEY --generation g13`.
+    """
+
+    async def work(session: ClusterSession) -> None:
+        dataset = await session.get_dataset(name)
+        change = changes.promote(dataset, generation)
+        promoted = str(change["metadata"]["annotations"][changes.PROMOTE])
+        changed = await session.patch_dataset(dataset, change)
+        if wait:
+            changed = await _wait(session, changed, lambda now: changes.judge_active(now, promoted), timeout)
+        _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", output)
+
+    run(target, work)
+
+
+@click.command("reject")
+@name_argument()
+@click.argument("generation", required=False)
+@with_target
+@output_option
+def reject(name: str, generation: str | None, target: Target, output: str | None) -> None:
+    """Give the candidate of the dataset NAME up; GENERATION says which one you mean.
+
+    Its servers end, and nothing of the same source and spec becomes a candidate again.
+    """
+
+    async def work(session: ClusterSession) -> None:
+        dataset = await session.get_dataset(name)
+        change = changes.reject(dataset, generation)
+        changed = await session.patch_dataset(dataset, change)
+        _report(changed, f"{change['metadata']['annotations'][changes.REJECT]} is rejected", output)
+
+    run(target, work)
+
+
+@click.command("rollback")
+@name_argument()
+@click.option("--to", "generation", default=None, help="The generation, as g11; the one before the active when absent.")
+@with_target
+@wait_options
+@output_option
+def rollback(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
+    """Send the routers of the dataset NAME back to an older generation, and keep them there.
+
+    It sets spec.generation, which pins: refreshes go on being built, and none takes effect until `unpin`. What was
+    rolled back from does not come back then either, until the source changes. If a tool applies the manifest, set
+    generation there too, or it is taken away again.
+    """
+
+    async def work(session: ClusterSession) -> None:
+        dataset = await session.get_dataset(name)
+        change = changes.roll_back(dataset, generation)
+        pinned = changes.pinned_generation(change)
+        changed = await session.patch_dataset(dataset, change)
+        if wait:
+            changed = await _wait(session, changed, lambda now: changes.judge_active(now, pinned), timeout)
+        _report(changed, f"{pinned} {'serves' if wait else 'is asked for'}, and is pinned", output)
+
+    run(target, work)
+
+
+@click.command("unpin")
+@name_argument()
+@with_target
+@output_option
+def unpin(name: str, target: Target, output: str | None) -> None:
+    """Let the newest generation of the dataset NAME be asked for again: take spec.generation away."""
+
+    async def work(session: ClusterSession) -> None:
+        dataset = await session.get_dataset(name)
+        pinned = dataset.spec.get("generation")
+        if pinned is None:
+            _report(dataset, "nothing is pinned", output)
+            return
+        _report(await session.patch_dataset(dataset, changes.unpin()), f"{pinned} is not pinned any more", output)
+
+    run(target, work)
+
+
+async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout: float) -> Dataset:
+    """The dataset when ``judge`` finds it done. Raises NotDone."""
+    deadline = time.monotonic() + timeout
+    told = ""
+    while True:
+        progress = judge(dataset)
+        if progress.is_done:
+            return dataset
+        if progress.failure:
+            raise NotDone(f"{dataset.key}: {progress.failure}")
+        if time.monotonic() >= deadline:
+            raise NotDone(f"{dataset.key} is not done after {timeout:g} s: it waits for {progress.waits_for}")
+        if progress.waits_for != told:
+            told = progress.waits_for
+            click.echo(told, err=True)
+        await asyncio.sleep(_EVERY)
+        dataset = await session.get_dataset(dataset.name)
+
+
+def _report(dataset: Dataset, sentence: str, output: str | None) -> None:
+    if output == JSON:
+        answer: dict[str, Any] = {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
+        print_json(answer)
+    else:
+        click.echo(f"{dataset.key}: {sentence}")

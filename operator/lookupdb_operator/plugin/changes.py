@@ -1,0 +1,119 @@
+"""Which write a verb asks for, and whether what it asked for is done: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lookupdb.errors import LookupdbError
+from lookupdb_operator import names
+from lookupdb_operator.plan import rollback
+from lookupdb_operator.plugin.dataset import Dataset
+
+Change = Mapping[str, Any]
+"""A merge patch of a LookupDataset."""
+
+PROMOTE: Final = f"{names.GROUP}/promote"
+REJECT: Final = f"{names.GROUP}/reject"
+
+
+class NotPossible(LookupdbError):
+    """The dataset has nothing to which it could be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeProgress:
+    """How far something that was asked for is."""
+
+    is_done: bool
+    failure: str = ""
+    """Why it will not come by waiting; empty while it may."""
+    waits_for: str = ""
+
+
+def refresh(value: str) -> Change:
+    """Ask for a build from the source as it is now."""
+    return _annotate(names.REFRESH, value)
+
+
+def promote(dataset: Dataset, generation: str | None) -> Change:
+    """Let the candidate take effect. Raises NotPossible when there is none, or another one."""
+    return _annotate(PROMOTE, _candidate(dataset, generation))
+
+
+def reject(dataset: Dataset, generation: str | None) -> Change:
+    """Give the candidate up. Raises NotPossible when there is none, or another one."""
+    return _annotate(REJECT, _candidate(dataset, generation))
+
+
+def roll_back(dataset: Dataset, generation: str | None) -> Change:
+    """Pin ``generation``, or the one before the active one. Raises NotPossible when it is not in the store. The write
+    fails when the dataset has changed since: what is the previous one then may be another."""
+    status = dataset.parse_status()
+    kept = [generation.generation for generation in status.generations]
+    if generation is None:
+        previous = rollback.previous_generation(status)
+        if previous is None:
+            active = status.generation or "nothing"
+            raise NotPossible(f"there is nothing to go back to: {active} is active, the store holds {_join(kept)}")
+        generation = previous.generation
+    elif generation not in kept:
+        raise NotPossible(f"the store holds no {generation} of {dataset.key}: it holds {_join(kept)}")
+    return {"metadata": {"resourceVersion": dataset.resource_version}, "spec": {"generation": generation}}
+
+
+def unpin() -> Change:
+    """Let the newest generation be asked for again."""
+    return {"spec": {"generation": None}}
+
+
+def pinned_generation(change: Change) -> str:
+    """The generation that ``change`` pins."""
+    return str(change["spec"]["generation"])
+
+
+def judge_refresh(dataset: Dataset, value: str) -> ChangeProgress:
+    """How far the refresh of the annotation ``value`` is: answered, rolled out."""
+    failure = dataset.status.get("failure") or {}
+    if dataset.status.get("refreshed") != value:
+        if failure.get("refresh") == value:
+            return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
+        return ChangeProgress(False, waits_for=_describe(dataset, "Built"))
+    return judge_rollout(dataset)
+
+
+def judge_rollout(dataset: Dataset) -> ChangeProgress:
+    """Whether what is asked for serves, or waits for somebody who promotes it."""
+    if dataset.status.get("candidate") or dataset.condition("RolledOut").get("status") == "True":
+        return ChangeProgress(True)
+    return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"))
+
+
+def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
+    """Whether every router answers from ``generation``."""
+    if dataset.status.get("generation") == generation and (dataset.status.get("table") or {}).get("confirmedAt"):
+        return ChangeProgress(True)
+    return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"))
+
+
+def _annotate(name: str, value: str) -> Change:
+    return {"metadata": {"annotations": {name: value}}}
+
+
+def _candidate(dataset: Dataset, generation: str | None) -> str:
+    candidate = str((dataset.status.get("candidate") or {}).get("generation") or "")
+    if not candidate:
+        raise NotPossible(f"{dataset.key} has no candidate that waits for promotion")
+    if generation not in (None, candidate):
+        raise NotPossible(f"{candidate} is the candidate of {dataset.key}, not {generation}")
+    return candidate
+
+
+def _describe(dataset: Dataset, kind: str) -> str:
+    condition = dataset.condition(kind)
+    return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'it has not looked yet')}"
+
+
+def _join(generations: list[str]) -> str:
+    return ", ".join(generations) or "none"

@@ -1,0 +1,67 @@
+"""The program ``kubectl-lookupdb``, which kubectl runs as ``kubectl lookupdb``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lookupdb import __version__
+from lookupdb.errors import LookupdbError
+from lookupdb.runtime.launch import end_interrupted, end_with_error
+from lookupdb_operator.api.client import ApiError
+from lookupdb_operator.plugin import change_verbs, completion, log_verb, lookup_verb, status_verb, top_verb
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name=completion.PROGRAM)
+def cli() -> None:
+    """Look at LookupDatasets and change what they serve.
+
+    Begin with `kubectl lookupdb status`, which lists the datasets of the namespace, and `status NAME`, which shows
+    one: what serves, what is under way, what it waits for. `COMMAND --help` explains each command.
+
+    Options stand behind the command: `kubectl lookupdb status airports -n shop`. kubectl hands none of its own on.
+
+    Exit codes: 0 done, 1 failed, 2 usage; of `get`: 3 a key is missing, 4 a key is unavailable: nothing can be said
+    of it now; 130 interrupted.
+    """
+
+
+for _command in (
+    status_verb.command,
+    lookup_verb.command,
+    change_verbs.refresh,
+    change_verbs.promote,
+    change_verbs.reject,
+    change_verbs.rollback,
+    change_verbs.unpin,
+    log_verb.command,
+    top_verb.command,
+    completion.command,
+):
+    cli.add_command(_command)
+
+
+def complete_for_kubectl() -> None:
+    """Run ``kubectl_complete-lookupdb``."""
+    for line in completion.answer_kubectl(cli, sys.argv[1:]):
+        click.echo(line)
+
+
+def main() -> None:
+    """Run the program."""
+    try:
+        sys.exit(cli.main(prog_name=completion.PROGRAM, standalone_mode=False) or 0)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        end_interrupted()
+    except ApiError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except LookupdbError as error:
+        end_with_error(error)

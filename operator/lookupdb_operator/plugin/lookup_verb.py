@@ -1,0 +1,105 @@
+"""``kubectl lookupdb get``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final
+
+import click
+
+from lookupdb.errors import LookupdbError, Unavailable, UsageError
+from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.options import name_argument, run, with_target
+from lookupdb_operator.plugin.session import ClusterSession, Target
+from lookupdb_operator.plugin.views import lookup_view
+from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, Lookup
+
+_AT_ONCE: Final = 16
+_EXIT_MISSING: Final = 3
+_EXIT_UNAVAILABLE: Final = 4
+
+
+class KeyMissing(LookupdbError):
+    """No record has the key."""
+
+    exit_code = _EXIT_MISSING
+
+
+class KeyUnavailable(Unavailable):
+    """Nothing can be said of the key now."""
+
+    exit_code = _EXIT_UNAVAILABLE
+
+
+@click.command("get")
+@name_argument()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@with_target
+@click.option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
+@click.pass_context
+def command(context: click.Context, name: str, keys: tuple[str, ...], target: Target, generation: str | None) -> None:
+    """Look keys up in the dataset NAME, through the API server's proxy of its routers' Service.
+
+    One key prints its value, as it was built. Several, or `-` for one key a line on standard input, print a JSON
+    object a line: {"key": …, "generation": …, "value": …}, with "missing": true or "unavailable": why instead of a
+    value, and raw values as base64. It is for a look: a program asks a router itself (status.endpoint).
+
+    Needs the right to get services/proxy. Exit code 3: a key is missing. 4: a key is unavailable, and may or may not
+    exist.
+
+    \b
+        kubectl lookupdb get airports KJFK
+        kubectl lookupdb get airports KJFK EGLL --generation g13
+    """
+    asked = list(_expand(keys))
+
+    async def look(session: ClusterSession) -> list[Lookup]:
+        dataset, turns = await session.get_dataset(name), asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(key: str) -> Lookup:
+            async with turns:
+                return await _look_up(session, dataset, key, generation)
+
+        return await asyncio.gather(*map(ask, asked))
+
+    lookups = run(target, look)
+    if keys != ("-",) and len(asked) == 1:
+        _print_one(name, lookups[0])
+        return
+    for lookup in lookups:
+        click.echo(lookup_view.render_line(lookup))
+    context.exit(_exit_code(lookups))
+
+
+async def _look_up(session: ClusterSession, dataset: Dataset, key: str, generation: str | None) -> Lookup:
+    subject = f"a router of {dataset.key}"
+    answer = await session.look_up(dataset, key, generation)
+    lookup = lookup_view.read_answer(key, answer.status, answer.headers, answer.body)
+    if lookup is None:
+        raise answer.make_error(subject)
+    return lookup
+
+
+def _print_one(name: str, lookup: Lookup) -> None:
+    if isinstance(lookup, FoundKey):
+        click.echo(lookup.value)
+    elif isinstance(lookup, AbsentKey):
+        raise KeyMissing(f"{lookup.key!r} is not in {name}: {lookup.why}")
+    else:
+        raise KeyUnavailable(f"{lookup.key!r} of {name} is unavailable: {lookup.why}")
+
+
+def _exit_code(lookups: list[Lookup]) -> int:
+    if not all(isinstance(lookup, FoundKey | AbsentKey) for lookup in lookups):
+        return _EXIT_UNAVAILABLE
+    return _EXIT_MISSING if any(isinstance(lookup, AbsentKey) for lookup in lookups) else 0
+
+
+def _expand(keys: tuple[str, ...]) -> list[str]:
+    expanded: list[str] = []
+    for key in keys:
+        expanded += sys.stdin.read().splitlines() if key == "-" else [key]
+    if any("\udc80" <= character <= "\udcff" for key in expanded for character in key):
+        raise UsageError("a key is not UTF-8; write it in UTF-8")
+    return expanded

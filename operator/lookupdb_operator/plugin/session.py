@@ -1,0 +1,141 @@
+"""Requests to one API server in a person's name: the only I/O of the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from kubernetes.aio import config
+
+from lookupdb.errors import LookupdbError
+from lookupdb_operator import kinds, names
+from lookupdb_operator.api.client import MERGE_PATCH, Answer, Api, NotFound
+from lookupdb_operator.parse import parse_pod
+from lookupdb_operator.plugin.dataset import Dataset, DatasetPods
+
+_IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_A_PAGE: Final = 500
+
+
+class NoSuchDataset(LookupdbError):
+    """There is no dataset of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster, and which namespace of it."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    """That of the context when None."""
+
+
+@asynccontextmanager
+async def open_session(target: Target) -> AsyncIterator[ClusterSession]:
+    """A session with the API server of ``target``. Raises Unreachable when there are no credentials for it."""
+    api = await Api.connect(target.kubeconfig, target.context)
+    try:
+        yield ClusterSession(api, target.namespace or find_namespace(target))
+    finally:
+        await api.close()
+
+
+def find_namespace(target: Target) -> str:
+    """The namespace of the context, or of the pod that this runs in; ``default`` when neither says."""
+    try:
+        contexts, active = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError):
+        return _IN_CLUSTER.read_text(encoding="utf-8").strip() if _IN_CLUSTER.exists() else "default"
+    if target.context is not None:
+        active = next((context for context in contexts if context["name"] == target.context), {})
+    return str((active.get("context") or {}).get("namespace") or "default")
+
+
+class ClusterSession:
+    """One API server, and the namespace that names are of."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self.namespace = namespace
+
+    async def get_dataset(self, name: str) -> Dataset:
+        """The dataset ``name``. Raises NoSuchDataset."""
+        path = kinds.DATASET.path(self.namespace, name)
+        try:
+            return Dataset.from_body(await self._api.request("GET", path, subject=f"LookupDataset {name}"))
+        except NotFound as error:
+            raise NoSuchDataset(
+                f"there is no LookupDataset {name} in namespace {self.namespace}",
+                hint="kubectl lookupdb status -A lists all; -n names another namespace",
+            ) from error
+
+    async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
+        """The datasets of the namespace, or of all, by name."""
+        path = kinds.DATASET.path("" if everywhere else self.namespace)
+        bodies = await self._list(path, "LookupDatasets", {})
+        return tuple(sorted(map(Dataset.from_body, bodies), key=lambda dataset: (dataset.namespace, dataset.name)))
+
+    async def with_pods(self, dataset: Dataset) -> DatasetPods:
+        """``dataset`` with its pods."""
+        return DatasetPods(dataset, tuple(parse_pod(body) for body in await self.list_pods(dataset)))
+
+    async def list_pods(self, dataset: Dataset, **labels: str) -> list[Mapping[str, Any]]:
+        """The pods of ``dataset`` as the API server has them, those that began first first."""
+        selector = {names.DATASET: dataset.name, names.DATASET_UID: dataset.uid} | labels
+        query = {"labelSelector": ",".join(f"{name}={value}" for name, value in selector.items())}
+        bodies = await self._list(kinds.POD.path(dataset.namespace), f"the pods of {dataset.key}", query)
+        return sorted(
+            bodies, key=lambda body: (body["metadata"].get("creationTimestamp") or "", body["metadata"]["name"])
+        )
+
+    async def patch_dataset(self, dataset: Dataset, change: Mapping[str, Any]) -> Dataset:
+        """``dataset`` after ``change``, a merge patch, in a write that fails when it is another one by now."""
+        body = {**change, "metadata": {"uid": dataset.uid, **change.get("metadata", {})}}
+        answer = await self._api.request(
+            "PATCH",
+            kinds.DATASET.path(dataset.namespace, dataset.name),
+            subject=f"LookupDataset {dataset.name}",
+            query={"fieldManager": "kubectl-lookupdb"},
+            body=body,
+            content_type=MERGE_PATCH,
+        )
+        return Dataset.from_body(answer)
+
+    async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Answer:
+        """What a router answers to one key, through the API server's proxy of their Service."""
+        service = quote(names.router(dataset.name), safe="")
+        path = f"{kinds.SERVICE.path(dataset.namespace)}/{service}:http/proxy/v1/lookup"
+        headers = {"Lookupdb-Generation": generation} if generation else {}
+        return await self._api.fetch(path, subject=f"a router of {dataset.key}", query={"key": key}, headers=headers)
+
+    async def read_metrics(self, namespace: str, pod: str) -> str:
+        """The metrics of a pod's admin port, through the API server's proxy."""
+        path = f"{kinds.POD.path(namespace)}/{quote(pod, safe='')}:{names.ADMIN_PORT}/proxy/metrics"
+        return await self._read_text(path, f"the admin port of pod {pod}", {})
+
+    async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
+        """The last lines that a container has written."""
+        query = {"container": container, "tailLines": str(lines)}
+        return await self._read_text(kinds.POD.path(namespace, pod, "log"), f"the log of pod {pod}", query)
+
+    async def _read_text(self, path: str, subject: str, query: Mapping[str, str]) -> str:
+        answer = await self._api.fetch(path, subject=subject, query=query)
+        if answer.status >= 300:
+            raise answer.make_error(subject)
+        return answer.body.decode(errors="replace")
+
+    async def _list(self, path: str, subject: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        bodies: list[Mapping[str, Any]] = []
+        page: Mapping[str, Any] = {}
+        while True:
+            more = (page.get("metadata") or {}).get("continue")
+            if page and not more:
+                return bodies
+            asked = {**query, "limit": str(_A_PAGE)} | ({"continue": more} if more else {})
+            page = await self._api.request("GET", path, subject=subject, query=asked)
+            bodies += page.get("items") or ()

@@ -1,0 +1,1 @@
+"""What verbs print, from what was read: pure."""

@@ -1,0 +1,237 @@
+"""One dataset on a screen. Each part is a function from what was read to its lines; a part without anything to say has
+none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Pod
+from lookupdb_operator.plugin.dataset import DatasetPods, Members
+from lookupdb_operator.plugin.views.wording import clean, format_age, format_bytes, format_columns, format_until
+
+_CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
+_MOST_SHARDS: Final = 12
+"""Shards that lack servers, on a screen."""
+_MOST_BUILDS: Final = 5
+_MOST_TROUBLES: Final = 5
+_INDENT: Final = "  "
+
+
+def render(view: DatasetPods, now: datetime) -> str:
+    """The screen."""
+    parts = (
+        _head(view, now),
+        _waits(view, now),
+        _conditions(view, now),
+        _generations(view, now),
+        _candidate(view, now),
+        _rollouts(view, now),
+        _shards(view),
+        _routers(view),
+        _builds(view, now),
+    )
+    return "\n".join(line for part in parts for line in part)
+
+
+def summarize(view: DatasetPods) -> dict[str, Any]:
+    """The same for machines: the status as it is, and the pods."""
+    dataset = view.dataset
+    pods = [
+        {"name": pod.name, "component": pod.component, "phase": pod.phase, "ready": pod.ready}
+        | ({"rollout": pod.rollout, "shard": pod.shard} if pod.rollout else {})
+        | ({"trouble": pod.trouble.reason} if pod.trouble else {})
+        for pod in view.pods
+    ]
+    return {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status), "pods": pods}
+
+
+def to_json(document: Any) -> str:
+    """``document`` for machines."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _head(view: DatasetPods, now: datetime) -> Iterator[str]:
+    dataset, status = view.dataset, view.dataset.status
+    pinned = dataset.spec.get("generation")
+    facts = [
+        str(status.get("phase") or "no operator has looked at it yet"),
+        f"serves {status['generation']}" if status.get("generation") else "serves nothing",
+        f"{status['records']:,} records" if status.get("records") else "",
+        f"built {format_age(status['builtAt'], now)} ago" if status.get("builtAt") else "",
+        f"pinned to {pinned}" if pinned else "",
+    ]
+    yield clean(f"{dataset.key}: {', '.join(fact for fact in facts if fact)}")
+    if status.get("endpoint"):
+        yield clean(f"{_INDENT}{status['endpoint']}")
+
+
+def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
+    """What it waits for, and for how long."""
+    lines = []
+    for kind in ("Built", "RolledOut"):
+        condition = view.dataset.condition(kind)
+        if condition and condition.get("status") != "True":
+            since = format_age(str(condition.get("lastTransitionTime", "")), now)
+            lines.append(f"{kind} for {since}: {condition.get('message', '')}")
+    failure: Members = view.dataset.status.get("failure") or {}
+    if failure.get("retryAt"):
+        lines.append(f"next attempt at a build {format_until(failure['retryAt'], now)}, after {failure.get('count')}")
+    if next_check := view.dataset.status.get("nextCheck"):
+        lines.append(f"next check of the source {format_until(next_check, now)}, at {next_check}")
+    yield from _section("Waits for", ((line,) for line in lines))
+
+
+def _conditions(view: DatasetPods, now: datetime) -> Iterator[str]:
+    rows = []
+    for kind in _CONDITIONS:
+        if condition := view.dataset.condition(kind):
+            since = format_age(str(condition.get("lastTransitionTime", "")), now)
+            rows.append((kind, condition["status"], condition["reason"], since, condition.get("message", "")))
+    yield from _section("Conditions", rows)
+
+
+def _generations(view: DatasetPods, now: datetime) -> Iterator[str]:
+    status = view.dataset.status
+    marks = {
+        "active": {status.get("generation")},
+        "candidate": {(status.get("candidate") or {}).get("generation")},
+        "pinned": {view.dataset.spec.get("generation")},
+        "rolled back": {mark.get("generation") for mark in status.get("rolledBack") or ()},
+        "rejected": {mark.get("generation") for mark in status.get("rejected") or ()},
+    }
+    rows = [
+        (
+            generation["generation"],
+            f"{generation['records']:,} records",
+            format_bytes(generation["bytes"]),
+            f"built {format_age(generation['builtAt'], now)} ago",
+            ", ".join(mark for mark, marked in marks.items() if generation["generation"] in marked),
+        )
+        for generation in reversed(status.get("generations") or ())
+    ]
+    yield from _section("Generations", rows)
+
+
+def _candidate(view: DatasetPods, now: datetime) -> Iterator[str]:
+    candidate: Members = view.dataset.status.get("candidate") or {}
+    if not candidate:
+        return
+    name, generation = view.dataset.name, candidate.get("generation")
+    since = format_age(str(candidate.get("since", "")), now)
+    yield from _section(
+        "Candidate",
+        [
+            (f"{generation} of {candidate.get('rollout')} has waited for promotion for {since}",),
+            (f"look at it:  kubectl lookupdb get {name} KEY --generation {generation}",),
+            (f"then:        kubectl lookupdb promote {name} {generation}, or reject {name} {generation}",),
+        ],
+    )
+
+
+def _rollouts(view: DatasetPods, now: datetime) -> Iterator[str]:
+    status = view.dataset.status
+    shards = {generation["generation"]: generation["shards"] for generation in status.get("generations") or ()}
+    rows = []
+    for rollout in status.get("rollouts") or ():
+        pods = view.of_rollout(rollout["rollout"])
+        ready = sum(pod.ready for pod in pods)
+        stall: Members = rollout.get("stall") or {}
+        rows.append(
+            (
+                rollout["rollout"],
+                rollout["generation"],
+                _role(rollout, status),
+                f"{shards.get(rollout['generation'], '?')} shards × {_replicas(rollout, pods)}, {ready} servers ready",
+                f"since {format_age(rollout['startedAt'], now)}",
+                f"{stall['reason']} for {format_age(stall['since'], now)}" if stall else "",
+            )
+        )
+    yield from _section("Rollouts", rows)
+
+
+def _role(rollout: Members, status: Members) -> str:
+    table: Members = status.get("table") or {}
+    if table.get("rollout") == rollout["rollout"]:
+        return "active" if table.get("confirmedAt") else "taking over"
+    if (status.get("candidate") or {}).get("rollout") == rollout["rollout"]:
+        return "candidate"
+    if rollout.get("keptSince"):
+        return "kept"
+    return "ending" if rollout.get("named") else "starting"
+
+
+def _replicas(rollout: Members, pods: tuple[Pod, ...]) -> int:
+    counts: dict[int, int] = {}
+    for pod in pods:
+        counts[pod.shard] = counts.get(pod.shard, 0) + 1
+    return max((*counts.values(), int(rollout.get("named", 0))), default=0)
+
+
+def _shards(view: DatasetPods) -> Iterator[str]:
+    """Shards of every rollout that have servers which are not ready; and why, of the first pods that say so."""
+    rows, troubled = [], []
+    for rollout in view.dataset.status.get("rollouts") or ():
+        by_shard: dict[int, list[Pod]] = {}
+        for pod in view.of_rollout(rollout["rollout"]):
+            by_shard.setdefault(pod.shard, []).append(pod)
+        for shard, pods in sorted(by_shard.items()):
+            ready = sum(pod.ready for pod in pods)
+            if ready < len(pods):
+                rows.append((f"{rollout['rollout']} shard {shard}", f"{ready}/{len(pods)} servers ready"))
+                troubled += [pod for pod in pods if pod.trouble is not None]
+    more = [(f"and {len(rows) - _MOST_SHARDS} more",)] if len(rows) > _MOST_SHARDS else []
+    troubles = [(f"{pod.name}: {pod.trouble.message}",) for pod in troubled[:_MOST_TROUBLES] if pod.trouble]
+    yield from _section("Shards that lack servers", [*rows[:_MOST_SHARDS], *more])
+    yield from _section("Why", troubles)
+
+
+def _routers(view: DatasetPods) -> Iterator[str]:
+    routers = view.of_component(names.ROUTER)
+    table: Members = view.dataset.status.get("table") or {}
+    if not routers and not table:
+        return
+    ready = sum(pod.ready for pod in routers)
+    confirmed = "confirmed by all" if table.get("confirmedAt") else "not confirmed by all yet"
+    version = f", routing table {table['version']} {confirmed}" if table else ", no routing table yet"
+    rows = [(f"{ready}/{len(routers)} ready{version}",)]
+    rows += [(f"{pod.name}: {pod.trouble.message}",) for pod in routers if pod.trouble is not None][:_MOST_TROUBLES]
+    yield from _section("Routers", rows)
+
+
+def _builds(view: DatasetPods, now: datetime) -> Iterator[str]:
+    status = view.dataset.status
+    rows: list[tuple[str, ...]] = []
+    if build := status.get("build"):
+        stall: Members = build.get("stall") or {}
+        why = f"{stall['reason']} for {format_age(stall['since'], now)}" if stall else ""
+        rows.append((build["generation"], "under way", f"for {format_age(build['startedAt'], now)}", why))
+    for build in list(reversed(status.get("builds") or ()))[:_MOST_BUILDS]:
+        rows.append(_past_build(build, now))
+    if not status.get("builds") and (failure := status.get("failure")):
+        rows.append((failure["generation"], "failed", "", f"{failure['reason']}: {failure['message']}"))
+    yield from _section("Builds", rows)
+
+
+def _past_build(build: Members, now: datetime) -> tuple[str, ...]:
+    outcome, reason = str(build.get("outcome", "")), str(build.get("reason", ""))
+    count = int(build.get("count", 1))
+    records = f"{build['records']:,} records" if build.get("records") else ""
+    facts = [records, reason if reason.lower() != outcome.lower() else "", str(build.get("message", ""))]
+    return (
+        str(build.get("generation", "")),
+        outcome + (f" × {count}" if count > 1 else ""),
+        f"{format_age(str(build.get('finishedAt', '')), now)} ago, in {build.get('seconds', 0)} s",
+        ": ".join(fact for fact in facts if fact),
+    )
+
+
+def _section(title: str, rows: Any) -> Iterator[str]:
+    lines = format_columns(rows, _INDENT)
+    if lines:
+        yield f"{title}:"
+        yield from lines

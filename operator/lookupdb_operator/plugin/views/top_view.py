@@ -1,0 +1,174 @@
+"""What servers and routers do, measured between two samples of their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Pod
+from lookupdb_operator.plugin.views.metric_samples import MetricSample, rate
+from lookupdb_operator.plugin.views.wording import format_bytes, format_columns
+
+_SERVER_HEAD: Final = ("SHARD", "SERVER", "LOOKUPS/S", "MISSES/S", "PRIVATE", "FILE", "IN CACHE", "FAULTS/S")
+_ROUTER_HEAD: Final = ("ROUTER", "REQUESTS/S", "5XX/S", "KEYS/S", "UNAVAILABLE/S", "BATCH MEAN", "PRIVATE")
+_UNKNOWN: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRates:
+    """A shard server."""
+
+    pod: str
+    rollout: str
+    shard: int
+    lookups: float | None = None
+    """A second, as all rates are."""
+    misses: float | None = None
+    private_bytes: float | None = None
+    file_bytes: float | None = None
+    cached_bytes: float | None = None
+    """Of its file, in the page cache."""
+    major_faults: float | None = None
+    problem: str = ""
+    """Why nothing is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterRates:
+    """A router."""
+
+    pod: str
+    requests: float | None = None
+    errors: float | None = None
+    keys: float | None = None
+    unavailable: float | None = None
+    batch_microseconds: float | None = None
+    """The mean, from sending a batch to its answer, of every 64th."""
+    private_bytes: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """All of them."""
+
+    servers: tuple[ServerRates, ...]
+    routers: tuple[RouterRates, ...]
+    seconds: float
+
+
+Samples = Mapping[str, MetricSample | str]
+"""By pod: its metrics, or why they cannot be read."""
+
+
+def measure(pods: Sequence[Pod], before: Samples, after: Samples, seconds: float) -> Top:
+    """What ``pods`` did in the ``seconds`` from ``before`` to ``after``."""
+    servers, routers = [], []
+    for pod in pods:
+        first, last = before[pod.name], after[pod.name]
+        if pod.component == names.ROUTER:
+            routers.append(_measure_router(pod, first, last, seconds))
+        else:
+            servers.append(_measure_server(pod, first, last, seconds))
+    return Top(tuple(servers), tuple(routers), seconds)
+
+
+def _measure_server(pod: Pod, before: MetricSample | str, after: MetricSample | str, seconds: float) -> ServerRates:
+    if isinstance(before, str) or isinstance(after, str):
+        return ServerRates(
+            pod.name, pod.rollout, pod.shard, problem=next(text for text in (after, before) if isinstance(text, str))
+        )
+    return ServerRates(
+        pod=pod.name,
+        rollout=pod.rollout,
+        shard=pod.shard,
+        lookups=rate(before, after, seconds, "lookupdb_shard_lookups_total"),
+        misses=rate(before, after, seconds, "lookupdb_shard_misses_total"),
+        private_bytes=after.total("lookupdb_shard_private_bytes"),
+        file_bytes=after.total("lookupdb_shard_file_bytes"),
+        cached_bytes=after.total("lookupdb_shard_resident_bytes"),
+        major_faults=rate(before, after, seconds, "lookupdb_shard_major_faults"),
+    )
+
+
+def _measure_router(pod: Pod, before: MetricSample | str, after: MetricSample | str, seconds: float) -> RouterRates:
+    if isinstance(before, str) or isinstance(after, str):
+        return RouterRates(pod.name, problem=next(text for text in (after, before) if isinstance(text, str)))
+
+    def per_second(name: str, **labels: str) -> float | None:
+        return rate(before, after, seconds, name, **labels)
+
+    batches = per_second("lookupdb_router_batches_sampled_total")
+    spent = per_second("lookupdb_router_batch_microseconds_sampled_total")
+    return RouterRates(
+        pod=pod.name,
+        requests=per_second("lookupdb_router_requests_total"),
+        errors=per_second("lookupdb_router_requests_total", status="5xx"),
+        keys=_sum(per_second(f"lookupdb_router_keys_{word}_total") for word in ("found", "missing", "unavailable")),
+        unavailable=per_second("lookupdb_router_keys_unavailable_total"),
+        batch_microseconds=spent / batches if spent is not None and batches else None,
+        private_bytes=after.total("lookupdb_router_private_bytes"),
+    )
+
+
+def _sum(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def summarize(top: Top) -> dict[str, Any]:
+    """The same for machines."""
+    return asdict(top)
+
+
+def render(top: Top) -> str:
+    """Two tables."""
+    servers = [_SERVER_HEAD, *map(_server_row, top.servers)]
+    routers = [_ROUTER_HEAD, *map(_router_row, top.routers)]
+    return "\n".join([*format_columns(servers), "", *format_columns(routers)])
+
+
+def _server_row(server: ServerRates) -> tuple[str, ...]:
+    if server.problem:
+        return str(server.shard), server.pod, server.problem
+    return (
+        str(server.shard),
+        server.pod,
+        _number(server.lookups),
+        _number(server.misses),
+        _bytes(server.private_bytes),
+        _bytes(server.file_bytes),
+        _share(server.cached_bytes, server.file_bytes),
+        _number(server.major_faults),
+    )
+
+
+def _router_row(router: RouterRates) -> tuple[str, ...]:
+    if router.problem:
+        return router.pod, router.problem
+    mean = router.batch_microseconds
+    return (
+        router.pod,
+        _number(router.requests),
+        _number(router.errors),
+        _number(router.keys),
+        _number(router.unavailable),
+        _UNKNOWN if mean is None else f"{mean / 1000:.2f} ms",
+        _bytes(router.private_bytes),
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def _bytes(value: float | None) -> str:
+    return _UNKNOWN if value is None else format_bytes(value)
+
+
+def _share(part: float | None, total: float | None) -> str:
+    return _UNKNOWN if part is None or not total else f"{100 * part / total:.0f} %"

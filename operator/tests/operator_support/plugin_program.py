@@ -1,0 +1,43 @@
+"""kubectl-lookupdb, run as a program is: words in, an exit code and what it printed out."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from lookupdb_operator.plugin.cli import main
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def run_plugin(kubeconfig: Path, *words: str, stdin: str = "") -> Ended:
+    """What comes of ``kubectl lookupdb`` with ``words``; in a thread, because the API server is in this one."""
+    return await asyncio.to_thread(_run, [*words, "--kubeconfig", str(kubeconfig)], stdin)
+
+
+def _run(words: list[str], stdin: str = "") -> Ended:
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    code = 0
+    with (
+        patch.object(sys, "argv", ["kubectl-lookupdb", *words]),
+        patch.object(sys, "stdout", out),
+        patch.object(sys, "stderr", err),
+        patch.object(sys, "stdin", io.StringIO(stdin)),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out.flush()
+    return Ended(code, out.buffer.getvalue().decode(), err.getvalue())

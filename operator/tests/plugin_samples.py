@@ -1,0 +1,96 @@
+"""Datasets as an API server holds them, for tests of the plugin."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lookupdb_operator.model import Pod, Trouble
+from lookupdb_operator.plugin.dataset import Dataset, DatasetPods
+
+NOW_TEXT: Final = "2026-01-02T12:00:00Z"
+
+
+def condition(kind: str, truth: str, reason: str, message: str = "Why.", since: str = "2026-01-02T11:57:00Z") -> Any:
+    return {"type": kind, "status": truth, "reason": reason, "message": message, "lastTransitionTime": since}
+
+
+HEALTHY: Final = [
+    condition("Ready", "True", "Serving"),
+    condition("Built", "True", "GenerationBuilt"),
+    condition("RolledOut", "True", "UpToDate"),
+    condition("Degraded", "False", "Healthy"),
+]
+
+
+def generation(name: str, built_at: str = "2026-01-02T10:00:00Z", **members: Any) -> dict[str, Any]:
+    return {
+        "generation": name,
+        "content": "c",
+        "fingerprint": f"of-{name}",
+        "records": 28_298,
+        "bytes": 12_900_000,
+        "largestShardBytes": 6_450_000,
+        "shards": 2,
+        "normalize": [],
+        "valueFormat": "json",
+        "builtAt": built_at,
+    } | members
+
+
+STATUS: Final[dict[str, Any]] = {
+    "observedGeneration": 1,
+    "conditions": HEALTHY,
+    "phase": "Ready",
+    "endpoint": "http://airports-router.shop.svc",
+    "generation": "g12",
+    "records": 28_298,
+    "builtAt": "2026-01-02T10:00:00Z",
+    "shards": "2/2",
+    "generations": [generation("g11", "2026-01-01T10:00:00Z"), generation("g12")],
+    "rollouts": [
+        {"rollout": "r34", "generation": "g12", "template": "t", "startedAt": "2026-01-02T10:01:00Z", "named": 2}
+    ],
+    "table": {
+        "version": 7,
+        "rollout": "r34",
+        "generation": "g12",
+        "replicas": 2,
+        "workers": 1,
+        "writtenAt": "2026-01-02T10:02:00Z",
+        "confirmedAt": "2026-01-02T10:02:01Z",
+    },
+}
+
+
+def body(name: str = "airports", spec: Any = None, **status: Any) -> dict[str, Any]:
+    """The resource, of ``STATUS`` and ``status``; what is None is left out."""
+    members = {member: value for member, value in (STATUS | status).items() if value is not None}
+    return {
+        "apiVersion": "lookupdb.dev/v1alpha1",
+        "kind": "LookupDataset",
+        "metadata": {"namespace": "shop", "name": name, "uid": f"uid-of-{name}", "resourceVersion": "1"},
+        "spec": {"source": {"url": "s3://b/f.csv"}, "key": {"columns": ["id"]}, **(spec or {})},
+        "status": members,
+    }
+
+
+def dataset(spec: Any = None, **status: Any) -> Dataset:
+    return Dataset.from_body(body(spec=spec, **status))
+
+
+def server(rollout: str, shard: int, replica: int = 0, *, ready: bool = True, trouble: str = "") -> Pod:
+    name = f"airports-{rollout}-s{shard}-{replica}"
+    found = Trouble("Unschedulable", trouble) if trouble else None
+    return Pod(name, f"uid-{name}", "shard", rollout=rollout, shard=shard, phase="Running", ready=ready, trouble=found)
+
+
+def router(number: int, *, ready: bool = True) -> Pod:
+    return Pod(f"airports-router-{number}", f"uid-r{number}", "router", phase="Running", ready=ready)
+
+
+def view(*pods: Pod, spec: Any = None, **status: Any) -> DatasetPods:
+    return DatasetPods(dataset(spec, **status), pods)
+
+
+SERVERS: Final = tuple(server("r34", shard, replica) for shard in range(2) for replica in range(2))
+ROUTERS: Final = (router(0), router(1))

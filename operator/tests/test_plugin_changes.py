@@ -1,0 +1,119 @@
+"""What the plugin's verbs ask for, and when it is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from plugin_samples import HEALTHY, condition, dataset, generation
+
+from lookupdb.errors import LookupdbError
+from lookupdb_operator.plugin import changes
+from lookupdb_operator.plugin.changes import NotPossible
+
+CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}
+MARK = {"generation": "g11", "fingerprint": "of-g11", "content": "c"}
+
+
+@pytest.mark.parametrize("verb", ["promote", "reject"])
+@pytest.mark.parametrize("given", [None, "g13"])
+def test_the_candidate_is_promoted_or_rejected_by_its_name(verb: str, given: str | None) -> None:
+    change = getattr(changes, verb)(dataset(candidate=CANDIDATE), given)
+    assert change == {"metadata": {"annotations": {f"lookupdb.dev/{verb}": "g13"}}}
+
+
+@pytest.mark.parametrize("verb", ["promote", "reject"])
+def test_who_means_another_one_is_told(verb: str) -> None:
+    with pytest.raises(NotPossible, match="g13 is the candidate of shop/airports, not g12"):
+        getattr(changes, verb)(dataset(candidate=CANDIDATE), "g12")
+    with pytest.raises(NotPossible, match="no candidate"):
+        getattr(changes, verb)(dataset(), None)
+
+
+@pytest.mark.parametrize(
+    ("status", "given", "to"),
+    [
+        pytest.param({}, None, "g11", id="the one before the active one"),
+        pytest.param({}, "g11", "g11", id="the one that is named"),
+        pytest.param({}, "g12", "g12", id="also the active one: it stays"),
+        pytest.param(
+            {"generations": [generation(f"g{n}", fingerprint=f"f{n}") for n in (9, 11, 12)], "rolledBack": [MARK]},
+            None,
+            "g9",
+            id="not one that was rolled back from itself",
+        ),
+    ],
+)
+def test_a_rollback_pins(status: dict[str, Any], given: str | None, to: str) -> None:
+    change = changes.roll_back(dataset(**status), given)
+    assert change == {"metadata": {"resourceVersion": "1"}, "spec": {"generation": to}}, (
+        "of what was seen, or not at all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "given", "told"),
+    [
+        ({}, "g10", "holds no g10 of shop/airports: it holds g11, g12"),
+        ({"generations": [generation("g12")]}, None, "nothing to go back to: g12 is active, the store holds g12"),
+        ({"generations": None, "generation": None, "table": None}, None, "nothing is active, the store holds none"),
+    ],
+)
+def test_there_may_be_nothing_to_go_back_to(status: dict[str, Any], given: str | None, told: str) -> None:
+    with pytest.raises(NotPossible, match=told):
+        changes.roll_back(dataset(**status), given)
+
+
+def test_a_status_of_another_version_is_no_ground_for_a_rollback() -> None:
+    with pytest.raises(LookupdbError, match="is not one that this version reads"):
+        changes.roll_back(dataset(table={"version": "seven"}), None)
+
+
+def _conditions(rolled_out: Any) -> dict[str, Any]:
+    return {"conditions": [*HEALTHY[:2], rolled_out, HEALTHY[3]]}
+
+
+STARTING = condition("RolledOut", "False", "StartingServers", "r35 has 1/2 shards.")
+
+
+@pytest.mark.parametrize(
+    ("status", "is_done", "failure", "waits_for"),
+    [
+        pytest.param({"refreshed": "now"}, True, "", "", id="answered and served"),
+        pytest.param({"refreshed": "before"}, False, "", "GenerationBuilt: Why.", id="not answered"),
+        pytest.param(
+            {"refreshed": "now", **_conditions(STARTING)},
+            False,
+            "",
+            "StartingServers: r35 has 1/2 shards.",
+            id="rolling out",
+        ),
+        pytest.param(
+            {"refreshed": "now", "candidate": CANDIDATE, **_conditions(STARTING)}, True, "", "", id="a candidate"
+        ),
+        pytest.param(
+            {"failure": {"refresh": "now", "reason": "BadSource", "message": "no file"}},
+            False,
+            "BadSource: no file",
+            "",
+            id="failed",
+        ),
+        pytest.param(
+            {"failure": {"refresh": "before", "reason": "BadSource", "message": "no file"}},
+            False,
+            "",
+            "GenerationBuilt: Why.",
+            id="an earlier one failed",
+        ),
+    ],
+)
+def test_how_far_a_refresh_is(status: dict[str, Any], is_done: bool, failure: str, waits_for: str) -> None:
+    progress = changes.judge_refresh(dataset(**status), "now")
+    assert (progress.is_done, progress.failure, progress.waits_for) == (is_done, failure, waits_for)
+
+
+def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:
+    assert changes.judge_active(dataset(), "g12").is_done
+    assert not changes.judge_active(dataset(), "g11").is_done
+    unconfirmed = {name: value for name, value in dataset().status["table"].items() if name != "confirmedAt"}
+    assert not changes.judge_active(dataset(table=unconfirmed), "g12").is_done

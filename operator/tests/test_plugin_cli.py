@@ -1,0 +1,332 @@
+"""kubectl lookupdb as a program, against the API server in memory: what it asks for, prints, and ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from aiohttp import web
+from click.testing import CliRunner
+from operator_support.kube import Kube, Refusal, Write, serving
+from operator_support.plugin_program import Ended, run_plugin
+from plugin_samples import body, generation
+
+from lookupdb_operator import names
+from lookupdb_operator.plugin import completion
+from lookupdb_operator.plugin.cli import cli
+
+Run = Callable[..., Any]
+UID = "uid-of-airports"
+
+
+@pytest_asyncio.fixture(name="kube")
+async def _kube(tmp_path: Path) -> AsyncIterator[Kube]:
+    async with serving(tmp_path) as kube:
+        kube.put(body())
+        yield kube
+
+
+@pytest.fixture(name="plugin")
+def _plugin(tmp_path: Path) -> Run:
+    async def run(*words: str, namespace: str = "shop", **more: Any) -> Ended:
+        return await run_plugin(tmp_path / "kubeconfig", *words, "-n", namespace, **more)
+
+    return run
+
+
+def _dataset(kube: Kube) -> Any:
+    return kube.get("LookupDataset", "shop", "airports")
+
+
+def _pod(name: str, component: str, **labels: str) -> Any:
+    own = {names.DATASET: "airports", names.DATASET_UID: UID, names.COMPONENT: component, **labels}
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": name, "labels": own},
+        "spec": {"containers": []},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": ready},
+    }
+
+
+def _server(shard: int, rollout: str = "r34") -> Any:
+    return _pod(f"airports-{rollout}-s{shard}-0", "shard", **{names.ROLLOUT: rollout, names.SHARD: str(shard)})
+
+
+# status
+
+
+async def test_status_shows_one_with_its_pods_or_all(kube: Kube, plugin: Run) -> None:
+    kube.put(_server(0))
+    one = await plugin("status", "airports")
+    assert (one.code, one.err) == (0, "")
+    assert one.out.startswith("shop/airports: Ready, serves g12")
+    assert "2 shards × 2, 1 servers ready" in one.out
+    listed = await plugin("status")
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["NAME", "airports"]
+
+
+async def test_status_of_all_namespaces_in_pages(kube: Kube, plugin: Run) -> None:
+    elsewhere = body("cities")
+    elsewhere["metadata"]["namespace"] = "travel"
+    kube.put(elsewhere)
+    listed = await plugin("status", "-A")
+    assert [line.split()[:2] for line in listed.out.splitlines()[1:]] == [["shop", "airports"], ["travel", "cities"]]
+    assert [one["name"] for one in json.loads((await plugin("status", "-A", "-o", "json")).out)] == [
+        "airports",
+        "cities",
+    ]
+
+
+async def test_status_for_machines(kube: Kube, plugin: Run) -> None:
+    kube.put(_server(1))
+    told = json.loads((await plugin("status", "airports", "-o", "json")).out)
+    assert told["status"] == _dataset(kube)["status"]
+    assert [pod["shard"] for pod in told["pods"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["status", "cities"], 1, "there is no LookupDataset cities in namespace shop"),
+        (["status", "airports", "-A"], 2, "give either a name or -A"),
+        (["status", "airports", "-o", "json", "--watch"], 2, "shows it once"),
+        (["status", "airports", "--context", "other"], 1, "there are no credentials for it"),
+        (["rollback"], 2, "Missing argument 'NAME'"),
+        (["stats"], 2, "No such command"),
+        (["rollback", "airports", "--to", "g7"], 1, "holds no g7"),
+        (["promote", "airports"], 1, "no candidate"),
+        (["logs", "airports"], 1, "has no pod of a build"),
+    ],
+)
+async def test_what_cannot_be_done_is_said_in_a_sentence(
+    kube: Kube, plugin: Run, words: list[str], code: int, told: str
+) -> None:
+    ended = await plugin(*words)
+    assert (ended.code, ended.out) == (code, "")
+    assert told in ended.err
+    assert kube.writes == []
+
+
+async def test_the_namespace_is_that_of_the_context(kube: Kube, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    config = yaml.safe_load(path.read_text())
+    config["contexts"][0]["context"]["namespace"] = "shop"
+    path.write_text(yaml.safe_dump(config))
+    assert (await run_plugin(path, "status", "airports")).code == 0
+    config["contexts"].append({"name": "other", "context": {"cluster": "test", "user": "test", "namespace": "travel"}})
+    path.write_text(yaml.safe_dump(config))
+    assert "in namespace travel" in (await run_plugin(path, "status", "airports", "--context", "other")).err
+
+
+# get
+
+ROUTER = "/api/v1/namespaces/shop/services/airports-router:http/proxy/v1/lookup"
+VALUES = {"KJFK": b'{"name":"John F Kennedy","m":1e400}', "a/b c+": b'"odd"'}
+
+
+def _route(request: web.Request) -> web.Response:
+    """A router, as far as `get` goes."""
+    assert request.path == ROUTER
+    key, headers = request.query["key"], {"Lookupdb-Generation": request.headers.get("Lookupdb-Generation", "g12")}
+    if key == "away":
+        problem = {"type": "https://lookupdb.dev/problems/unavailable", "detail": "shard 1 is away"}
+        return web.json_response(problem, status=503, content_type="application/problem+json")
+    if key not in VALUES:
+        problem = {"type": "https://lookupdb.dev/problems/missing", "detail": "no record has it"}
+        return web.json_response(problem, status=404, content_type="application/problem+json", headers=headers)
+    return web.Response(body=VALUES[key], content_type="application/json", headers=headers)
+
+
+async def test_one_key_is_its_value_as_it_was_built(kube: Kube, plugin: Run) -> None:
+    kube.proxied = _route
+    for key, value in VALUES.items():
+        ended = await plugin("get", "airports", key)
+        assert (ended.code, ended.out) == (0, value.decode() + "\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "told"), [("nowhere", 3, "is not in airports: no record has it"), ("away", 4, "shard 1 is away")]
+)
+async def test_a_key_that_is_missing_is_another_end_than_one_that_is_unavailable(
+    kube: Kube, plugin: Run, key: str, code: int, told: str
+) -> None:
+    kube.proxied = _route
+    ended = await plugin("get", "airports", key)
+    assert (ended.code, ended.out) == (code, "")
+    assert told in ended.err
+
+
+async def test_several_keys_are_a_line_each_with_their_generation(kube: Kube, plugin: Run) -> None:
+    kube.proxied = _route
+    ended = await plugin("get", "airports", "KJFK", "nowhere", "--generation", "g13")
+    assert ended.code == 3
+    assert ended.out.splitlines() == [
+        '{"key":"KJFK","generation":"g13","value":{"name":"John F Kennedy","m":1e400}}',
+        '{"key":"nowhere","generation":"g13","missing":true}',
+    ]
+    assert (await plugin("get", "airports", "KJFK", "away", "nowhere")).code == 4, "nothing can be said of one"
+
+
+async def test_keys_from_standard_input(kube: Kube, plugin: Run) -> None:
+    kube.proxied = _route
+    ended = await plugin("get", "airports", "-", stdin="KJFK\na/b c+\n")
+    assert [json.loads(line)["key"] for line in ended.out.splitlines()] == list(VALUES)
+
+
+async def test_a_service_that_is_not_there_says_nothing_of_a_key(kube: Kube, plugin: Run) -> None:
+    def no_service(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status", "message": 'services "x" not found', "code": 404}, status=404)
+
+    kube.proxied = no_service
+    ended = await plugin("get", "airports", "KJFK")
+    assert (ended.code, ended.out) == (1, "")
+    assert 'services "x" not found' in ended.err
+
+
+# What changes a dataset
+
+
+def _patched(kube: Kube) -> list[str]:
+    return [f"{write.verb} {write.kind}/{write.name}{write.subresource}" for write in kube.writes]
+
+
+async def test_a_refresh_is_the_annotation(kube: Kube, plugin: Run) -> None:
+    ended = await plugin("refresh", "airports")
+    value = _dataset(kube)["metadata"]["annotations"][names.REFRESH]
+    assert ended.out == f"shop/airports: refresh {value} is asked for\n"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", value)
+    assert _patched(kube) == ["patch LookupDataset/airports"]
+
+
+async def test_who_waits_is_told_what_for_and_when_time_is_up(kube: Kube, plugin: Run) -> None:
+    ended = await plugin("refresh", "airports", "--wait", "--timeout", "0.1")
+    assert (ended.code, ended.out) == (1, "")
+    assert "GenerationBuilt: Why." in ended.err
+    assert "shop/airports is not done after 0.1 s" in ended.err
+
+
+@pytest.mark.parametrize("verb", ["promote", "reject"])
+async def test_a_candidate_is_promoted_or_rejected(kube: Kube, plugin: Run, verb: str) -> None:
+    candidate = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:55:00Z"}
+    kube.put({**_dataset(kube), "status": body(candidate=candidate)["status"]})
+    assert (await plugin(verb, "airports", "g12")).code == 1
+    assert kube.writes == []
+    ended = await plugin(verb, "airports")
+    assert ended.code == 0
+    assert _dataset(kube)["metadata"]["annotations"] == {f"lookupdb.dev/{verb}": "g13"}
+
+
+async def test_a_rollback_pins_and_unpin_takes_the_pin_away(kube: Kube, plugin: Run) -> None:
+    ended = await plugin("rollback", "airports")
+    assert ended.out == "shop/airports: g11 is asked for, and is pinned\n"
+    assert _dataset(kube)["spec"]["generation"] == "g11"
+    assert json.loads((await plugin("unpin", "airports", "-o", "json")).out)["name"] == "airports"
+    assert "generation" not in _dataset(kube)["spec"]
+
+
+async def test_a_rollback_of_what_has_changed_meanwhile_is_not_done(kube: Kube, plugin: Run) -> None:
+    def overtake(write: Write) -> None:
+        kube.before_write = lambda write: None
+        kube.put({**_dataset(kube), "status": body(generation="g13", generations=[generation("g13")])["status"]})
+
+    kube.before_write = overtake
+    ended = await plugin("rollback", "airports")
+    assert ended.code == 1
+    assert "the object has been modified" in ended.err
+    assert "generation" not in _dataset(kube)["spec"]
+
+
+async def test_what_may_not_be_written_is_told(kube: Kube, plugin: Run) -> None:
+    def forbid(write: Write) -> None:
+        raise Refusal(403, 'User "ann" cannot patch resource "lookupdatasets"', "Forbidden")
+
+    kube.before_write = forbid
+    ended = await plugin("unpin", "airports")
+    assert ended.out == "shop/airports: nothing is pinned\n"
+    ended = await plugin("refresh", "airports")
+    assert (ended.code, "cannot patch" in ended.err) == (1, True)
+
+
+# logs and top
+
+
+async def test_the_log_of_the_newest_build(kube: Kube, plugin: Run) -> None:
+    asked = []
+
+    def log(request: web.Request) -> web.Response:
+        asked.append((request.path, dict(request.query)))
+        return web.Response(text="reading\nfailed\n")
+
+    kube.proxied = log
+    for number in (9, 10):
+        kube.put(_pod(f"airports-g{number}-build-x", "builder", **{names.GENERATION: f"g{number}"}))
+    ended = await plugin("logs", "airports", "--tail", "5")
+    assert (ended.code, ended.out) == (0, "reading\nfailed\n")
+    path = "/api/v1/namespaces/shop/pods/airports-g10-build-x/log"
+    assert asked == [(path, {"container": "build", "tailLines": "5"})]
+
+
+async def test_top_measures_the_servers_of_the_active_table_and_the_routers(kube: Kube, plugin: Run) -> None:
+    counts = {"lookups": 0}
+
+    def metrics(request: web.Request) -> web.Response:
+        pod = request.path.split("/")[6]
+        if pod.startswith("airports-router"):
+            return web.json_response({"kind": "Status", "message": "pods/proxy is forbidden"}, status=403)
+        counts["lookups"] += 50
+        return web.Response(text=f"lookupdb_shard_lookups_total {counts['lookups']}\nlookupdb_shard_file_bytes 10\n")
+
+    kube.proxied = metrics
+    kube.put(_server(0))
+    kube.put(_server(0, "r33"))
+    kube.put(_pod("airports-router-x", "router"))
+    ended = await plugin("top", "airports", "--interval", "0.2")
+    lines = ended.out.splitlines()
+    assert lines[1].split()[:2] == ["0", "airports-r34-s0-0"]
+    assert lines[-1].split(maxsplit=1) == ["airports-router-x", "pods/proxy is forbidden"]
+    told = json.loads((await plugin("top", "airports", "--interval", "0.2", "--all-rollouts", "-o", "json")).out)
+    assert [server["pod"] for server in told["servers"]] == ["airports-r33-s0-0", "airports-r34-s0-0"]
+    assert all(server["lookups"] > 0 for server in told["servers"])
+
+
+# Completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_get_a_script(shell: str) -> None:
+    ended = CliRunner().invoke(cli, ["completion", shell])
+    assert ended.exit_code == 0
+    assert completion.VARIABLE in ended.output
+
+
+async def test_kubectl_completes_verbs_and_the_names_of_datasets(kube: Kube, tmp_path: Path) -> None:
+    async def complete(*words: str) -> list[str]:
+        return await asyncio.to_thread(lambda: list(completion.answer_kubectl(cli, words)))
+
+    found = await complete("ro")
+    assert [line.split("\t")[0] for line in found] == ["rollback", ":4"]
+    config = ["--kubeconfig", str(tmp_path / "kubeconfig"), "-n", "shop"]
+    assert await complete("status", *config, "air") == ["airports", ":4"]
+    assert await complete("status", *config, "x") == [":4"]
+    assert await complete("status", "--kubeconfig", "/nowhere", "air") == [":4"], "a shell is not told of errors"
+
+
+async def test_raw_values_are_base64_where_there_are_several(kube: Kube, plugin: Run) -> None:
+    def raw(request: web.Request) -> web.Response:
+        return web.Response(
+            body=b"\xff\x00", content_type="application/octet-stream", headers={"Lookupdb-Generation": "g12"}
+        )
+
+    kube.proxied = raw
+    ended = await plugin("get", "airports", "a", "b")
+    assert json.loads(ended.out.splitlines()[0])["value"] == base64.b64encode(b"\xff\x00").decode()

@@ -1,0 +1,356 @@
+"""What the plugin prints: of what was read, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_samples import HEALTHY, ROUTERS, SERVERS, condition, dataset, generation, router, server, view
+
+from lookupdb_operator.plugin.dataset import DatasetPods
+from lookupdb_operator.plugin.views import list_view, lookup_view, status_view, top_view, wording
+from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, UnavailableKey
+from lookupdb_operator.plugin.views.metric_samples import MetricSample, rate
+
+DOCS = Path(__file__).parents[2] / "docs" / "kubectl.md"
+NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+
+
+def _sections(text: str) -> dict[str, list[str]]:
+    """Lines by the title above them."""
+    sections: dict[str, list[str]] = {}
+    title = ""
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            title = line.removesuffix(":")
+        sections.setdefault(title, []).append(line.strip())
+    return {title: lines[1:] for title, lines in sections.items()}
+
+
+def test_a_dataset_that_serves_is_one_screen() -> None:
+    text = status_view.render(view(*SERVERS, *ROUTERS), NOW)
+    head = "shop/airports: Ready, serves g12, 28,298 records, built 2 h ago"
+    assert text.splitlines()[:2] == [head, "  http://airports-router.shop.svc"]
+    sections = _sections(text)
+    assert list(sections)[1:] == ["Conditions", "Generations", "Rollouts", "Routers"], (
+        "what has nothing to say is not there"
+    )
+    assert sections["Generations"] == [
+        "g12  28,298 records  12.3 MiB  built 2 h ago      active",
+        "g11  28,298 records  12.3 MiB  built 1 d 2 h ago",
+    ]
+    assert sections["Rollouts"] == ["r34  g12  active  2 shards × 2, 4 servers ready  since 1 h 59 min"]
+    assert sections["Routers"] == ["2/2 ready, routing table 7 confirmed by all"]
+
+
+def _rolling_out() -> DatasetPods:
+    serving = condition("Ready", "True", "Serving", "g12 serves 28298 records at http://airports-router.shop.svc.")
+    built = condition("Built", "True", "GenerationBuilt", "g13 has 28,310 records in 2 shards.")
+    healthy = condition("Degraded", "False", "Healthy", "Nothing is wrong.")
+    rolled_out = condition("RolledOut", "False", "StartingServers", "1 of 2 shards of airports-r35 (g13) are ready.")
+    builds = [
+        {
+            "generation": "g13",
+            "outcome": "built",
+            "finishedAt": "2026-01-02T11:56:00Z",
+            "records": 28_310,
+            "seconds": 12,
+        }
+    ]
+    return view(
+        *SERVERS,
+        *(server("r35", shard, replica, ready=shard + replica < 2) for shard in range(2) for replica in range(2)),
+        *ROUTERS,
+        phase="RollingOut",
+        conditions=[serving, built, rolled_out, healthy],
+        generations=[generation("g12"), generation("g13", "2026-01-02T11:56:00Z", records=28_310)],
+        rollouts=[
+            *dataset().status["rollouts"],
+            {"rollout": "r35", "generation": "g13", "startedAt": "2026-01-02T11:57:00Z"},
+        ],
+        builds=builds,
+    )
+
+
+def test_the_docs_show_the_screen_as_it_is() -> None:
+    shown = DOCS.read_text(encoding="utf-8").split("```")[1].strip()
+    assert shown == status_view.render(_rolling_out(), NOW)
+
+
+def _waiting(kind: str, reason: str, message: str) -> list[Any]:
+    return [condition(kind, "False", reason, message) if one["type"] == kind else one for one in HEALTHY]
+
+
+def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
+    status = {
+        "conditions": _waiting("RolledOut", "StartingServers", "r35 has 1/2 shards ready."),
+        "nextCheck": "2026-01-02T14:00:00Z",
+        "failure": {
+            "generation": "g13",
+            "reason": "BadSource",
+            "message": "x",
+            "retryAt": "2026-01-02T12:00:30Z",
+            "count": 3,
+        },
+    }
+    text = status_view.render(view(*SERVERS, **status), NOW)
+    assert _sections(text)["Waits for"] == [
+        "RolledOut for 3 min: r35 has 1/2 shards ready.",
+        "next attempt at a build in 30 s, after 3",
+        "next check of the source in 2 h, at 2026-01-02T14:00:00Z",
+    ]
+
+
+def test_a_candidate_is_told_with_what_to_do() -> None:
+    candidate = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:55:00Z"}
+    rollouts = [
+        *dataset().status["rollouts"],
+        {"rollout": "r35", "generation": "g13", "startedAt": "2026-01-02T11:50:00Z"},
+    ]
+    text = status_view.render(view(*SERVERS, candidate=candidate, rollouts=rollouts), NOW)
+    assert _sections(text)["Candidate"] == [
+        "g13 of r35 has waited for promotion for 5 min",
+        "look at it:  kubectl lookupdb get airports KEY --generation g13",
+        "then:        kubectl lookupdb promote airports g13, or reject airports g13",
+    ]
+    assert _sections(text)["Rollouts"][1].split()[:3] == ["r35", "g13", "candidate"]
+
+
+@pytest.mark.parametrize(
+    ("members", "table", "role"),
+    [
+        ({"named": 2}, {"rollout": "r34", "confirmedAt": "x"}, "active"),
+        ({"named": 2}, {"rollout": "r34"}, "taking over"),
+        ({"named": 2}, {"rollout": "r35"}, "ending"),
+        ({"keptSince": "x"}, {"rollout": "r35"}, "kept"),
+        ({}, {"rollout": "r33"}, "starting"),
+    ],
+)
+def test_what_a_rollout_does(members: dict[str, Any], table: dict[str, Any], role: str) -> None:
+    assert status_view._role({"rollout": "r34", **members}, {"table": table}) == role
+
+
+def test_shards_that_lack_servers_are_named_with_the_first_reasons_and_counted() -> None:
+    pods = [server("r34", shard, ready=False, trouble="no node takes it") for shard in range(40)]
+    sections = _sections(status_view.render(view(*pods), NOW))
+    assert len(sections["Shards that lack servers"]) == 13
+    assert sections["Shards that lack servers"][-1] == "and 28 more"
+    assert sections["Why"][0] == "airports-r34-s0-0: no node takes it"
+    assert len(sections["Why"]) == 5
+
+
+def test_marks_of_generations() -> None:
+    status = {
+        "rolledBack": [{"generation": "g12"}],
+        "generation": "g11",
+        "generations": [generation("g11"), generation("g12")],
+    }
+    text = status_view.render(view(spec={"generation": "g11"}, **status), NOW)
+    assert "pinned to g11" in text.splitlines()[0]
+    lines = _sections(text)["Generations"]
+    assert lines[0].endswith("rolled back")
+    assert lines[1].endswith("active, pinned")
+
+
+def test_the_last_builds_newest_first() -> None:
+    builds = [
+        {
+            "generation": f"g{n}",
+            "outcome": "built",
+            "reason": "Built",
+            "startedAt": "x",
+            "finishedAt": "2026-01-02T11:00:00Z",
+            "records": 10,
+            "seconds": 4,
+        }
+        for n in range(9)
+    ]
+    builds.append(
+        builds[0]
+        | {
+            "generation": "g9",
+            "outcome": "failed",
+            "reason": "BadSource",
+            "message": "no file",
+            "count": 3,
+            "records": 0,
+        }
+    )
+    build = {
+        "generation": "g10",
+        "startedAt": "2026-01-02T11:59:50Z",
+        "stall": {"reason": "Unschedulable", "since": "2026-01-02T11:59:55Z"},
+    }
+    lines = _sections(status_view.render(view(builds=builds, build=build), NOW))["Builds"]
+    assert [line.split()[0] for line in lines] == ["g10", "g9", "g8", "g7", "g6", "g5"]
+    assert lines[0].endswith("  Unschedulable for 5 s")
+    assert "failed × 3" in lines[1]
+    assert lines[1].endswith("BadSource: no file")
+    assert lines[2].endswith("1 h ago, in 4 s  10 records")
+
+
+def test_a_dataset_that_nobody_has_looked_at() -> None:
+    empty = dict.fromkeys(dataset().status)
+    assert status_view.render(view(**empty), NOW) == "shop/airports: no operator has looked at it yet, serves nothing"
+
+
+def test_no_text_of_a_cluster_moves_the_cursor() -> None:
+    text = status_view.render(view(conditions=[condition("Ready", "False", "X", "a\x1b[2Jb\nc")]), NOW)
+    assert "a [2Jb c" in text
+
+
+def test_everything_for_machines() -> None:
+    summary = status_view.summarize(view(*SERVERS[:1], *ROUTERS[:1]))
+    assert summary["status"]["generation"] == "g12"
+    assert [pod["name"] for pod in summary["pods"]] == ["airports-r34-s0-0", "airports-router-0"]
+    assert json.loads(status_view.to_json(summary)) == summary
+
+
+def test_all_datasets_are_a_table() -> None:
+    lines = list_view.render([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
+    assert lines[0].split() == [
+        "NAMESPACE",
+        "NAME",
+        "READY",
+        "PHASE",
+        "HEALTH",
+        "GENERATION",
+        "DATA",
+        "AGE",
+        "SHARDS",
+        "RECORDS",
+    ]
+    assert lines[1].split() == ["shop", "airports", "True", "Ready", "Healthy", "g12", "2", "h", "2/2", "28,298"]
+    assert (
+        list_view.render([], NOW, everywhere=False, namespace="shop")
+        == "There are no LookupDatasets in namespace shop."
+    )
+
+
+PROBLEM = {"Content-Type": "application/problem+json; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "expected"),
+    [
+        pytest.param(
+            200,
+            {"Content-Type": "application/json", "Lookupdb-Generation": "g12"},
+            b'{"a":1e400}',
+            FoundKey("k", "g12", b'{"a":1e400}', True),
+            id="found",
+        ),
+        pytest.param(
+            404,
+            PROBLEM | {"Lookupdb-Generation": "g12"},
+            b'{"type":"https://lookupdb.dev/problems/missing","detail":"no record"}',
+            AbsentKey("k", "g12", "no record"),
+            id="missing",
+        ),
+        pytest.param(
+            404, {"Content-Type": "application/json"}, b'{"kind":"Status","reason":"NotFound"}', None, id="no Service"
+        ),
+        pytest.param(
+            404, PROBLEM, b'{"type":"https://lookupdb.dev/problems/no-such-resource"}', None, id="no such path"
+        ),
+        pytest.param(
+            503, PROBLEM, b'{"detail":"shard 3 is away"}', UnavailableKey("k", "shard 3 is away"), id="unavailable"
+        ),
+        pytest.param(503, {}, b"no endpoints", UnavailableKey("k", "no router can be reached"), id="no router"),
+        pytest.param(
+            412, PROBLEM, b'{"type":"https://lookupdb.dev/problems/unknown-generation"}', None, id="not served"
+        ),
+        pytest.param(200, {"Content-Type": "text/html"}, b"<html>", None, id="somebody else's 200"),
+        pytest.param(404, PROBLEM, b"\xff", None, id="no JSON"),
+    ],
+)
+def test_what_an_answer_says_of_a_key(status: int, headers: dict[str, str], body: bytes, expected: Any) -> None:
+    assert lookup_view.read_answer("k", status, headers, body) == expected
+
+
+def test_values_are_printed_as_they_came() -> None:
+    assert (
+        lookup_view.render_line(FoundKey("k", "g1", b'{"a":1e400}', True))
+        == b'{"key":"k","generation":"g1","value":{"a":1e400}}'
+    )
+    assert (
+        lookup_view.render_line(FoundKey("k", "g1", b"\xff", False)) == b'{"key":"k","generation":"g1","value":"/w=="}'
+    )
+    assert lookup_view.render_line(AbsentKey("k", "g1", "why")) == b'{"key":"k","generation":"g1","missing":true}'
+    assert lookup_view.render_line(UnavailableKey("k", "why")) == b'{"key":"k","unavailable":"why"}'
+
+
+def _shard(lookups: int, **more: float) -> MetricSample:
+    lines = [
+        f"lookupdb_shard_lookups_total {lookups}",
+        f"lookupdb_shard_misses_total {lookups // 10}",
+        'lookupdb_shard_private_bytes{process="supervisor"} 1048576',
+        'lookupdb_shard_private_bytes{process="worker-0"} 1048576',
+        "lookupdb_shard_file_bytes 1000",
+        "lookupdb_shard_resident_bytes 250",
+    ]
+    return MetricSample.parse("\n".join(lines) + "\n")
+
+
+def _router(requests: int, failed: int, batches: int) -> MetricSample:
+    lines = [
+        f'lookupdb_router_requests_total{{status="2xx"}} {requests}',
+        f'lookupdb_router_requests_total{{status="5xx"}} {failed}',
+        f"lookupdb_router_keys_found_total {requests}",
+        f"lookupdb_router_batches_sampled_total {batches}",
+        f"lookupdb_router_batch_microseconds_sampled_total {batches * 1500}",
+    ]
+    return MetricSample.parse("\n".join(lines) + "\n")
+
+
+def test_rates_are_of_the_time_between_two_samples() -> None:
+    pods = (SERVERS[0], ROUTERS[0])
+    before = {SERVERS[0].name: _shard(100), ROUTERS[0].name: _router(10, 0, 1)}
+    after = {SERVERS[0].name: _shard(300), ROUTERS[0].name: _router(30, 4, 5)}
+    top = top_view.measure(pods, before, after, 2.0)
+    (measured,) = top.servers
+    assert (measured.lookups, measured.misses, measured.private_bytes, measured.cached_bytes) == (100, 10, 2097152, 250)
+    (asked,) = top.routers
+    assert (asked.requests, asked.errors, asked.keys, asked.batch_microseconds) == (12, 2, 10, 1500)
+    lines = top_view.render(top).splitlines()
+    assert lines[1].split() == ["0", "airports-r34-s0-0", "100", "10", "2.0", "MiB", "1000", "B", "25", "%", "-"]
+    assert "1.50 ms" in lines[4]
+    assert json.loads(json.dumps(top_view.summarize(top)))["servers"][0]["lookups"] == 100
+
+
+def test_a_server_that_was_started_anew_or_does_not_answer_has_no_rates() -> None:
+    assert rate(_shard(300), _shard(5), 2.0, "lookupdb_shard_lookups_total") is None
+    top = top_view.measure(SERVERS[:1], {SERVERS[0].name: _shard(1)}, {SERVERS[0].name: "forbidden"}, 2.0)
+    assert top.servers[0].problem == "forbidden"
+    assert top_view.render(top).splitlines()[1].split() == ["0", "airports-r34-s0-0", "forbidden"]
+    assert MetricSample.parse("what is this {").total("x") is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (185, "3 min 5 s"),
+        (900, "15 min"),
+        (3 * 3600 + 1200, "3 h 20 min"),
+        (12 * 86400 + 5, "12 d"),
+    ],
+)
+def test_ages(seconds: float, text: str) -> None:
+    moment = (NOW - timedelta(seconds=seconds)).isoformat()
+    assert wording.format_age(moment, NOW) == text
+
+
+def test_a_moment_that_is_none_is_not_an_error() -> None:
+    assert (wording.format_age("", NOW), wording.format_age("soon", NOW), wording.format_until("soon", NOW)) == (
+        "",
+        "?",
+        "?",
+    )
+    assert wording.format_age((NOW + timedelta(hours=1)).isoformat(), NOW) == "0 s", "a clock is behind"
+    assert router(0).ready
