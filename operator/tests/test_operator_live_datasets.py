@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -18,8 +19,10 @@ from lookupdb_operator.kinds import Kind
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
 from lookupdb_operator.store.live_datasets import (
+    MOST_RETAINED,
     REFRESH_SECONDS,
     LiveDatasetsWriter,
+    find_retained,
     protected_generations,
     render_live_datasets,
 )
@@ -36,7 +39,7 @@ STATUS = DatasetStatus(
 )
 
 
-def dataset(name: str, **spec: int) -> ObservedDataset:
+def dataset(name: str, **spec: int | str) -> ObservedDataset:
     return ObservedDataset("shop", name, f"0123abcd-of-{name}", "7", 1, spec, None, status=STATUS)
 
 
@@ -155,6 +158,83 @@ async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operat
     await first.write()
     assert cluster.writes == 4, "each knows what it has written itself"
     assert orjson.loads((cluster.held or {})["data"]["living.json"])["writtenAt"] == "2030-01-01T12:10:00Z"
+
+
+def test_a_pinned_generation_is_protected_though_status_has_forgotten_it() -> None:
+    (entry,) = render_live_datasets("c", (), [dataset("airports", generation="g3")], NOON)["datasets"]
+    assert entry["protect"] == ["g3", "g4", "g9", "g10", "g11", "g12"]
+    (entry,) = render_live_datasets("c", (), [dataset("airports", generation="no name")], NOON)["datasets"]
+    assert "no name" not in entry["protect"], "the sweep refuses such a list"
+
+
+def _listed(cluster: FakeCluster) -> dict[str, Any]:
+    members: dict[str, Any] = orjson.loads((cluster.held or {})["data"]["living.json"])
+    return members
+
+
+class TestRetained:
+    def writer(self, cluster: FakeCluster, cache: FakeCache) -> LiveDatasetsWriter:
+        return LiveDatasetsWriter(
+            cast(ObjectCache, cache),
+            cast(Cluster, cluster),
+            namespace="lookupdb",
+            name="living",
+            cluster_id="c",
+            namespaces=(),
+            now=lambda: NOON,
+        )
+
+    async def test_a_deleted_dataset_that_is_to_be_retained_stays_on_the_list(self) -> None:
+        """Also when it was deleted while no operator ran."""
+        cluster, cache = FakeCluster(), FakeCache(dataset("airports", deletionPolicy="Retain"), dataset("rivers"))
+        await self.writer(cluster, cache).write()
+        assert [entry.get("retain", False) for entry in _listed(cluster)["datasets"]] == [True, False]
+        cache.by_key.clear()
+        for _ in range(2):
+            await self.writer(cluster, cache).write()
+            assert _listed(cluster)["datasets"] == []
+            assert _listed(cluster)["retained"] == [
+                {"namespace": "shop", "name": "airports", "uid": "0123abcd-of-airports"}
+            ]
+
+    async def test_one_that_was_made_again_under_its_name_is_another_one(self) -> None:
+        cluster, cache = FakeCluster(), FakeCache(dataset("airports", deletionPolicy="Retain"))
+        writer = self.writer(cluster, cache)
+        await writer.write()
+        cache.by_key = {("shop", "airports"): replace(dataset("airports"), uid="4567abcd")}
+        await writer.write()
+        assert [entry["uid"] for entry in _listed(cluster)["datasets"]] == ["4567abcd"]
+        assert [entry["uid"] for entry in _listed(cluster)["retained"]] == ["0123abcd-of-airports"]
+
+    async def test_one_that_came_back_with_a_backup_lives(self) -> None:
+        cluster, cache = FakeCluster(), FakeCache(dataset("airports", deletionPolicy="Retain"))
+        writer = self.writer(cluster, cache)
+        await writer.write()
+        alive, cache.by_key = cache.by_key, {}
+        await writer.write()
+        cache.by_key = alive
+        await writer.write()
+        assert "retained" not in _listed(cluster)
+
+    def test_the_list_of_them_is_bounded_and_the_oldest_are_dropped(self) -> None:
+        before = [{"namespace": "shop", "name": f"d{i}", "uid": f"uid{i}"} for i in range(MOST_RETAINED)]
+        last = {"namespace": "shop", "name": "last", "uid": "u", "keep": 3, "protect": [], "retain": True}
+        found = find_retained({"retained": before, "datasets": [last]}, [])
+        assert len(found) == MOST_RETAINED
+        assert found[0] == before[1]
+        assert found[-1] == {"namespace": "shop", "name": "last", "uid": "u"}
+
+    def test_what_is_no_list_names_nobody(self) -> None:
+        assert find_retained({"retained": "all", "datasets": [None, {"retain": True}]}, []) == []
+        assert find_retained(None, []) == []
+
+    def test_the_sweep_reads_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "living.json"
+        gone = {"namespace": "shop", "name": "rivers", "uid": "89abcdef"}
+        listed = render_live_datasets("c", (), [dataset("airports", deletionPolicy="Retain")], NOON, [gone])
+        file.write_bytes(orjson.dumps(listed))
+        assert [found.retain for found in live_datasets.read_live_datasets(file, "c").values()] == [True]
+        assert [str(address) for address in live_datasets.read_retained(file, "c")] == ["shop/rivers"]
 
 
 async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
+from lookupdb.manifest import GENERATION
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Refused
 from lookupdb_operator.api.cluster import Cluster
@@ -23,6 +24,11 @@ log = logging.getLogger(__name__)
 FORMAT_VERSION: Final = 1
 DATA_KEY: Final = "living.json"
 WRITTEN_AT: Final = "writtenAt"
+_ADDRESS: Final = ("namespace", "name", "uid")
+RETAIN: Final = "Retain"
+MOST_RETAINED: Final = 2000
+"""Deleted datasets that the list names: the sweep, which runs every night, notes in the store that they are retained.
+Some 200 KB."""
 _DEFAULT_KEEP: Final = 3
 """keepGenerations of a dataset whose spec cannot be read."""
 REFRESH_SECONDS: Final = 600.0
@@ -58,9 +64,10 @@ class LiveDatasetsWriter:
     async def write(self) -> None:
         """Write the list if the cluster has another one, or an old one. Raises what ``api`` raises."""
         datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
-        desired = render_live_datasets(self._cluster_id, self._namespaces, datasets, self._now())
         if self._written is None:
             self._written = await self._read()
+        retained = find_retained(self._written, datasets)
+        desired = render_live_datasets(self._cluster_id, self._namespaces, datasets, self._now(), retained)
         if _needs_writing(desired, self._written):
             await self._cluster.apply(self._render_config_map(desired))
             self._written = desired
@@ -107,8 +114,32 @@ def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | Non
     return abs(age.total_seconds()) >= REFRESH_SECONDS
 
 
+def find_retained(previous: Mapping[str, Any] | None, datasets: Iterable[ObservedDataset]) -> list[dict[str, str]]:
+    """The deleted datasets whose generations stay in the store: those that the previous list named as such, and those
+    that lived by it, and are gone. Oldest first."""
+    alive = {dataset.uid for dataset in datasets}
+    known = _list_entries(previous or {}, "retained")
+    known += [entry for entry in _list_entries(previous or {}, "datasets") if entry.get("retain")]
+    gone = {entry["uid"]: {name: entry[name] for name in _ADDRESS} for entry in known if entry["uid"] not in alive}
+    return list(gone.values())[-MOST_RETAINED:]
+
+
+def _list_entries(members: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The datasets that ``members`` list under ``name``, and that have an address."""
+    entries = members.get(name)
+    return [
+        entry
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and all(isinstance(entry.get(part), str) for part in _ADDRESS)
+    ]
+
+
 def render_live_datasets(
-    cluster_id: str, namespaces: tuple[str, ...], datasets: list[ObservedDataset], now: float
+    cluster_id: str,
+    namespaces: tuple[str, ...],
+    datasets: list[ObservedDataset],
+    now: float,
+    retained: Sequence[Mapping[str, str]] = (),
 ) -> Mapping[str, Any]:
     """The list as of ``now``. It is complete for ``namespaces``; empty means all."""
     return {
@@ -122,11 +153,19 @@ def render_live_datasets(
                 "name": dataset.name,
                 "uid": dataset.uid,
                 "keep": _keep(dataset),
-                "protect": sorted(protected_generations(dataset.status), key=_number),
+                "protect": sorted(_protected(dataset), key=_number),
+                **({"retain": True} if dataset.spec.get("deletionPolicy") == RETAIN else {}),
             }
             for dataset in datasets
         ],
+        **({"retained": list(retained)} if retained else {}),
     }
+
+
+def _protected(dataset: ObservedDataset) -> frozenset[str]:
+    """Those of its status, and the one that its spec pins, whatever status knows of it."""
+    pinned = str(dataset.spec.get("generation", ""))
+    return protected_generations(dataset.status) | ({pinned} if GENERATION.fullmatch(pinned) else frozenset())
 
 
 def protected_generations(status: DatasetStatus) -> frozenset[str]:

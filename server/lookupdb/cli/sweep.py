@@ -82,15 +82,18 @@ def command(
     known.
 
     The list has the members formatVersion (1), cluster, writtenAt (ISO 8601), and datasets: [{namespace, name, uid,
-    keep, protect}]; with namespaces: [...], only what is in those is swept. One of another cluster or format, or older
-    than --max-age, is refused. Standard output gets a line for each thing removed, and then the sums as one line of
-    JSON.
+    keep, protect, retain}]; with namespaces: [...], only what is in those is swept. What a dataset with retain: true
+    leaves when it is deleted stays, and so does what those in retained: [{namespace, name, uid}] have left. A list of
+    another cluster or format, or older than --max-age, is refused. Standard output gets a line for each thing removed,
+    and then the sums as one line of JSON.
     """
     cluster_id = cluster_id or live_datasets.read_cluster(living_list)
     place = store.open_store(store_url, cluster_id)
     now = time.time()
     live_datasets.check_age(living_list, now, max_age)
-    sweep = Sweep(live_datasets.read_live_datasets(living_list, cluster_id), grace=grace, now=now, dry=dry_run)
+    live = live_datasets.read_live_datasets(living_list, cluster_id)
+    retained = live_datasets.read_retained(living_list, cluster_id)
+    sweep = Sweep(live, retained=retained, grace=grace, now=now, dry=dry_run)
     spanned = live_datasets.read_namespaces(living_list)
     found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
     for sentence in sweep.run(place.dataset_at(address) for address in found):

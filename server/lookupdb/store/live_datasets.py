@@ -26,6 +26,8 @@ class LiveDataset:
     protect: frozenset[str]
     """Generations that serve or are rolled out: these are kept too, and so is everything newer than all of them. If
     there are none, everything is kept."""
+    retain: bool = False
+    """Whether its generations stay in the store when it is deleted."""
 
 
 def check_age(path: Path, now: float, max_seconds: float) -> None:
@@ -83,6 +85,16 @@ def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDatas
         raise UsageError(f"{path} is not the list of living datasets of cluster {cluster}: {_reason(error)}") from error
 
 
+def read_retained(path: Path, cluster: str) -> frozenset[StoreAddress]:
+    """The datasets of ``cluster`` that were deleted, and whose generations stay, in the list at ``path``. Raises
+    UsageError."""
+    try:
+        entries = _check_type(orjson.loads(_read_text(path)).get("retained", []), list, "retained")
+        return frozenset(_parse_address(entry, cluster) for entry in entries)
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise UsageError(f"{path} is not the list of living datasets of cluster {cluster}: {_reason(error)}") from error
+
+
 def _read_text(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -103,14 +115,20 @@ def _parse(members: dict[str, Any], cluster: str) -> dict[StoreAddress, LiveData
 
 
 def _parse_dataset(entry: dict[str, Any], cluster: str) -> LiveDataset:
-    address = StoreAddress(cluster, *(_check_type(entry[name], str, name) for name in ("namespace", "name", "uid")))
+    address = _parse_address(entry, cluster)
     keep = _check_type(entry["keep"], int, "keep")
     if keep < 1:
         raise ValueError(f"keep is {keep}, expected 1 or more")
     protect = _check_type(entry.get("protect", []), list, "protect")
-    return LiveDataset(
-        address, keep, frozenset(check_generation(_check_type(name, str, "protect")) for name in protect)
-    )
+    retain = entry.get("retain", False)
+    if not isinstance(retain, bool):
+        raise TypeError(f"retain is {retain!r}, expected true or false")
+    protected = frozenset(check_generation(_check_type(name, str, "protect")) for name in protect)
+    return LiveDataset(address, keep, protected, retain)
+
+
+def _parse_address(entry: dict[str, Any], cluster: str) -> StoreAddress:
+    return StoreAddress(cluster, *(_check_type(entry[name], str, name) for name in ("namespace", "name", "uid")))
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,9 @@ stay. The list of live datasets is older than the sweep. So a live dataset loses
 protected one, because newer ones may serve by now; and it loses nothing if none is protected, because nobody knows what
 serves. Only whole generations count as kept; a damaged one (a shard is missing) is removed once it is as old as that.
 The sweep never touches files that it does not know, nor another cluster's.
+
+A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
+deleted. With the note it is never marked, and its generations stay until somebody deletes the folder.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import datetime
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +33,9 @@ log = logging.getLogger(__name__)
 
 MARK_NOTE: Final = "swept.json"
 """The note that says since when a dataset has not existed."""
+RETAIN_NOTE: Final = "retained.json"
+"""The note that says that a dataset's generations stay when it is deleted."""
+_RETAINED: Final = orjson.dumps({"formatVersion": 1, "deletionPolicy": "Retain"}, option=orjson.OPT_APPEND_NEWLINE)
 
 
 @dataclass(slots=True)
@@ -44,14 +50,26 @@ class SweepSummary:
     removed_remains: int = 0
     """The remains of dead builders and interrupted removals."""
     removed_datasets: int = 0
+    retained_datasets: int = 0
+    """Datasets that no longer exist, and whose generations stay."""
     problems: list[str] = field(default_factory=list)
 
 
 class Sweep:
     """One pass over the datasets of one cluster; ``run`` yields a sentence for each action."""
 
-    def __init__(self, live: Mapping[StoreAddress, LiveDataset], *, grace: float, now: float, dry: bool) -> None:
+    def __init__(
+        self,
+        live: Mapping[StoreAddress, LiveDataset],
+        *,
+        retained: Collection[StoreAddress] = (),
+        grace: float,
+        now: float,
+        dry: bool,
+    ) -> None:
+        """``retained`` are deleted datasets whose generations stay."""
         self._live_datasets = live
+        self._retained = retained
         self._grace = grace
         self._now = now
         self._dry = dry
@@ -71,7 +89,11 @@ class Sweep:
         if dataset.read_note(MARK_NOTE) is not None:
             yield f"{_describe_dataset(dataset)}: unmarked: the dataset exists"
             self.summary.unmarked += 1
-            self._note(dataset, None)
+            self._note(dataset, MARK_NOTE, None)
+        has_note = dataset.read_note(RETAIN_NOTE) is not None
+        if live.retain != has_note and dataset.published_generations():
+            yield f"{_describe_dataset(dataset)}: {'retained' if live.retain else 'not retained'} when it is deleted"
+            self._note(dataset, RETAIN_NOTE, _RETAINED if live.retain else None)
         for generation in _find_superseded(dataset.generations(), dataset.damaged_generations(), live):
             yield from self._remove(dataset, generation)
         yield from self._remove_remains(dataset)
@@ -84,11 +106,14 @@ class Sweep:
         )
         if not (published or unfinished or mark is not None):
             return  # nothing of ours
+        if self._is_retained(dataset):
+            yield from self._keep_absent(dataset, is_marked=mark is not None)
+            return
         marked_at = None if mark is None else _parse_mark(mark)
         if marked_at is None:
             yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
             self.summary.marked += 1
-            self._note(dataset, _render_mark(self._now))
+            self._note(dataset, MARK_NOTE, _render_mark(self._now))
         elif self._now - marked_at >= self._grace:
             for generation in published:
                 yield from self._remove(dataset, generation)
@@ -96,7 +121,21 @@ class Sweep:
             if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
                 yield f"{_describe_dataset(dataset)}: removed: it has not existed since {_format_time(marked_at)}"
                 self.summary.removed_datasets += 1
-                self._note(dataset, None)
+                self._note(dataset, MARK_NOTE, None)
+
+    def _is_retained(self, dataset: StoredDataset) -> bool:
+        return dataset.address in self._retained or dataset.read_note(RETAIN_NOTE) is not None
+
+    def _keep_absent(self, dataset: StoredDataset, *, is_marked: bool) -> Iterator[str]:
+        """What a deleted dataset with a note has left stays, but for remains."""
+        self.summary.retained_datasets += 1
+        if dataset.read_note(RETAIN_NOTE) is None:
+            yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"
+            self._note(dataset, RETAIN_NOTE, _RETAINED)
+        if is_marked:
+            self.summary.unmarked += 1
+            self._note(dataset, MARK_NOTE, None)
+        yield from self._remove_remains(dataset)
 
     def _remove(self, dataset: StoredDataset, generation: str) -> Iterator[str]:
         yield f"{_describe_dataset(dataset)}: removed {generation}"
@@ -114,9 +153,9 @@ class Sweep:
             yield f"{_describe_dataset(dataset)}: removed the remains of {generation}"
             self.summary.removed_remains += 1
 
-    def _note(self, dataset: StoredDataset, content: bytes | None) -> None:
+    def _note(self, dataset: StoredDataset, name: str, content: bytes | None) -> None:
         if not self._dry:
-            dataset.write_note(MARK_NOTE, content)
+            dataset.write_note(name, content)
 
 
 def _find_superseded(generations: Sequence[str], damaged: Sequence[str], live: LiveDataset) -> list[str]:
