@@ -68,6 +68,12 @@ def test_what_its_user_says_in_annotations() -> None:
         pytest.param({"key": {"columns": ["a"]}}, "source", id="incomplete"),
         pytest.param({**SPEC, "source": {"url": "volume://a"}}, "volume", id="a broken rule"),
         pytest.param({**SPEC, "key": {"columns": "iata"}}, "columns", id="another type"),
+        pytest.param({**SPEC, "refresh": {"schedule": "0 25 * * *"}}, "refresh.schedule: expected", id="a bad hour"),
+        pytest.param(
+            {**SPEC, "refresh": {"schedule": "0 2 * * *", "timeZone": "Europe/Berlim"}},
+            "did you mean Europe/Berlin?",
+            id="a zone that nobody knows",
+        ),
         pytest.param(None, "source", id="nothing"),
     ],
 )

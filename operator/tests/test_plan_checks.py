@@ -88,6 +88,13 @@ class TestASlot:
         pass_time(world, 2400)
         assert world.writes == writes
 
+    def test_of_an_unchanged_source_costs_seven_writes(self) -> None:
+        """The status when it is asked for and when it has ended; Secret, ConfigMap and Job, two of which go again."""
+        world = scheduled()
+        writes = world.writes
+        pass_time(world, 4000)
+        assert (made(world), world.writes) == (2, writes + 7)
+
     def test_whose_check_fails_is_tried_again_with_the_back_off_of_builds(self) -> None:
         world = scheduled()
         world.fails = lambda spec: broken()
@@ -173,6 +180,15 @@ class TestMissedSlots:
         world.problem = "the spec is broken"
         pass_time(world, 3 * 3600)
         world.problem = None
+        world.settle()
+        assert made(world) == 2
+
+    def test_while_the_dataset_is_suspended_are_made_up_for_by_one_check(self) -> None:
+        world = scheduled()
+        world.edit(suspend=True)
+        pass_time(world, 3 * 3600)
+        assert made(world) == 1
+        world.edit(suspend=None)
         world.settle()
         assert made(world) == 2
 
