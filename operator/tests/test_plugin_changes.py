@@ -99,6 +99,13 @@ STARTING = condition("RolledOut", "False", "StartingServers", "r35 has 1/2 shard
             id="failed",
         ),
         pytest.param(
+            {"failure": {"refresh": "now", "reason": "WaitingForSource", "message": "no success file"}},
+            False,
+            "",
+            "GenerationBuilt: Why.",
+            id="the source is not there yet, which is no failure",
+        ),
+        pytest.param(
             {"failure": {"refresh": "before", "reason": "BadSource", "message": "no file"}},
             False,
             "",

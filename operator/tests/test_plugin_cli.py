@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import json
 import re
+import tomllib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from operator_support.plugin_program import Ended, run_plugin
 from plugin_samples import body, generation
 
 from lookupdb_operator import names
-from lookupdb_operator.plugin import completion
+from lookupdb_operator.plugin import completion, status_verb
 from lookupdb_operator.plugin.cli import cli
 
 Run = Callable[..., Any]
@@ -70,9 +72,59 @@ async def test_status_shows_one_with_its_pods_or_all(kube: Kube, plugin: Run) ->
     one = await plugin("status", "airports")
     assert (one.code, one.err) == (0, "")
     assert one.out.startswith("shop/airports: Ready, serves g12")
-    assert "2 shards × 2, 1 servers ready" in one.out
+    assert "2 shards × 2, 1 server ready" in one.out
     listed = await plugin("status")
     assert [line.split()[0] for line in listed.out.splitlines()] == ["NAME", "airports"]
+
+
+async def test_status_again_and_again_until_somebody_has_seen_enough(
+    kube: Kube, plugin: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeps: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        kube.put({**_dataset(kube), "status": body(generation="g13")["status"]})
+        if len(sleeps) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status_verb, "_pause", sleep)
+    ended = await plugin("status", "airports", "--watch", "--interval", "7")
+    assert (ended.code, sleeps) == (130, [7, 7])
+    shown = [line for line in ended.out.splitlines() if line.startswith("shop/airports")]
+    assert ["serves g12" in shown[0], "serves g13" in shown[1]] == [True, True]
+
+
+async def test_who_may_not_list_pods_sees_the_rest(kube: Kube, plugin: Run) -> None:
+    kube.refused["/api/v1/namespaces/shop/pods"] = Refusal(403, "ann cannot list pods", "Forbidden")
+    ended = await plugin("status", "airports")
+    assert ended.code == 0
+    assert "Pods cannot be listed:\n  ann cannot list pods\n" in ended.out
+    assert "Routers:" not in ended.out, "that there are none is not known"
+    assert json.loads((await plugin("status", "airports", "-o", "json")).out)["problem"] == "ann cannot list pods"
+    assert (await plugin("top", "airports")).code == 1
+
+
+async def test_credentials_come_from_a_program_as_kubectls_do(kube: Kube, plugin: Run, tmp_path: Path) -> None:
+    tokens = []
+
+    def note(request: web.Request) -> web.Response:
+        tokens.append(request.headers["Authorization"])
+        return _route(request)
+
+    kube.proxied = note
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "from-a-program"},
+    }
+    path = tmp_path / "kubeconfig"
+    config = yaml.safe_load(path.read_text())
+    program = {"apiVersion": credential["apiVersion"], "command": "echo", "args": [json.dumps(credential)]}
+    config["users"][0]["user"] = {"exec": program | {"interactiveMode": "Never"}}
+    path.write_text(yaml.safe_dump(config))
+    assert (await plugin("get", "airports", "KJFK")).code == 0
+    assert tokens == ["Bearer from-a-program"]
 
 
 async def test_status_of_all_namespaces_in_pages(kube: Kube, plugin: Run) -> None:
@@ -319,6 +371,13 @@ async def test_kubectl_completes_verbs_and_the_names_of_datasets(kube: Kube, tmp
     assert await complete("status", *config, "air") == ["airports", ":4"]
     assert await complete("status", *config, "x") == [":4"]
     assert await complete("status", "--kubeconfig", "/nowhere", "air") == [":4"], "a shell is not told of errors"
+
+
+def test_the_programs_are_called_as_kubectl_looks_for_them() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    for name in ("kubectl-lookupdb", "kubectl_complete-lookupdb"):
+        module, _, function = project["project"]["scripts"][name].partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 async def test_raw_values_are_base64_where_there_are_several(kube: Kube, plugin: Run) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.plan import rollback
+from lookupdb_operator.plan import reasons, rollback
 from lookupdb_operator.plugin.dataset import Dataset
 
 Change = Mapping[str, Any]
@@ -77,7 +77,7 @@ def judge_refresh(dataset: Dataset, value: str) -> ChangeProgress:
     """How far the refresh of the annotation ``value`` is: answered, rolled out."""
     failure = dataset.status.get("failure") or {}
     if dataset.status.get("refreshed") != value:
-        if failure.get("refresh") == value:
+        if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
             return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
         return ChangeProgress(False, waits_for=_describe(dataset, "Built"))
     return judge_rollout(dataset)

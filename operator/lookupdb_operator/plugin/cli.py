@@ -11,6 +11,7 @@ from lookupdb.errors import LookupdbError
 from lookupdb.runtime.launch import end_interrupted, end_with_error
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.plugin import change_verbs, completion, log_verb, lookup_verb, status_verb, top_verb
+from lookupdb_operator.plugin.views.wording import clean
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -61,7 +62,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.exceptions.Abort):
         end_interrupted()
     except ApiError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {clean(str(error))}", file=sys.stderr)
         sys.exit(1)
     except LookupdbError as error:
         end_with_error(error)

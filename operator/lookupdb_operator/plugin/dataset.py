@@ -65,6 +65,8 @@ class DatasetPods:
 
     dataset: Dataset
     pods: tuple[Pod, ...] = ()
+    problem: str = ""
+    """Why the pods are not known; empty when they are."""
 
     def of_rollout(self, rollout: str) -> tuple[Pod, ...]:
         """The servers of one rollout."""

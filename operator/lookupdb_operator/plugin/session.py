@@ -13,7 +13,7 @@ from kubernetes.aio import config
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api.client import MERGE_PATCH, Answer, Api, NotFound
+from lookupdb_operator.api.client import MERGE_PATCH, Answer, Api, NotFound, Refused
 from lookupdb_operator.parse import parse_pod
 from lookupdb_operator.plugin.dataset import Dataset, DatasetPods
 
@@ -81,8 +81,11 @@ class ClusterSession:
         return tuple(sorted(map(Dataset.from_body, bodies), key=lambda dataset: (dataset.namespace, dataset.name)))
 
     async def with_pods(self, dataset: Dataset) -> DatasetPods:
-        """``dataset`` with its pods."""
-        return DatasetPods(dataset, tuple(parse_pod(body) for body in await self.list_pods(dataset)))
+        """``dataset`` with its pods, or with why they cannot be listed: who may see datasets need not see pods."""
+        try:
+            return DatasetPods(dataset, tuple(parse_pod(body) for body in await self.list_pods(dataset)))
+        except Refused as error:
+            return DatasetPods(dataset, problem=error.message)
 
     async def list_pods(self, dataset: Dataset, **labels: str) -> list[Mapping[str, Any]]:
         """The pods of ``dataset`` as the API server has them, those that began first first."""

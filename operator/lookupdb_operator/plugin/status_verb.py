@@ -9,11 +9,15 @@ from typing import Final
 import click
 
 from lookupdb.errors import UsageError
+from lookupdb_operator.api.client import Unreachable
 from lookupdb_operator.plugin.options import JSON, name_argument, output_option, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import list_view, status_view
+from lookupdb_operator.plugin.views.wording import clean
 
 _CLEAR: Final = "\x1b[H\x1b[2J"
+"""On a terminal; elsewhere click leaves it out."""
+_pause = asyncio.sleep
 
 
 @click.command("status")
@@ -40,11 +44,15 @@ def command(
 
     async def show(session: ClusterSession) -> None:
         while True:
-            text = await _read(session, name, everywhere=all_namespaces, output=output)
-            click.echo(f"{_CLEAR}{text}" if watch and output is None else text)
             if not watch:
+                click.echo(await _read(session, name, everywhere=all_namespaces, output=output))
                 return
-            await asyncio.sleep(interval)
+            try:
+                text = await _read(session, name, everywhere=all_namespaces, output=output)
+            except Unreachable as error:  # it comes back, or whoever watches has seen enough
+                text = clean(str(error))
+            click.echo(f"{_CLEAR}{text}")
+            await _pause(interval)
 
     if output == JSON and watch:
         raise UsageError("-o json shows it once; kubectl get lds -o json --watch follows it")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.model import Pod
@@ -47,6 +48,8 @@ def command(name: str, target: Target, output: str | None, interval: float, all_
 
     async def measure(session: ClusterSession) -> top_view.Top:
         view = await session.with_pods(await session.get_dataset(name))
+        if view.problem:
+            raise LookupdbError(f"the pods of {view.dataset.key} cannot be listed: {view.problem}")
         pods = _choose(view, all_rollouts=all_rollouts)
         before, began = await _sample(session, view, pods), time.monotonic()
         await asyncio.sleep(interval)

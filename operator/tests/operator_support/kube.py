@@ -66,6 +66,8 @@ class Kube:
     """May raise Refusal."""
     admit: Callable[[Object], Object] = lambda applied: applied
     """What a mutating webhook makes of what is applied."""
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    """By path: what requests that read are answered."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
     """By path: requests that read wait for the event."""
     proxied: Callable[[web.Request], web.StreamResponse] = lambda request: web.Response(status=502)
@@ -178,6 +180,8 @@ class Kube:
         below = [part for part in (name, path.subresource) if part]
         self.used.update(needs(request.method, kind, namespace, below, watches=watches, exists=exists))
         if request.method == "GET":
+            if refusal := self.refused.get(request.path):
+                raise refusal
             if gate := self.closed.get(request.path):
                 await gate.wait()
             self.reads.append(("WATCH" if watches else "GET", request.path))

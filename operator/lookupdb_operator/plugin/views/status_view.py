@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plugin.dataset import DatasetPods, Members
@@ -26,6 +27,7 @@ def render(view: DatasetPods, now: datetime) -> str:
     """The screen."""
     parts = (
         _head(view, now),
+        _section("Pods cannot be listed", [(view.problem,)] if view.problem else []),
         _waits(view, now),
         _conditions(view, now),
         _generations(view, now),
@@ -47,7 +49,13 @@ def summarize(view: DatasetPods) -> dict[str, Any]:
         | ({"trouble": pod.trouble.reason} if pod.trouble else {})
         for pod in view.pods
     ]
-    return {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status), "pods": pods}
+    problem = {"problem": view.problem} if view.problem else {}
+    return {
+        "namespace": dataset.namespace,
+        "name": dataset.name,
+        "status": dict(dataset.status),
+        "pods": pods,
+    } | problem
 
 
 def to_json(document: Any) -> str:
@@ -141,12 +149,13 @@ def _rollouts(view: DatasetPods, now: datetime) -> Iterator[str]:
         pods = view.of_rollout(rollout["rollout"])
         ready = sum(pod.ready for pod in pods)
         stall: Members = rollout.get("stall") or {}
+        servers = f"{_replicas(rollout, pods)}, {format_count(ready, 'server')} ready"
         rows.append(
             (
                 rollout["rollout"],
                 rollout["generation"],
                 _role(rollout, status),
-                f"{shards.get(rollout['generation'], '?')} shards × {_replicas(rollout, pods)}, {ready} servers ready",
+                f"{shards.get(rollout['generation'], '?')} shards × {servers}",
                 f"since {format_age(rollout['startedAt'], now)}",
                 f"{stall['reason']} for {format_age(stall['since'], now)}" if stall else "",
             )
@@ -193,7 +202,7 @@ def _shards(view: DatasetPods) -> Iterator[str]:
 def _routers(view: DatasetPods) -> Iterator[str]:
     routers = view.of_component(names.ROUTER)
     table: Members = view.dataset.status.get("table") or {}
-    if not routers and not table:
+    if view.problem or (not routers and not table):
         return
     ready = sum(pod.ready for pod in routers)
     confirmed = "confirmed by all" if table.get("confirmedAt") else "not confirmed by all yet"
