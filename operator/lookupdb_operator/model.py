@@ -39,6 +39,8 @@ class ObservedDataset:
     """Why the status cannot be read: then nothing is done, so that nothing is claimed twice."""
     refresh: str = ""
     """The value of the refresh annotation."""
+    override_gates: str = ""
+    """The value of the annotation that overrides gates: a generation's name; empty for none."""
     assigned: str = ""
     """The value of the operator annotation: the identity that may act; empty for whoever comes first."""
     deleting: bool = False

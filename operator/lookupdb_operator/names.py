@@ -43,6 +43,8 @@ TABLE_VERSION: Final = f"{GROUP}/table-version"
 """On the routing table, for the operator to read. On router pods: a change makes the kubelet sync the table at once."""
 REFRESH: Final = f"{GROUP}/refresh"
 """On a dataset, by its user: a new value asks for a build from the source as it is now."""
+OVERRIDE_GATES: Final = f"{GROUP}/override-gates"
+"""On a dataset, by its user: the one generation that is rolled out though a gate has refused it."""
 OPERATOR: Final = f"{GROUP}/operator"
 """On a dataset, by its user: the identity of the one operator that may act on it."""
 

@@ -66,6 +66,18 @@ class GenerationStatus:
     """The identity of the success file before its source was last read; empty where the spec named none."""
     refreshed_at: str = ""
     """When the last build began that read its source, or found it unchanged."""
+    overridden: str = ""
+    """Which gate was closed for it, and was overridden; empty when it passed all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedGeneration(GenerationStatus):
+    """A whole generation in the store that a gate has refused: ``overridden`` says which one would be."""
+
+    slot: str = ""
+    """The slot of the schedule whose check it was built for; empty for none."""
+    premature_override: str = ""
+    """The annotation that names it, if it did so before it was refused: then it does nothing. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +188,10 @@ class BuildStatus:
     active: str = ""
     """The generation that gates compare with; empty for none."""
     stall: Stall | None = None
+    active_records: int = 0
+    """How many the generation has that gates compare with."""
+    unless_refused: str = ""
+    """The generation that a gate has refused: what would come to the same is not built again. Empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +261,8 @@ class DatasetStatus:
     """Of the active rollout's pods, for the scale subresource."""
     generations: tuple[GenerationStatus, ...] = ()
     """Those in the store, oldest first, at most keepGenerations and what is active or rolled out."""
+    refused: RefusedGeneration | None = None
+    """The newest generation that a gate has refused, until a newer one is built."""
     rolled_back: tuple[RolledBack, ...] = ()
     """By number, oldest first; at most ``plan.rollback.MOST_MARKS``."""
     last_generation: int = 0

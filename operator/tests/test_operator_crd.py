@@ -21,6 +21,7 @@ from lookupdb_operator.status import (
     Condition,
     DatasetStatus,
     GenerationStatus,
+    RefusedGeneration,
     RolledBack,
     RolloutStatus,
     ScheduleStatus,
@@ -51,11 +52,34 @@ FULL = DatasetStatus(
         GenerationStatus("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
         GenerationStatus("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW),
     ),
+    refused=RefusedGeneration(
+        *(
+            "g12",
+            DIGEST,
+            DIGEST,
+            5,
+            1 << 40,
+            1 << 30,
+            4,
+            ("strip",),
+            "json",
+            NOW,
+            "again",
+            13,
+            DIGEST,
+            NOW,
+            "r" * 256,
+            NOW,
+            "g12",
+        )
+    ),
     rolled_back=(RolledBack("g10", DIGEST, DIGEST),),
     last_generation=999_999_999,
     last_rollout=34,
     refreshed="by hand",
-    build=BuildStatus("g12", DIGEST, "again", DIGEST, NOW, NOW, DIGEST, DIGEST, "g11", Stall("Unschedulable", NOW)),
+    build=BuildStatus(
+        *("g12", DIGEST, "again", DIGEST, NOW, NOW, DIGEST, DIGEST, "g11", Stall("Unschedulable", NOW), 28_000, "g12")
+    ),
     failure=BuildFailure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
     builds=(
         BuildRecord("g10", "failed", "BadSource", NOW, NOW),

@@ -59,6 +59,15 @@ def test_what_its_user_says_in_annotations() -> None:
     body = dataset(metadata=meta(annotations={names.REFRESH: "now", names.OPERATOR: "a/b"}, deletionTimestamp="x"))
     parsed = parse_dataset(body)
     assert (parsed.refresh, parsed.assigned, parsed.deleting) == ("now", "a/b", True)
+    assert parsed.override_gates == ""
+
+
+@pytest.mark.parametrize(("value", "read"), [("g13", "g13"), ("g13\n", "g13\n"), ("g1" * 1000, "g1" * 16)])
+def test_an_override_of_gates_is_read_as_it_stands_and_cut_where_it_is_longer_than_any_name(
+    value: str, read: str
+) -> None:
+    parsed = parse_dataset(dataset(metadata=meta(annotations={names.OVERRIDE_GATES: value})))
+    assert parsed.override_gates == read
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,23 @@ def _builds_unasked(planned: Plan, observed: Observed) -> Plan:
     return replace(planned, status=replace(status, build=build, last_generation=number))
 
 
+def _lets_refused_ones_through(observed: Observed, config: Config, now: datetime) -> Plan:
+    dataset = observed.dataset
+    refused = dataset.status.refused
+    if refused is not None:
+        status = replace(dataset.status, refused=replace(refused, premature_override=""))
+        dataset = replace(dataset, override_gates=refused.generation, status=status)
+    return plan(replace(observed, dataset=dataset), config, now)
+
+
+def _lets_through_what_nobody_has_looked_at(observed: Observed, config: Config, now: datetime) -> Plan:
+    planned = plan(observed, config, now)
+    refused = planned.status.refused
+    if refused is None:
+        return planned
+    return replace(planned, status=replace(planned.status, refused=replace(refused, premature_override="")))
+
+
 MUTANTS: list[Any] = [
     pytest.param(_changed(_retires_at_once), id="retires without waiting for routers"),
     pytest.param(_changed(_scales_down_before_the_table_says_so), id="scales down before the table says so"),
@@ -222,6 +239,8 @@ MUTANTS: list[Any] = [
     pytest.param(_checks_every_slot_again, id="checks every slot again"),
     pytest.param(_changed(_makes_up_for_what_was_missed), id="makes up for what was missed"),
     pytest.param(_changed(_builds_unasked), id="builds what nobody asked for"),
+    pytest.param(_lets_refused_ones_through, id="rolls out what a gate has refused"),
+    pytest.param(_lets_through_what_nobody_has_looked_at, id="lets through what was overridden before it was refused"),
     pytest.param(_is_in_a_hurry, id="does not wait for routers that are down"),
 ]
 

@@ -197,7 +197,7 @@ class Packer:
 
 @final
 class PackedRecords:
-    def items(self, shard: int, /) -> tuple[list[tuple[bytes, bytes]], tuple[int, int, int, int, int]]: ...
+    def items(self, shard: int, /) -> tuple[list[tuple[bytes, bytes]], tuple[int, int, int, int, int, int]]: ...
 
 @final
 class JsonRows:

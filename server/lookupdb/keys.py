@@ -88,6 +88,16 @@ def shard_number(key: bytes, shards: int) -> int:
     return xxhash.xxh3_64_intdigest(key) % shards
 
 
+def make_sampler(halvings: int) -> Callable[[bytes], bool]:
+    """The function that says whether an encoded key is in the sample of one in ``2 ** halvings`` (0 to 63) of all keys.
+
+    It goes by the upper bits of the hash, which say nothing of the shard, so that every shard has its part of it. A
+    smaller sample is part of a larger one.
+    """
+    digest, end = xxhash.xxh3_64_intdigest, 1 << (64 - halvings)
+    return lambda key: digest(key) < end
+
+
 def shard_numbers(encoded: Sequence[bytes], shards: int) -> list[int]:
     """The ``shard_number`` of each key, at a lower cost per key."""
     digest = xxhash.xxh3_64_intdigest

@@ -16,6 +16,9 @@ _TYPES: Final[dict[Any, Any]] = {"int": int, "float": int | float, "str": str, "
 """By annotation, the JSON types to accept: any other type would end in a traceback where the member is used."""
 
 FORMAT_VERSION: Final = 1
+REFUSED_VERSION: Final = 2
+"""Of the manifest of a generation that a gate has refused: whoever does not know of these takes it for damaged, and
+serves nothing of it."""
 FILE_NAME: Final = "manifest.json"
 GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
 
@@ -80,6 +83,23 @@ class Totals:
     stored_bytes: int
     """Of the stored values: framed, and compressed where that is smaller."""
     file_bytes: int
+    largest_value_bytes: int = 0
+    """Of one value as lookups return it; 0 where a builder did not yet count it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a generation must not be rolled out, and what it was judged by."""
+
+    reasons: tuple[str, ...]
+    """One for each closed gate, as people are told of it."""
+    gates: str
+    """``Gates.content_hash()``."""
+    active: str
+    """The generation that the gates compared with; empty for none."""
+    unjudged: tuple[str, ...] = ()
+    """Those of the reasons that only say that the active generation cannot be read: another attempt may judge otherwise
+    when it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +135,17 @@ class Manifest:
     """The version of lookupdb that built it."""
     success_file: str | None = None
     """The identity of the success file, as it was before the source was read."""
+    refused: Refusal | None = None
+    """Set while a closed gate keeps the generation, which is whole, from being rolled out."""
+    overridden: tuple[str, ...] = ()
+    """The reasons for which gates were closed that somebody has overridden."""
 
     def to_json(self) -> bytes:
         """Indented JSON, which people read too."""
-        members = {"formatVersion": FORMAT_VERSION, **asdict(self)}
+        members = {"formatVersion": REFUSED_VERSION if self.refused else FORMAT_VERSION, **asdict(self)}
+        for name in ("refused", "overridden"):
+            if not members[name]:
+                del members[name]
         return orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
@@ -131,9 +158,16 @@ class Manifest:
         try:
             members: dict[str, Any] = orjson.loads(text)
             version = members.pop("formatVersion")
-            if version != FORMAT_VERSION:
-                raise ValueError(f"format version {version}; this lookupdb reads {FORMAT_VERSION}")
+            if version not in (FORMAT_VERSION, REFUSED_VERSION):
+                raise ValueError(
+                    f"format version {version}; this lookupdb reads {FORMAT_VERSION} and {REFUSED_VERSION}"
+                )
             generation_number(members["generation"])
+            if (version == REFUSED_VERSION) != ("refused" in members):
+                raise ValueError(f"format version {version} is that of refused generations, and of no others")
+            if version == REFUSED_VERSION:
+                members["refused"] = _parse_refusal(members["refused"])
+            members["overridden"] = tuple(map(_check_text, members.get("overridden", ())))
             for name in ("key_columns", "normalize"):
                 members[name] = tuple(map(_check_text, members[name]))
             members["source"] = tuple(_parse_members(SourceFile, entry) for entry in members["source"])
@@ -159,6 +193,12 @@ def _parse_members(kind: type[T], members: dict[str, Any]) -> T:
             shown_value = f"{members[field.name]!r:.80}"
             raise TypeError(f"{field.name} is {shown_value}, expected {field.type}")
     return kind(**{field.name: members[field.name] for field in present})
+
+
+def _parse_refusal(members: dict[str, Any]) -> Refusal:
+    reasons = tuple(map(_check_text, members["reasons"]))
+    unjudged = tuple(map(_check_text, members["unjudged"]))
+    return Refusal(reasons, _check_text(members["gates"]), _check_text(members["active"]), unjudged)
 
 
 def _check_text(member: Any) -> str:

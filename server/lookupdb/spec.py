@@ -80,14 +80,30 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Gates:
-    """What a new generation must pass before it may serve. None disables a check."""
+class ExpectedValue:
+    """A key that must be found, and the value that it must have."""
 
-    min_records: int
-    max_shrink_percent: int | None
-    max_growth_percent: int | None
-    max_rejected_rows: int
-    required_keys: tuple[str, ...]
+    key: str
+    value: str
+    """JSON, or with ``value.format: raw`` the text itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What a new generation must pass before it may serve. None disables a check; so does each default here."""
+
+    min_records: int = 0
+    max_shrink_percent: int | None = None
+    max_growth_percent: int | None = None
+    max_changed_percent: int | None = None
+    max_value_bytes: int | None = None
+    max_rejected_rows: int = 0
+    required_keys: tuple[str, ...] = ()
+    expected_values: tuple[ExpectedValue, ...] = ()
+
+    def content_hash(self) -> str:
+        """32 hex digits that change with any gate."""
+        return hashlib.sha256(orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +159,7 @@ class DatasetSpec:
         key |= {"columns": tuple(key["columns"]), "normalize": tuple(key["normalize"])}
         value["columns"] = None if value["columns"] is None else tuple(value["columns"])
         gates["required_keys"] = tuple(gates["required_keys"])
+        gates["expected_values"] = tuple(ExpectedValue(**expected) for expected in gates["expected_values"])
         base = members["base"]
         members |= {
             "base": None if base is None else Path(base),
@@ -255,13 +272,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         shards=spec["shards"],
         replicas=spec["replicas"],
         keep_generations=spec["keepGenerations"],
-        gates=Gates(
-            min_records=gates["minRecords"],
-            max_shrink_percent=gates.get("maxShrinkPercent"),
-            max_growth_percent=gates.get("maxGrowthPercent"),
-            max_rejected_rows=gates["maxRejectedRows"],
-            required_keys=tuple(gates["requiredKeys"]),
-        ),
+        gates=_parse_gates(gates, value["format"]),
         refresh=parse_refresh(spec["refresh"], urls),
         serving_workers=spec["serving"]["workers"],
         router=_parse_router(spec["router"]),
@@ -271,6 +282,33 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
 def _parse_key(key: dict[str, Any]) -> Key:
     columns, member_names = tuple(key.get("columns", ())), key.get("memberNames", False)
     return Key(columns, key["separator"], tuple(key["normalize"]), member_names)
+
+
+def _parse_gates(gates: dict[str, Any], value_format: str) -> Gates:
+    expected_values = tuple(ExpectedValue(expected["key"], expected["value"]) for expected in gates["expectedValues"])
+    for number, expected in enumerate(expected_values):
+        if value_format == "json":
+            _check_json(expected.value, f"spec.gates.expectedValues[{number}].value")
+    return Gates(
+        min_records=gates["minRecords"],
+        max_shrink_percent=gates["maxShrinkPercent"],
+        max_growth_percent=gates.get("maxGrowthPercent"),
+        max_changed_percent=gates.get("maxChangedPercent"),
+        max_value_bytes=gates.get("maxValueBytes"),
+        max_rejected_rows=gates["maxRejectedRows"],
+        required_keys=tuple(gates["requiredKeys"]),
+        expected_values=expected_values,
+    )
+
+
+def _check_json(text: str, field: str) -> None:
+    try:
+        orjson.loads(text)
+    except ValueError as error:
+        raise InvalidManifest(
+            f"{field} is not JSON, found {text[:40]!r}: {error}",
+            hint="""quote text twice, as value: '"JFK"', or set value.format: raw""",
+        ) from error
 
 
 def _parse_csv(csv: dict[str, Any]) -> Csv:

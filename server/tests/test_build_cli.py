@@ -135,6 +135,7 @@ class TestResult:
         project.damage("g2")
         assert project.built("--unless-fingerprint", fingerprint)["outcome"] == "unchanged"
         project.damage("g1")
+        project.describe(gates={"maxShrinkPercent": 100})
         assert project.built("--unless-fingerprint", fingerprint)["generation"] == "g3"
 
     def test_a_source_written_again_as_it_was_is_unchanged(self, project: Project) -> None:
@@ -232,12 +233,13 @@ class TestRefusals:
     def test_gates_compare_with_the_active_generation(self, project: Project) -> None:
         project.built()
         project.rows(500)
+        project.describe(gates={"maxShrinkPercent": 100})
         project.built()
         project.describe(gates={"maxShrinkPercent": 10})
         assert project.built("--active", "g2")["records"] == 500
         error = project.refused("--active", "g1")
         assert isinstance(error, GateClosed)
-        assert "g1 has 1,000, the new one 500" in error.message
+        assert "found 500 where g1 has 1,000 (-50.0 %)" in error.message
         assert project.dataset.generations() == ("g1", "g2", "g3")
 
     def test_required_keys_are_looked_up_as_a_client_would(self, project: Project) -> None:
@@ -246,7 +248,9 @@ class TestRefusals:
         )
         assert project.built()["outcome"] == "built"
         project.describe(gates={"requiredKeys": ["P17", " "]})
-        assert "requiredKeys: not found: 'P17', ' '" in project.refused().message
+        message = project.refused().message
+        assert "requiredKeys: expected 2 keys, found all but 2" in message
+        assert "missing: 'P17'\n  missing: ' '" in message
 
     def test_a_generation_that_is_there_of_another_spec(self, project: Project) -> None:
         project.built()
@@ -310,15 +314,16 @@ class TestActiveGenerationThatIsLost:
         project.describe(gates={"maxShrinkPercent": 10})
         result = project.build(*active)
         assert isinstance(result.exception, GateClosed)
-        assert "g1 has 1,000, the new one 500" in result.exception.message
+        assert "found 500 where g1 has 1,000" in result.exception.message
         (warning,) = _warnings(result)
         assert "the active generation cannot be read from the store" in warning
         assert "comparedWith=g1" in warning
         project.describe(gates={"maxShrinkPercent": 50})
-        assert project.built(*active)["generation"] == "g3"
+        assert project.built(*active)["generation"] == "g4"
 
     def test_without_a_gate_that_compares_it_is_built_though_nothing_can_be_read(self, project: Project) -> None:
         project.damage("g1")
+        project.describe(gates={"maxShrinkPercent": 100})
         result = project.build("--active", "g2")
         assert project.dataset.published_generations() == ("g1", "g2", "g3")
         assert "generation=g2 comparedWith=none" in _warnings(result)[0]
@@ -327,17 +332,30 @@ class TestActiveGenerationThatIsLost:
         ("active", "kind"),
         [(("--active", "g9"), GenerationMissing), (("--active", "g2"), CorruptFile), ((), CorruptFile)],
     )
-    @pytest.mark.parametrize("gate", ["maxShrinkPercent", "maxGrowthPercent"])
+    @pytest.mark.parametrize(
+        ("gates", "hint"),
+        [
+            ({}, "set spec.gates.maxShrinkPercent to 100 until"),
+            ({"maxShrinkPercent": 100, "maxGrowthPercent": 10}, "take spec.gates.maxGrowthPercent away until"),
+        ],
+    )
     def test_with_one_it_is_refused_and_says_what_to_do(
-        self, project: Project, active: tuple[str, ...], kind: type[StoreError], gate: str
+        self, project: Project, active: tuple[str, ...], kind: type[StoreError], gates: dict[str, int], hint: str
     ) -> None:
         project.damage("g1")
-        project.describe(gates={gate: 10})
+        project.describe(gates=gates)
         error = project.refused(*active)
         assert type(error) is kind
         assert error.hint
-        assert f"take spec.gates.{gate} away" in error.hint
+        assert hint in error.hint
         assert project.dataset.published_generations() == ("g1", "g2")
+
+    def test_who_knows_its_number_of_records_has_it_compared_all_the_same(self, project: Project) -> None:
+        project.damage("g1")
+        known = ("--active", "g2", "--active-records", "1000")
+        assert "found 500 where g2 has 1,000" in project.refused(*known).message
+        project.rows(900)
+        assert project.built(*known)["records"] == 900
 
     def test_the_first_generation_of_all_has_nothing_to_compare_with(self, project: Project) -> None:
         for generation in ("g1", "g2"):
@@ -362,7 +380,14 @@ class TestExplain:
     def test_says_what_would_be_done_and_does_nothing(self, project: Project) -> None:
         project.built()
         before = sorted(project.folder.rglob("*"))
-        project.describe(gates={"maxShrinkPercent": 10, "requiredKeys": ["p1"]}, duplicates="last")
+        gates = {
+            "maxShrinkPercent": 10,
+            "maxChangedPercent": 30,
+            "maxValueBytes": 4096,
+            "requiredKeys": ["p1"],
+            "expectedValues": [{"key": "p2", "value": "{}"}],
+        }
+        project.describe(gates=gates, duplicates="last")
         text = project.build("--explain").stdout
         for part in (
             "default/people",
@@ -370,7 +395,10 @@ class TestExplain:
             "KiB",
             "shard-00000-of-00002.lmdb … shard-00001-of-00002.lmdb",
             "at most 10 % fewer records than the active generation (g1 with 1,000 records)",
+            "at most 30 % of the keys differ from it",
+            "values of at most 4,096 bytes",
             "these keys are found: 'p1'",
+            "these keys have the values that are expected: 'p2'",
             "the last is kept",
             "1.0 GiB at most",
             f"{project.dataset.url}/g2",

@@ -2,24 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from support.generations import manifest
 
 from lookupdb.build import gates
-from lookupdb.build.gates import AFTER_WRITING, BEFORE_WRITING, GateFacts, check_gates, closed_gates
-from lookupdb.errors import GateClosed
-from lookupdb.manifest import ExcludedRows, RowSample, Totals
-from lookupdb.spec import Gates
+from lookupdb.build.gates import (
+    CHECKS,
+    ActiveGeneration,
+    GateFacts,
+    SampledDifference,
+    describe_closed_gates,
+    find_closed_gates,
+)
+from lookupdb.errors import NotEnoughRoom
+from lookupdb.manifest import ExcludedRows, RowSample
+from lookupdb.spec import ExpectedValue, Gates
 
-OPEN = Gates(min_records=0, max_shrink_percent=None, max_growth_percent=None, max_rejected_rows=0, required_keys=())
+SERVED = {"here": b'{"b": [1, true], "a": "x"}', "text": b'"plain"', "one": b"1"}
+NO_DIFFERENCE = SampledDifference(same=100)
 
 
-def facts(records: int = 100, rejected: int = 0, active: int | None = None) -> GateFacts:
+def facts(
+    records: int = 100,
+    rejected: int = 0,
+    active: int | None = None,
+    largest: int = 0,
+    found: SampledDifference | str = NO_DIFFERENCE,
+    value_format: str = "json",
+) -> GateFacts:
     samples = tuple(RowSample("a.csv", row, "the key is empty") for row in range(1, min(rejected, 10) + 1))
-    serving = None if active is None else manifest("g7", (), Totals(active, 0, 0, 0, 0))
-    return GateFacts(records, ExcludedRows(rejected, samples), serving, {"here"}.__contains__)
+    serving = None if active is None else ActiveGeneration("g7", active, None)
+    return GateFacts(
+        records,
+        ExcludedRows(rejected, samples),
+        serving,
+        value_format,
+        largest,
+        SERVED.get,
+        large_values,
+        lambda: found,
+    )
+
+
+def large_values(limit: int) -> Iterator[tuple[bytes, int]]:
+    return ((b"k%d" % number, limit + number) for number in range(1, 1000))
+
+
+def differing(changed: int, same: int, *, is_whole: bool = True) -> SampledDifference:
+    keys = [b"c%d" % number for number in range(changed)][:10]
+    return SampledDifference(0, 0, changed, same, is_whole, {"added": [], "removed": [], "changed": keys})
+
+
+def expecting(key: str, value: str) -> dict[str, Any]:
+    return {"expected_values": (ExpectedValue(key, value),)}
 
 
 @pytest.mark.parametrize(
@@ -42,32 +80,127 @@ def facts(records: int = 100, rejected: int = 0, active: int | None = None) -> G
         pytest.param({"max_growth_percent": 50}, facts(1, active=0), True, id="maxGrowth: from nothing"),
         pytest.param({"max_growth_percent": 50}, facts(0, active=0), False, id="maxGrowth: from nothing to nothing"),
         pytest.param({"max_growth_percent": 50}, facts(10**9), False, id="maxGrowth: nothing to compare with"),
+        pytest.param(
+            {"max_changed_percent": 5}, facts(active=100, found=differing(5, 95)), False, id="maxChanged: just"
+        ),
+        pytest.param(
+            {"max_changed_percent": 5}, facts(active=100, found=differing(6, 94)), True, id="maxChanged: too many"
+        ),
+        pytest.param(
+            {"max_changed_percent": 5}, facts(active=0, found=differing(0, 0)), False, id="maxChanged: both empty"
+        ),
+        pytest.param({"max_changed_percent": 5}, facts(found="lost"), False, id="maxChanged: the first generation"),
+        pytest.param({"max_changed_percent": 5}, facts(active=9, found="lost"), True, id="maxChanged: cannot be told"),
+        pytest.param({"max_changed_percent": 100}, facts(active=9, found="lost"), False, id="maxChanged: any will do"),
+        pytest.param({"max_value_bytes": 10}, facts(largest=10), False, id="maxValueBytes: just"),
+        pytest.param({"max_value_bytes": 10}, facts(largest=11), True, id="maxValueBytes: too large"),
         pytest.param({"max_rejected_rows": 2}, facts(rejected=2), False, id="maxRejectedRows: just"),
         pytest.param({"max_rejected_rows": 2}, facts(rejected=3), True, id="maxRejectedRows: one too many"),
         pytest.param({"required_keys": ("here",)}, facts(), False, id="requiredKeys: there"),
         pytest.param({"required_keys": ("here", "gone")}, facts(), True, id="requiredKeys: one missing"),
+        pytest.param(expecting("gone", "1"), facts(), True, id="expectedValues: missing"),
+        pytest.param(expecting("here", '{"a":"x","b":[1,true]}'), facts(), False, id="expectedValues: the same JSON"),
+        pytest.param(expecting("here", '{"a":"x","b":[true,1]}'), facts(), True, id="expectedValues: another order"),
+        pytest.param(expecting("here", '{"a":"x"}'), facts(), True, id="expectedValues: a member more"),
+        pytest.param(expecting("one", "1.0"), facts(), False, id="expectedValues: the same number"),
+        pytest.param(expecting("one", "true"), facts(), True, id="expectedValues: true is not 1"),
+        pytest.param(expecting("text", '"plain"'), facts(), False, id="expectedValues: text"),
+        pytest.param(expecting("text", '"plain"'), facts(value_format="raw"), False, id="expectedValues: raw"),
+        pytest.param(expecting("text", ' "plain"'), facts(value_format="raw"), True, id="expectedValues: raw, a space"),
     ],
 )
-def test_gate(gate: dict[str, object], given: GateFacts, is_closed: bool) -> None:
-    wanted = replace(OPEN, **gate)  # type: ignore[arg-type]
-    assert bool(closed_gates(BEFORE_WRITING + AFTER_WRITING, wanted, given)) is is_closed
+def test_gate(gate: dict[str, Any], given: GateFacts, is_closed: bool) -> None:
+    assert bool(find_closed_gates(replace(Gates(), **gate), given)) is is_closed
 
 
 def test_every_closed_gate_is_named_with_what_was_expected_and_found() -> None:
-    wanted = Gates(1000, 10, 5, 0, ("here", "gone"))
-    with pytest.raises(GateClosed) as caught:
-        check_gates(BEFORE_WRITING + AFTER_WRITING, wanted, facts(80, rejected=7, active=100))
-    assert caught.value.message.splitlines() == [
-        "maxRejectedRows: 7 rows cannot be stored, at most 0 allowed:",
-        *(f"  row {row} of a.csv: the key is empty" for row in range(1, 6)),
-        "  and 2 more",
+    found = SampledDifference(1, 3, 0, 100, False, {"added": [b"n"], "removed": [b"x", b"y", b"z"], "changed": []})
+    wanted = Gates(
+        min_records=1000,
+        max_shrink_percent=10,
+        max_growth_percent=5,
+        max_changed_percent=1,
+        max_value_bytes=8,
+        required_keys=("here", "gone"),
+        expected_values=(ExpectedValue("one", "2"), ExpectedValue("two", "2")),
+    )
+    given = facts(80, rejected=7, active=100, largest=99, found=found)
+    assert "\n".join(describe_closed_gates(find_closed_gates(wanted, given))).splitlines() == [
+        "maxRejectedRows: expected at most 0, found 7 rows that cannot be stored",
+        *(f"  row {row} of a.csv: the key is empty" for row in range(1, 4)),
         "minRecords: expected at least 1,000 records, found 80",
-        "maxShrinkPercent: at most 10 % fewer records allowed, g7 has 100, the new one 80 (-20.0 %)",
-        "requiredKeys: not found: 'gone'",
+        "maxShrinkPercent: expected at most 10 % fewer records, found 80 where g7 has 100 (-20.0 %)",
+        *(f"  removed: '{key}'" for key in "xyz"),
+        "requiredKeys: expected 2 keys, found all but 1",
+        "  missing: 'gone'",
+        "expectedValues: expected 2 values, found all but 2",
+        "  another value: 'one'",
+        "  missing: 'two'",
+        "maxValueBytes: expected values of at most 8 bytes, found one of 99",
+        *(f"  'k{number}': {8 + number} bytes" for number in range(1, 4)),
+        "maxChangedPercent: expected at most 1 % of the keys to differ from g7, found 3.8 %: 1 added, 3 removed, "
+        "0 changed of 104 keys, a sample",
+        *("  removed: 'x'", "  added: 'n'", "  removed: 'y'"),
     ]
 
 
+@pytest.mark.parametrize(
+    "key", ["\N{GRINNING FACE}" * 5000, "\n" * 5000, b"\xff" * 5000], ids=["wide", "lines", "no text"]
+)
+def test_a_message_is_short_whatever_keys_there_are(key: str | bytes) -> None:
+    text = key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
+    (closed,) = find_closed_gates(Gates(required_keys=tuple(text + str(number) for number in range(100))), facts())
+    (reason,) = describe_closed_gates([closed])
+    assert len(reason.splitlines()) == 1 + gates.MAX_SHOWN
+    assert max(map(len, reason.splitlines())) < 250
+
+
+def test_a_message_of_many_rows_names_ten_and_cuts_them() -> None:
+    rows = ExcludedRows(10**6, tuple(RowSample("f" * 2000, row, "r" * 2000) for row in range(10)))
+    (closed,) = find_closed_gates(Gates(), replace(facts(), rejected=rows))
+    lines = describe_closed_gates([closed])[0].splitlines()
+    assert len(lines) == 11
+    assert max(map(len, lines)) <= 202
+
+
+def test_no_value_is_shown() -> None:
+    values = {"expected_values": (ExpectedValue("here", '"other"'),), "max_value_bytes": 1}
+    reasons = "\n".join(describe_closed_gates(find_closed_gates(replace(Gates(), **values), facts(largest=9))))  # type: ignore[arg-type]
+    assert reasons.startswith("expectedValues: expected 1 value, found all but 1\n  another value: 'here'\n")
+    assert not [part for part in ("other", "true", '"x"') if part in reasons.replace("another value", "")]
+
+
+def test_what_could_not_be_judged_may_be_judged_otherwise_another_time() -> None:
+    def judge(found: SampledDifference | str) -> list[bool]:
+        given = facts(1, active=100, found=found)
+        closed = find_closed_gates(Gates(max_shrink_percent=20, max_changed_percent=5), given)
+        return [gate.is_unjudged for gate in closed]
+
+    assert judge("shard-00000 is missing") == [False, True]
+    assert judge(differing(50, 50)) == [False, False]
+
+
+def test_a_gate_stays_closed_when_there_is_no_room_to_look_for_examples() -> None:
+    def compare() -> SampledDifference:
+        raise NotEnoughRoom("the scratch disk is full")
+
+    given = replace(facts(1, active=100), compare=compare)
+    (closed,) = find_closed_gates(Gates(max_shrink_percent=20), given)
+    assert closed.samples == ()
+    with pytest.raises(NotEnoughRoom):
+        find_closed_gates(Gates(max_changed_percent=20), given)
+
+
+def test_nothing_is_compared_for_gates_that_need_no_comparison() -> None:
+    def compare() -> SampledDifference:
+        raise AssertionError
+
+    given = replace(facts(80, active=100), compare=compare)
+    assert find_closed_gates(Gates(min_records=1, max_shrink_percent=20, max_growth_percent=0), given) == []
+
+
 def test_every_gate_of_the_spec_is_checked() -> None:
-    checks = {check.__name__ for check in BEFORE_WRITING + AFTER_WRITING}
+    checks = {check.__name__ for check in CHECKS}
     assert checks == {f"check_{field}" for field in Gates.__slots__}
-    assert all(getattr(gates, name).__doc__ for name in checks)
+    documented: Callable[[str], Any] = lambda name: getattr(gates, name).__doc__  # noqa: E731
+    assert all(map(documented, checks))

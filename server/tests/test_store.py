@@ -15,7 +15,8 @@ from support.buckets import new_bucket, s3_server
 from support.generations import publish
 
 from lookupdb import store
-from lookupdb.errors import CorruptFile, StoreError, UsageError
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError, UsageError
+from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
@@ -34,6 +35,9 @@ def s3_url() -> Iterator[str]:
 @pytest.fixture
 def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return new_bucket(s3_url, monkeypatch)
+
+
+REFUSAL = Refusal(("minRecords: expected at least 10 records, found 2", "two\nlines"), "of gates", "g0")
 
 
 @pytest.fixture(params=["directory", "s3"])
@@ -144,6 +148,53 @@ class TestGenerations:
                 claim.publish(evil)
         with pytest.raises(CorruptFile, match=r"names the file '../../../etc/passwd'"):
             dataset.manifest("g2")
+
+    def test_one_that_a_gate_has_refused_is_whole_and_none_that_may_serve(
+        self, dataset: StoredDataset, scratch: Path
+    ) -> None:
+        publish(dataset, "g1", CONTENT, scratch)
+        made = publish(dataset, "g2", CONTENT, scratch, refused=REFUSAL)
+        assert (dataset.generations(), dataset.refused_generations()) == (("g1",), ("g2",))
+        assert (dataset.published_generations(), dataset.damaged_generations()) == (("g1", "g2"), ())
+        assert (dataset.newest_generation(), dataset.newest_refused()) == ("g1", "g2")
+        assert dataset.manifest("g2") == made
+        assert made.refused == REFUSAL
+        with pytest.raises(GenerationExists):
+            dataset.claim("g2", scratch)
+
+    def test_an_admitted_one_is_like_any_other_and_says_why_it_was_refused(
+        self, dataset: StoredDataset, scratch: Path
+    ) -> None:
+        made = publish(dataset, "g1", CONTENT, scratch, refused=REFUSAL)
+        admitted = replace(made, refused=None, overridden=REFUSAL.reasons)
+        for _ in range(2):
+            assert dataset.admit("g1") == admitted
+            assert (dataset.manifest("g1"), dataset.generations()) == (admitted, ("g1",))
+        publish(dataset, "g2", CONTENT, scratch)
+        with pytest.raises(UsageError, match="no gate has refused g2"):
+            dataset.admit("g2")
+        with pytest.raises(GenerationMissing):
+            dataset.admit("g3")
+
+    def test_one_that_was_removed_meanwhile_is_not_brought_back_by_admitting_it(
+        self, dataset: StoredDataset, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = publish(dataset, "g1", CONTENT, scratch, refused=REFUSAL)
+        dataset.remove("g1")
+        with monkeypatch.context() as patch:
+            patch.setattr(type(dataset), "manifest", lambda *_: made)
+            with pytest.raises(GenerationMissing):
+                dataset.admit("g1")
+        assert dataset.published_generations() == ()
+
+    def test_one_that_another_has_admitted_meanwhile_is_not_admitted_with_other_reasons(
+        self, dataset: StoredDataset, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = publish(dataset, "g1", CONTENT, scratch, refused=REFUSAL)
+        stale = replace(made, refused=replace(REFUSAL, reasons=("another",)))
+        with pytest.raises(StoreError, match="was changed by somebody else"):
+            dataset._replace_manifest(stale, replace(stale, refused=None))
+        assert dataset.manifest("g1") == made
 
 
 def lose(dataset: StoredDataset, generation: str, file: str) -> None:

@@ -18,6 +18,7 @@ from support.generations import publish
 from lookupdb import store
 from lookupdb.cli import sweep as verb
 from lookupdb.errors import StoreError, UsageError
+from lookupdb.manifest import Refusal
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE
@@ -188,6 +189,19 @@ class TestLiving:
         assert swept(place)[0] == ["team/people (3f2b9c1e): removed g2", "team/people (3f2b9c1e): removed g3"]
         assert people.generations() == ("g1", "g5"), "two of those that can be rolled out"
         assert people.damaged_generations() == ("g4",), "what is protected stays, whatever it is"
+
+    def test_a_refused_generation_is_not_counted_and_goes_when_a_newer_one_is_protected(self, place: Place) -> None:
+        people = place.publish(place.dataset("people"), "g1", "g2")
+        for generation in ("g3", "g5"):
+            publish(people, generation, {"a": b"1"}, place.scratch(), shards=1, refused=Refusal(("no",), "", "g2"))
+        place.living(people, keep=2, protect=("g1", "g2", "g3"))
+        assert swept(place)[0] == [], "the one that is to be looked at stays"
+        place.publish(people, "g4")
+        place.living(people, keep=2, protect=("g2", "g4"))
+        assert swept(place)[0] == ["team/people (3f2b9c1e): removed g1", "team/people (3f2b9c1e): removed g3"]
+        assert people.refused_generations() == ("g5",), "nobody knows yet whether it is protected"
+        place.living(people, keep=2, protect=("g4", "g5"))
+        assert swept(place)[0] == [], "an operator has overridden its gates: it may serve"
 
 
 class TestDead:

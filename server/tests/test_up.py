@@ -36,6 +36,7 @@ spec:
   shards: 1
   keepGenerations: 2
   router: {deadlineMilliseconds: 500}
+  gates: {maxShrinkPercent: 100}
 """
 
 
@@ -261,6 +262,23 @@ def test_a_bad_source_leaves_the_last_good_generation_serving(people: Callable[.
     write_people(stack.directory, ada="Mended")
     stack.says("cut over to g2")
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Mended"}}
+
+
+def test_what_a_gate_refuses_does_not_serve_unless_the_next_start_lets_it_through(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    build_people(tmp_path)
+    (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
+    write_people(tmp_path, ada="Alone")
+    refusing = people()
+    assert refusing.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    refusing.says("the build failed; serving g1, the last good generation")
+    assert refusing.stop() == 0
+    assert refusing.generations() == ["g1", "g2"]
+    overriding = people("--override-gates", "g2")
+    assert overriding.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+    overriding.says("g2 passes, although:\nmaxShrinkPercent: expected at most 20 %")
+    assert overriding.generations() == ["g1", "g2"], "nothing was built"
 
 
 def test_a_source_that_comes_and_goes_is_told_of_each_time(people: Callable[..., Stack]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from lookupdb import schema, spec
 from lookupdb.errors import LookupdbError
@@ -12,6 +12,9 @@ from lookupdb_operator import names
 from lookupdb_operator.model import ObservedDataset
 from lookupdb_operator.parse.header import Body, is_deleting, parse_header, read_annotations
 from lookupdb_operator.status import DatasetStatus
+
+_MAX_NAME_CHARACTERS: Final = 32
+"""Of an annotation that names a generation: more than any name has."""
 
 
 def parse_dataset(body: Body, before: ObservedDataset | None = None) -> ObservedDataset:
@@ -37,6 +40,7 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
         status=status,
         status_problem=status_problem,
         refresh=read_annotations(body).get(names.REFRESH) or "",
+        override_gates=(read_annotations(body).get(names.OVERRIDE_GATES) or "")[:_MAX_NAME_CHARACTERS],
         assigned=read_annotations(body).get(names.OPERATOR) or "",
         deleting=is_deleting(body),
         renderings=renderings,

@@ -41,7 +41,18 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import checks, clock, generations, history, reasons, rollouts, store, suspension, turns
+from lookupdb_operator.plan import (
+    checks,
+    clock,
+    generations,
+    history,
+    reasons,
+    refusals,
+    rollouts,
+    store,
+    suspension,
+    turns,
+)
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
@@ -135,9 +146,21 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         unless_fingerprint=known.fingerprint if known is not None and is_comparable else "",
         unless_success_file=known.success_file if known is not None and is_comparable else "",
         active=status.generation,
+        active_records=_count_records(status),
+        unless_refused=_refused_name(status, desired),
     )
     ticket = turns.take_turn(status.build_ticket)
     return replace(status, build=build, build_ticket=ticket, last_generation=number)
+
+
+def _count_records(status: DatasetStatus) -> int:
+    active = status.find_generation(status.generation)
+    return 0 if active is None else active.records
+
+
+def _refused_name(status: DatasetStatus, desired: Desired) -> str:
+    refused = status.refused
+    return refused.generation if refused is not None and refused.content == desired.content_hash else ""
 
 
 def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -154,11 +177,14 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
             return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
         if result.outcome == "unchanged":
             return _without_build(_with_verified_generation(status, build, result, desired), build)
-        return _without_build(generations.add_generation(status, _new_generation(build, result, situation)), build)
+        status = generations.add_generation(status, _new_generation(build, result, situation))
+        return _without_build(replace(status, refused=None), build)
     trouble = _diagnose_failure(job, pods, result)
     if trouble is None:
         return status
     status = history.record_failure(status, build, trouble, result, situation.now)
+    if result is not None:
+        status = refusals.note_refusal(status, build, result, situation)
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
 
 
@@ -200,11 +226,8 @@ def _with_verified_generation(
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
     """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered."""
-    status = checks.answer_check(replace(status, build=None, failure=None), build.slot)
-    if build.refresh in ("", status.refreshed) and not build.slot:
-        return status
-    refreshed = build.refresh or status.refreshed
-    return replace(status, refreshed=refreshed, refreshed_by=names.read_number(build.generation))
+    status = replace(status, build=None, failure=None)
+    return checks.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
 
 
 def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
@@ -385,7 +408,8 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
     if damage is not None:
         message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
         return Verdict("False", damage.reason, reasons.write_sentence(damage.reason, message))
-    message = f"{generation.generation} holds {_describe_contents(generation)}."
+    useless = refusals.describe_useless_override(status, situation)
+    message = f"{generation.generation} holds {_describe_contents(generation)}.{useless}"
     return Verdict("True", reasons.GENERATION_BUILT, message)
 
 
@@ -405,7 +429,9 @@ def _judge_waiting_for_rollout(status: DatasetStatus, situation: Situation) -> V
 
 
 def _describe_contents(generation: GenerationStatus) -> str:
-    return f"{format_count(generation.records, 'record')} in {format_count(generation.shards, 'shard')}"
+    contents = f"{format_count(generation.records, 'record')} in {format_count(generation.shards, 'shard')}"
+    overridden = f", though a gate was closed and overridden ({generation.overridden})" if generation.overridden else ""
+    return f"{contents}{overridden}"
 
 
 def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | None:
@@ -418,7 +444,9 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
     given_up = turns.diagnose_ticket(status.build_ticket)
     if given_up is not None:
         return given_up
-    return None if failure is None or is_waiting_for_source(status) else Trouble(failure.reason, failure.message)
+    if failure is None or is_waiting_for_source(status):
+        return None
+    return refusals.with_advice(Trouble(failure.reason, failure.message), status, situation)
 
 
 def is_waiting_for_source(status: DatasetStatus) -> bool:

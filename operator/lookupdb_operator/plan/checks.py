@@ -99,6 +99,15 @@ def answer_check(status: DatasetStatus, slot: str) -> DatasetStatus:
     return replace(status, schedule=replace(schedule, due=""))
 
 
+def answer_requests(status: DatasetStatus, refresh: str, slot: str, read_by: int) -> DatasetStatus:
+    """``status`` when the build with the number ``read_by`` has read the source for ``refresh`` and ``slot``, either of
+    which may be empty."""
+    status = answer_check(status, slot)
+    if refresh in ("", status.refreshed) and not slot:
+        return status
+    return replace(status, refreshed=refresh or status.refreshed, refreshed_by=read_by)
+
+
 def next_check_in(status: DatasetStatus, now: datetime) -> float | None:
     """Seconds until the next check is due; None without a schedule."""
     return remaining_seconds(status.next_check, now) if status.next_check else None

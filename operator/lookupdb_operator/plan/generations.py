@@ -102,7 +102,12 @@ def up_to_date_generation(status: DatasetStatus, desired: Desired) -> Generation
 def is_up_to_date(generation: GenerationStatus, status: DatasetStatus) -> bool:
     """Whether the source of ``generation`` was read for the last refresh that was answered, or later. Builds run one
     after the other: a higher number has read later."""
-    return max(names.read_number(generation.generation), generation.verified_by) >= status.refreshed_by
+    return last_reading(generation) >= status.refreshed_by
+
+
+def last_reading(generation: GenerationStatus) -> int:
+    """The number of the last build that read the source of ``generation`` as it is in it."""
+    return max(names.read_number(generation.generation), generation.verified_by)
 
 
 def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:

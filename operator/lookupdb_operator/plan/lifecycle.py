@@ -27,7 +27,7 @@ from enum import Enum
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import builds, checks, cutover, generations, previous, recovery, rollouts
+from lookupdb_operator.plan import builds, checks, cutover, generations, previous, recovery, refusals, rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
@@ -39,6 +39,8 @@ class GenerationPhase(Enum):
     """Its number was never claimed."""
     BUILDING = "building"
     """``status.build``: a Job builds it."""
+    REFUSED = "refused"
+    """Whole in the store, and a gate is closed for it: no rollout serves it."""
     BUILT = "built"
     """Whole in the store, of no rollout."""
     ROLLED_OUT = "rolled out"
@@ -132,11 +134,24 @@ TRANSITIONS: Final = (
         step=builds.record_outcome,
         edges=(
             (GenerationPhase.BUILDING, GenerationPhase.BUILT),
+            (GenerationPhase.BUILDING, GenerationPhase.REFUSED),
             (GenerationPhase.BUILDING, GenerationPhase.GONE),
+            (GenerationPhase.REFUSED, GenerationPhase.GONE),
         ),
-        when="the builder has ended: built, unchanged or failed",
-        written_first="`generations`, or `failure`; `builds`; `build` is empty",
+        when=(
+            "the builder has ended: built, unchanged, failed, or refused by a gate; what was refused before is gone"
+            " when a newer one is built or refused"
+        ),
+        written_first="`generations`, or `failure` and `refused`; `builds`; `build` is empty",
         may_be_deleted="its Job and ConfigMap; after a failure when the next attempt begins",
+    ),
+    Transition(
+        name="override",
+        step=refusals.override_gates,
+        edges=((GenerationPhase.REFUSED, GenerationPhase.BUILT),),
+        when="the annotation names the refused generation, did not do so before, and it is of the present spec",
+        written_first="`generations[].overridden`; `refused` is empty",
+        may_be_deleted="nothing",
     ),
     Transition(
         name="ask for a check",
@@ -271,6 +286,8 @@ def generation_phase(name: str, status: DatasetStatus) -> GenerationPhase:
     if status.build is not None and status.build.generation == name:
         return GenerationPhase.BUILDING
     if status.find_generation(name) is None:
+        if status.refused is not None and status.refused.generation == name:
+            return GenerationPhase.REFUSED
         is_past = 0 < names.read_number(name) <= status.last_generation
         return GenerationPhase.GONE if is_past else GenerationPhase.UNCLAIMED
     if status.generation == name:

@@ -66,7 +66,7 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
         )
         for rollout in status.rollouts
     )
-    return replace(status, table=None, rollouts=kept, generations=(), generation="", records=0, bytes=0)
+    return replace(status, table=None, rollouts=kept, generations=(), refused=None, generation="", records=0, bytes=0)
 
 
 def _list_unknown_rollouts(

@@ -172,6 +172,8 @@ def protected_generations(status: DatasetStatus) -> frozenset[str]:
     """The generations that something serves, fetches or writes, and those that the status refers to."""
     generations = {generation.generation for generation in status.generations}
     generations.update(rollout.generation for rollout in status.rollouts)
+    if status.refused:
+        generations.add(status.refused.generation)
     generations.add(status.generation)
     if status.table:
         generations.add(status.table.generation)

@@ -48,6 +48,8 @@ class Invariants:
     """Fingerprint → the number of the last read that found it."""
     rolled_back: set[tuple[str, str]] = field(default_factory=set)
     """Source and spec of what a pin has sent routers away from."""
+    refused: set[str] = field(default_factory=set)
+    """Generations that a gate has refused, and nobody has let through."""
     has_forgotten: bool = False
     answered: int = 0
     """The number of the read with which the last refresh was answered."""
@@ -79,6 +81,16 @@ class Invariants:
         self.read_by[build] = self.last_read[fingerprint] = self.reads
         if publishes:
             self.fingerprints[build] = fingerprint
+
+    def refuse(self, generation: str) -> None:
+        """A gate refuses ``generation``."""
+        self.refused.add(generation)
+
+    def overridden(self, generation: str, status: DatasetStatus) -> None:
+        """Somebody who sees ``status`` lets ``generation`` through; before it is refused, that does nothing."""
+        refused = status.refused
+        if refused is not None and refused.generation == generation:
+            self.refused.discard(generation)
 
     def written(self, manifest: Manifest, before: Manifest | None) -> None:
         """An object is created or replaced."""
@@ -132,6 +144,8 @@ class Invariants:
         rolled = {rollout.generation for rollout in after.rollouts if rollout.template}
         if not rolled <= {generation.generation for generation in after.generations}:
             raise Broken("a generation that is rolled out is not kept")
+        if rolled & self.refused:
+            raise Broken(f"{', '.join(rolled & self.refused)} was refused by a gate, and is rolled out")
 
     def _check_suspended(self, before: DatasetStatus, after: DatasetStatus) -> None:
         """Nothing is begun, and routers are sent nowhere."""
@@ -160,7 +174,10 @@ class Invariants:
     def _check_freshness(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was
         answered; but what is pinned, and what serves as long as it is pinned or what is newer was rolled back from."""
-        if after.refreshed_by != before.refreshed_by and before.build is not None:
+        refused, is_answered = before.refused, after.refreshed_by != before.refreshed_by
+        if is_answered and refused is not None and after.find_generation(refused.generation) is not None:
+            self.answered = self.last_read.get(refused.fingerprint, self.answered)
+        elif is_answered and before.build is not None:
             self.answered = self.read_by.get(before.build.generation, self.answered)
         known = {rollout.rollout: rollout for rollout in before.rollouts}
         gone_back_to = after.table.rollout if after.table and after.table.version > self.last_version else ""
@@ -244,6 +261,7 @@ def _check_transitions(before: DatasetStatus, after: DatasetStatus, *, was_lost:
     rollouts = {rollout.rollout for status in (before, after) for rollout in status.rollouts}
     generations = {generation.generation for status in (before, after) for generation in status.generations}
     generations |= {status.build.generation for status in (before, after) if status.build is not None}
+    generations |= {status.refused.generation for status in (before, after) if status.refused is not None}
     for name in rollouts | generations:
         phase_of: Callable[[str, DatasetStatus], Phase] = (
             lifecycle.rollout_phase if name in rollouts else lifecycle.generation_phase

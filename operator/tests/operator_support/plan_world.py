@@ -36,8 +36,20 @@ from lookupdb_operator.model import (
 )
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus
+from operator_support.plan_builder import run_builder
 from operator_support.plan_invariants import Invariants
-from operator_support.plan_objects import NAME, NAMESPACE, UID, Process, Takes, Thing, completed, existing, label, ref
+from operator_support.plan_objects import (
+    NAME,
+    NAMESPACE,
+    UID,
+    Process,
+    Takes,
+    Thing,
+    completed,
+    existing,
+    label,
+    ref,
+)
 
 NEVER: Final = 1e9
 BEGIN: Final = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -72,6 +84,7 @@ class World:
     spec: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(SPEC))
     metadata_generation: int = 1
     refresh: str = ""
+    override_gates: str = ""
     assigned: str = ""
     deleting: bool = False
     problem: str | None = None
@@ -87,6 +100,10 @@ class World:
     published: dict[str, str] = field(default_factory=dict)
     """Generation → content, in the store."""
     content_of_source: Callable[[str], str] = lambda url: url
+    refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Generation → what it was judged by, in the store: source, gates, active generation."""
+    closes_gate: Callable[[str], bool] = lambda content: False
+    """Whether a gate is closed for what is built from this content."""
     fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
     """How a build of a spec ends other than well."""
     turns: Turns = field(default_factory=Turns)
@@ -113,6 +130,12 @@ class World:
         self.refresh = refresh
         self.version += 1
 
+    def override(self, generation: str) -> None:
+        """Set the annotation that overrides gates, or take it away."""
+        self.override_gates = generation
+        self.invariants.overridden(generation, self.status)
+        self.version += 1
+
     @property
     def dataset(self) -> ObservedDataset:
         if not self._completed or self._completed[0] != self.metadata_generation:
@@ -132,6 +155,7 @@ class World:
             self.problem,
             self.status,
             refresh=self.refresh,
+            override_gates=self.override_gates,
             assigned=self.assigned,
             deleting=self.deleting,
             renderings=self._completed[3],  # as parsed: kept until the spec changes
@@ -395,7 +419,7 @@ class World:
         built = orjson.loads(config_map.manifest["data"][names.DATASET_FILE])["spec"]
         fault = self.fails(built)
         if fault is None:
-            pod.result = self._publish(generation, built, job.manifest)
+            pod.result = run_builder(self, generation, built, job.manifest)
         elif isinstance(fault, BuildResult):
             pod.result = fault
         else:
@@ -403,22 +427,6 @@ class World:
         pod.ended = True
         ended_well = pod.result is not None and pod.result.outcome != "failed"
         job.manifest = {**job.manifest, "state": "Succeeded" if ended_well else "Failed"}
-
-    def _publish(self, generation: str, built: dict[str, Any], job: Manifest) -> BuildResult:
-        words = job["spec"]["template"]["spec"]["containers"][0].get("args") or []
-        content = self.content_of_source(orjson.dumps([built["source"], built["key"], built["shards"]]).decode())
-        known = self.published.get(generation)
-        if known not in (None, content):
-            return BuildResult("failed", reason=reasons.GENERATION_EXISTS, message=f"{generation} exists", exit_code=5)
-        is_unchanged = (
-            "--unless-fingerprint" in words and words[words.index("--unless-fingerprint") + 1] == content[-64:]
-        )
-        self.invariants.read(generation, content[-64:], publishes=not is_unchanged)
-        if is_unchanged:
-            return BuildResult("unchanged", fingerprint=content[-64:])
-        self.published[generation] = content
-        outcome = "built" if known is None else "adopted"
-        return BuildResult(outcome, generation, content[-64:], 10, 1000, 500, "2026-01-01T00:00:00Z")  # type: ignore[arg-type]
 
     def _keep_servers(self, thing: Thing) -> None:
         name = thing.manifest["metadata"]["name"]

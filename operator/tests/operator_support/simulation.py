@@ -51,6 +51,7 @@ class Simulation:
         self._random = random.Random(seed)
         self._lots = random.Random(-1 - seed)
         self._wishes = random.Random(f"wishes {seed}")
+        self._overrides = random.Random(f"overrides {seed}")
         self._has_rivals = False
         self._is_scheduled = seed % 3 == 0
         self._planner = planner
@@ -67,11 +68,14 @@ class Simulation:
         self.world = World(planner=self._late, takes=takes, fails=self._fails, refuses=self._refuses)
         self.world.loses_nudge = lambda: self._random.random() < 0.1
         self.world.content_of_source = lambda source: f"{source} data {self._data}"
+        self._may_close_gates = False
+        self.world.closes_gate = self._closes_gate
         self.world.edit(rollout={"drainSeconds": 5}, gates={"minRecords": 1}, serving={"workers": 1})
 
     def live(self, moments: int) -> Life:
         """A life of ``moments`` with faults, then one without."""
         self._has_rivals = True
+        self._may_close_gates = self._overrides.random() < 0.5
         self._set_rollout()
         if self._is_scheduled:
             self.world.edit(refresh={"schedule": "* * * * *"})
@@ -173,6 +177,8 @@ class Simulation:
         for chance, wish in ((0.1, self._pin), (0.02, self._set_rollout), (0.04, self._suspend)):
             if self._wishes.random() < chance:
                 wish()
+        if self._overrides.random() < 0.05:
+            self._override()
 
     def _set_rollout(self) -> None:
         rollout = {
@@ -311,11 +317,23 @@ class Simulation:
             return self._random.choice(faults)
         return None
 
+    def _closes_gate(self, content: str) -> bool:
+        """For every third state of the data, the same whoever asks."""
+        return self._may_close_gates and self._data % 3 == 2
+
+    def _override(self) -> None:
+        """By somebody who has looked, by one who is early or late, and by a file that is applied again."""
+        status = self.world.status
+        names_of_generations = [names.generation_name(status.last_generation + ahead) for ahead in (-1, 0, 1)]
+        refused = [status.refused.generation] * 3 if status.refused is not None else []
+        self.world.override(self._overrides.choice(["", *names_of_generations, *refused]))
+
     def _refuses(self, manifest: Manifest) -> str:
         return "not now" if self._random.random() < self._flaky / 2 else ""
 
     def _calm(self) -> None:
-        self._flaky, self._has_rivals = 0.0, False
+        self._flaky, self._has_rivals, self._may_close_gates = 0.0, False, False
+        self._data += 1  # what was refused stays refused
         self.world.turns = Turns()
         for pod in self.world.pods.values():
             if pod.component == names.SHARDS:

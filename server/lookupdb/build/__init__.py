@@ -7,6 +7,7 @@
 - ``sort/``: an external merge sort in bounded memory, and the sample on which the compression dictionary is trained.
 - ``write/``: duplicates are dropped, values compressed, shard files written.
 
-``pipeline`` calls them in this order, lets ``gates`` judge the outcome and publishes the generation. ``budget`` divides
-the memory limit among them. ``existing_generations`` asks the store what it holds already.
+``pipeline`` calls them in this order, lets ``gates`` judge by what ``gate_facts`` and ``sampled_difference`` find, and
+publishes the generation. ``budget`` divides the memory limit among them. ``existing_generations`` asks the store what
+it holds already.
 """

@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 import orjson
 
-from lookupdb.errors import LookupdbError
+from lookupdb.errors import GateClosed, LookupdbError
+from lookupdb.manifest import Manifest
 from lookupdb.naming import to_camel_case
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
@@ -58,12 +59,44 @@ class BuildReport:
         return replace(self, message=shorter + "…").to_json(limit if shorter else None)
 
 
-def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
-    """The report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid."""
-    lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
+class GenerationRefused(GateClosed):
+    """A gate refused a generation. Those who may override its gates find it in the store, if it is not empty."""
+
+    def __init__(self, message: str, manifest: Manifest | None, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.manifest = manifest
+        """Of the refused generation in the store; None if there is nothing to look at."""
+
+
+def report_manifest(manifest: Manifest) -> BuildReport:
+    """What a report says of a generation in the store."""
+    totals = manifest.totals
     return BuildReport(
+        outcome="built",
+        dataset=f"{manifest.namespace}/{manifest.name}",
+        generation=manifest.generation,
+        fingerprint=manifest.fingerprint,
+        success_file=manifest.success_file,
+        records=totals.records,
+        rejected=manifest.rejected.count,
+        duplicates=manifest.duplicates.count,
+        record_bytes=totals.key_bytes + totals.value_bytes,
+        file_bytes=totals.file_bytes,
+        largest_shard_bytes=max(shard.bytes for shard in manifest.shards),
+        built_at=manifest.built_at,
+        seconds=manifest.seconds,
+        reason="Built",
+    )
+
+
+def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
+    """The report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. Of a refused
+    generation that is in the store, it says what a report of success would."""
+    lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
+    manifest = error.manifest if isinstance(error, GenerationRefused) else None
+    return replace(
+        BuildReport(outcome="failed", dataset=_dataset_name(spec)) if manifest is None else report_manifest(manifest),
         outcome="failed",
-        dataset=_dataset_name(spec),
         seconds=round(seconds, 3),
         peak_memory_bytes=peak_resident(),
         exit_code=lookupdb_error.exit_code,

@@ -9,6 +9,7 @@ from typing import Final
 from lookupdb import shard_name
 from lookupdb.build import existing_generations, pipeline
 from lookupdb.build.budget import min_memory_limit
+from lookupdb.build.gates import ActiveGeneration
 from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.progress_display import format_quantity
 from lookupdb.build.source.fetch import find_local_file
@@ -16,7 +17,6 @@ from lookupdb.build.source.listing import SourceObject, resolve_source, source_f
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.build.write.generation_writer import max_open_files
 from lookupdb.errors import BadSource
-from lookupdb.manifest import Manifest
 from lookupdb.network import strip_secrets
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
@@ -39,7 +39,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
     _check_csv_headers(spec, objects)
     dataset = store.dataset(spec)
-    active = existing_generations.find_active_manifest(dataset, options.active, spec.gates)
+    active = existing_generations.find_active(dataset, options.active, options.active_records, spec.gates)
     generation = options.generation or dataset.next_generation()
     source_bytes = sum(item.description.bytes for item in objects)
     parts: list[tuple[str, Sequence[str]]] = [
@@ -145,17 +145,22 @@ def _shard_names(shards: int) -> str:
     return first if shards == 1 else f"{first} … {shard_name.file_name(shards - 1, shards)}"
 
 
-def _gate_lines(gates: Gates, active: Manifest | None) -> Iterator[str]:
+def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
     rejected = format_count(gates.max_rejected_rows, "rejected row")
     yield f"at least {format_count(gates.min_records, 'record')}, at most {rejected}"
-    baseline = (
-        f"{active.generation} with {format_count(active.totals.records, 'record')}" if active else "no generation yet"
-    )
+    baseline = f"{active.generation} with {format_count(active.records, 'record')}" if active else "no generation yet"
     for percent, word in ((gates.max_shrink_percent, "fewer"), (gates.max_growth_percent, "more")):
         if percent is not None:
             yield f"at most {percent} % {word} records than the active generation ({baseline})"
+    if gates.max_changed_percent is not None:
+        yield f"at most {gates.max_changed_percent} % of the keys differ from it"
+    if gates.max_value_bytes is not None:
+        yield f"values of at most {gates.max_value_bytes:,} bytes"
     if gates.required_keys:
         yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
+    if gates.expected_values:
+        keys = ", ".join(repr(expected.key) for expected in gates.expected_values)
+        yield f"these keys have the values that are expected: {keys}"
 
 
 def _memory_line(spec: DatasetSpec, options: pipeline.BuildOptions) -> str:

@@ -1,15 +1,67 @@
-"""Gates: the checks that a new generation must pass before it is published. Pure, but for the key lookup they are
-given."""
+"""Gates: the checks that a new generation must pass before it may serve. Pure: what a check has to look up or to
+compare comes from functions in ``GateFacts``, which ``gate_facts`` makes.
+
+A message names at most ten keys and rows, each cut to a hundred characters, and no value: what is wrong with a value
+can be looked up in the generation, which is kept, while a message goes to whoever may see the dataset's status.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
 
-from lookupdb.errors import GateClosed
+import orjson
+
+from lookupdb.errors import LookupdbError
 from lookupdb.manifest import ExcludedRows, Manifest
-from lookupdb.spec import Gates
+from lookupdb.spec import ExpectedValue, Gates
 from lookupdb.wording import format_count
+
+MAX_SHOWN: Final = 10
+"""How many keys or rows a message names for one gate."""
+_MAX_SHOWN_OF_SEVERAL: Final = 3
+"""The same, when several gates are closed: a builder's last word has room for 4 KB."""
+_MAX_SHOWN_CHARACTERS: Final = 100
+
+
+@dataclass(slots=True)
+class SampledDifference:
+    """What was found of the keys that were compared with the active generation's."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    same: int = 0
+    is_whole: bool = True
+    """Whether all keys were compared."""
+    samples: dict[str, list[bytes]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
+
+    @property
+    def differing(self) -> int:
+        """Keys that only one generation has, or with different values."""
+        return self.added + self.removed + self.changed
+
+    @property
+    def compared(self) -> int:
+        """Keys that either generation has."""
+        return self.differing + self.same
+
+    def note(self, kind: str, key: bytes) -> None:
+        """Keep ``key`` as an example of ``kind``, unless there are enough."""
+        if len(self.samples[kind]) < MAX_SHOWN:
+            self.samples[kind].append(key)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveGeneration:
+    """The generation that gates compare with."""
+
+    generation: str
+    records: int
+    manifest: Manifest | None
+    """None when the store has lost it, and only the number of its records is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,105 +70,219 @@ class GateFacts:
 
     records: int
     rejected: ExcludedRows
-    active: Manifest | None
-    """The manifest of the generation that serves now; None for the first one."""
-    has_key: Callable[[str], bool]
-    """Whether a client that asks for this key finds it."""
+    active: ActiveGeneration | None
+    """None for the first generation."""
+    value_format: str
+    largest_value_bytes: int
+    find: Callable[[str], bytes | None]
+    """The value that a client finds who asks for this key; None if it finds none."""
+    list_large_values: Callable[[int], Iterator[tuple[bytes, int]]]
+    """The keys of values of more than so many bytes, with their sizes."""
+    compare: Callable[[], SampledDifference | str]
+    """What has changed since the active generation, or why that cannot be told. Takes long the first time. Raises
+    StoreError if the store does not answer, NotEnoughRoom."""
 
 
-_MAX_ROWS_SHOWN = 5
-"""How many rejected rows a message names; the manifest names more."""
+@dataclass(frozen=True, slots=True)
+class ClosedGate:
+    """Why one gate is closed."""
 
-Check = Callable[[Gates, GateFacts], str | None]
+    sentence: str
+    """What was expected, and what was found."""
+    samples: tuple[str, ...] = ()
+    """Lines with keys or rows of which it is so, the most telling first."""
+    is_unjudged: bool = False
+    """Whether it is closed because it could not be judged: the same generation might pass another time."""
+
+    def describe(self, max_samples: int) -> str:
+        """The sentence with at most ``max_samples`` samples, each on a line of its own."""
+        return "\n".join([self.sentence, *(f"  {sample}" for sample in self.samples[:max_samples])])
+
+
+Check = Callable[[Gates, GateFacts], ClosedGate | None]
 """Returns why the gate is closed, or None if it is open."""
 
 
-def check_min_records(gates: Gates, facts: GateFacts) -> str | None:
+def check_min_records(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     """Refuses a generation of fewer records."""
     if facts.records >= gates.min_records:
         return None
-    return f"minRecords: expected at least {format_count(gates.min_records, 'record')}, found {facts.records:,}"
+    expected = format_count(gates.min_records, "record")
+    return ClosedGate(f"minRecords: expected at least {expected}, found {facts.records:,}")
 
 
-def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> str | None:
+def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     """Refuses a generation that has lost more than this percentage of the active one's records."""
-    if gates.max_shrink_percent is None or facts.active is None:
+    limit, active = gates.max_shrink_percent, facts.active
+    if limit is None or active is None or (active.records - facts.records) * 100 <= limit * active.records:
         return None
-    before = facts.active.totals.records
-    if (before - facts.records) * 100 <= gates.max_shrink_percent * before:
-        return None
-    change = _describe_change(facts, before)
-    return f"maxShrinkPercent: at most {gates.max_shrink_percent} % fewer records allowed, {change}"
+    change = _describe_change(facts.records, active)
+    sentence = f"maxShrinkPercent: expected at most {limit} % fewer records, found {change}"
+    return ClosedGate(sentence, _sample_changes(facts, ("removed",)))
 
 
-def check_max_growth_percent(gates: Gates, facts: GateFacts) -> str | None:
+def check_max_growth_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     """Refuses a generation that has grown by more than this percentage of the active one's records."""
-    if gates.max_growth_percent is None or facts.active is None:
+    limit, active = gates.max_growth_percent, facts.active
+    if limit is None or active is None or (facts.records - active.records) * 100 <= limit * active.records:
         return None
-    before = facts.active.totals.records
-    if (facts.records - before) * 100 <= gates.max_growth_percent * before:
+    change = _describe_change(facts.records, active)
+    sentence = f"maxGrowthPercent: expected at most {limit} % more records, found {change}"
+    return ClosedGate(sentence, _sample_changes(facts, ("added",)))
+
+
+def _describe_change(records: int, active: ActiveGeneration) -> str:
+    percent = f" ({(records - active.records) * 100 / active.records:+.1f} %)" if active.records else ""
+    return f"{records:,} where {active.generation} has {active.records:,}{percent}"
+
+
+def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation in which more than this percentage of keys differs from the active one. Closed, too, if
+    that cannot be told: nobody knows what would go live."""
+    limit, active = gates.max_changed_percent, facts.active
+    if limit is None or limit == 100 or active is None:
         return None
-    change = _describe_change(facts, before)
-    return f"maxGrowthPercent: at most {gates.max_growth_percent} % more records allowed, {change}"
-
-
-def _describe_change(facts: GateFacts, before: int) -> str:
-    percent = f" ({(facts.records - before) * 100 / before:+.1f} %)" if before else ""
-    generation = facts.active.generation if facts.active else "none"
-    return f"{generation} has {before:,}, the new one {facts.records:,}{percent}"
-
-
-def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> str | None:
-    """Refuses a generation whose source has more rejected rows."""
-    rejected = facts.rejected
-    if rejected.count <= gates.max_rejected_rows:
+    found = facts.compare()
+    if isinstance(found, str):
+        expected = f"maxChangedPercent: expected at most {limit} % of the keys to differ from {active.generation}"
+        return ClosedGate(f"{expected}, found nothing to compare with: {found}", is_unjudged=True)
+    if found.differing * 100 <= limit * found.compared:
         return None
-    rows = [f"  row {sample.row} of {sample.file}: {sample.reason}" for sample in rejected.samples[:_MAX_ROWS_SHOWN]]
-    if rejected.count > len(rows):
-        rows.append(f"  and {rejected.count - len(rows):,} more")
-    allowed = gates.max_rejected_rows
-    return "\n".join(
-        [
-            f"maxRejectedRows: {format_count(rejected.count, 'row')} cannot be stored, at most {allowed:,} allowed:",
-            *rows,
-        ]
+    kinds = f"{found.added:,} added, {found.removed:,} removed, {found.changed:,} changed"
+    sample = "" if found.is_whole else ", a sample"
+    return ClosedGate(
+        f"maxChangedPercent: expected at most {limit} % of the keys to differ from {active.generation}, found "
+        f"{found.differing * 100 / found.compared:.1f} %: {kinds} of {format_count(found.compared, 'key')}{sample}",
+        _sample_changes(facts, ("removed", "changed", "added")),
     )
 
 
-def check_required_keys(gates: Gates, facts: GateFacts) -> str | None:
+def _sample_changes(facts: GateFacts, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Keys that have changed, a kind in turn, so that a few show every kind."""
+    try:
+        found = facts.compare()
+    except LookupdbError:  # no room for a copy, say: a gate that is closed without it stays closed
+        return ()
+    if isinstance(found, str):
+        return ()
+    turns = range(MAX_SHOWN)
+    samples = [(kind, found.samples[kind][turn]) for turn in turns for kind in kinds if turn < len(found.samples[kind])]
+    return tuple(f"{kind}: {show_key(key)}" for kind, key in samples)
+
+
+def check_max_value_bytes(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation that has a larger value."""
+    limit = gates.max_value_bytes
+    if limit is None or facts.largest_value_bytes <= limit:
+        return None
+    large = islice(facts.list_large_values(limit), MAX_SHOWN)
+    return ClosedGate(
+        f"maxValueBytes: expected values of at most {limit:,} bytes, found one of {facts.largest_value_bytes:,}",
+        tuple(f"{show_key(key)}: {size:,} bytes" for key, size in large),
+    )
+
+
+def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation whose source has more rejected rows."""
+    rejected, allowed = facts.rejected, gates.max_rejected_rows
+    if rejected.count <= allowed:
+        return None
+    found = format_count(rejected.count, "row")
+    return ClosedGate(
+        f"maxRejectedRows: expected at most {allowed:,}, found {found} that cannot be stored",
+        tuple(_cut(f"row {sample.row} of {sample.file}: {sample.reason}", 200) for sample in rejected.samples),
+    )
+
+
+def check_required_keys(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     """Refuses a generation that lacks one of these keys."""
-    missing = [key for key in gates.required_keys if not facts.has_key(key)]
+    missing = [key for key in gates.required_keys if facts.find(key) is None]
     if not missing:
         return None
-    return f"requiredKeys: not found: {', '.join(map(repr, missing))}"
+    sentence = f"requiredKeys: expected {format_count(len(gates.required_keys), 'key')}, found all but {len(missing)}"
+    return ClosedGate(sentence, tuple(f"missing: {show_key(key)}" for key in missing[:MAX_SHOWN]))
 
 
-BEFORE_WRITING: tuple[Check, ...] = (check_max_rejected_rows,)
-"""Checked as soon as the source is sorted."""
-AFTER_WRITING: tuple[Check, ...] = (
+def check_expected_values(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation in which one of these keys is missing or has another value."""
+    differing = [
+        f"{'missing' if value is None else 'another value'}: {show_key(expected.key)}"
+        for expected in gates.expected_values
+        if (value := facts.find(expected.key)) is None or not _is_expected(value, expected, facts.value_format)
+    ]
+    if not differing:
+        return None
+    expected_count = format_count(len(gates.expected_values), "value")
+    return ClosedGate(
+        f"expectedValues: expected {expected_count}, found all but {len(differing)}", tuple(differing[:MAX_SHOWN])
+    )
+
+
+def _is_expected(value: bytes, expected: ExpectedValue, value_format: str) -> bool:
+    if value_format == "raw":
+        return value == expected.value.encode()
+    try:
+        return _is_same_json(orjson.loads(value), orjson.loads(expected.value))
+    except ValueError:
+        return False  # nested too deeply to be what a spec expects
+
+
+def _is_same_json(found: Any, expected: Any) -> bool:
+    """Whether both are the same JSON value. Python takes true for 1."""
+    if isinstance(found, bool) or isinstance(expected, bool):
+        return found is expected
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            _is_same_json(value, expected[name]) for name, value in found.items()
+        )
+    if isinstance(found, list) and isinstance(expected, list):
+        return len(found) == len(expected) and all(map(_is_same_json, found, expected))
+    return bool(found == expected)
+
+
+CHECKS: tuple[Check, ...] = (
+    check_max_rejected_rows,
     check_min_records,
     check_max_shrink_percent,
     check_max_growth_percent,
     check_required_keys,
+    check_expected_values,
+    check_max_value_bytes,
+    check_max_changed_percent,
 )
+"""In the order in which a message tells of them."""
 
 
 def comparing_gates(gates: Gates) -> list[str]:
-    """The gates of the spec that compare with the active generation, by their names in a manifest."""
-    percents = {"maxShrinkPercent": gates.max_shrink_percent, "maxGrowthPercent": gates.max_growth_percent}
-    return [name for name, percent in percents.items() if percent is not None]
+    """What to write into a manifest so that nothing is compared with the active generation's number of records."""
+    ways_out = {
+        "set spec.gates.maxShrinkPercent to 100": gates.max_shrink_percent not in (None, 100),
+        "take spec.gates.maxGrowthPercent away": gates.max_growth_percent is not None,
+    }
+    return [way_out for way_out, is_comparing in ways_out.items() if is_comparing]
 
 
-def closed_gates(checks: tuple[Check, ...], gates: Gates, facts: GateFacts) -> list[str]:
-    """Why gates are closed, one sentence per gate."""
-    return [reason for check in checks if (reason := check(gates, facts))]
+def find_closed_gates(gates: Gates, facts: GateFacts) -> list[ClosedGate]:
+    """Every gate that is closed."""
+    return [closed for check in CHECKS if (closed := check(gates, facts))]
 
 
-def check_gates(checks: tuple[Check, ...], gates: Gates, facts: GateFacts) -> None:
-    """Raises GateClosed, which names every closed gate."""
-    reasons = closed_gates(checks, gates, facts)
-    if reasons:
-        raise GateClosed(
-            "\n".join(reasons),
-            hint="nothing was published; correct the source, or change spec.gates if this is as it should be",
-        )
+def describe_closed_gates(closed_gates: Sequence[ClosedGate]) -> tuple[str, ...]:
+    """One reason for each, with samples."""
+    most = MAX_SHOWN if len(closed_gates) == 1 else _MAX_SHOWN_OF_SEVERAL
+    return tuple(gate.describe(most) for gate in closed_gates)
+
+
+def show_key(key: str | bytes) -> str:
+    """``key``, quoted and cut."""
+    text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
+    return repr(_cut(text, _MAX_SHOWN_CHARACTERS))
+
+
+def _cut(text: str, max_characters: int) -> str:
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
+
+
+def join_reasons(reasons: Iterable[str]) -> str:
+    """The reasons of several gates as one message."""
+    return "\n".join(reasons)

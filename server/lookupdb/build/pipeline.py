@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lookupdb import __version__, keys, shard_name, shardfile
+from lookupdb import __version__, keys
 from lookupdb.build import existing_generations, gates
 from lookupdb.build.budget import BuildBudget, count_packers
-from lookupdb.build.build_report import BuildReport
+from lookupdb.build.build_report import BuildReport, GenerationRefused, report_manifest
+from lookupdb.build.gate_facts import WrittenGeneration, gather_facts
 from lookupdb.build.progress import Progress
 from lookupdb.build.read.slice_reader import garbage_collection_paused
 from lookupdb.build.read.sorted_records import SortedRecords
@@ -25,7 +26,7 @@ from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
 from lookupdb.errors import BadSource, GenerationExists
-from lookupdb.manifest import Manifest, ShardFile, Totals
+from lookupdb.manifest import ExcludedRows, Manifest, Refusal, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
@@ -46,14 +47,18 @@ class BuildOptions:
     generation: str | None = None
     """The name of the generation; None takes the next free one."""
     active: str | None = None
-    """The generation that the gates compare with; None takes the newest published. If it cannot be read, the newest
-    readable one takes its place."""
+    """The generation that the gates compare with; None takes the newest published that was not refused. If it cannot be
+    read, the newest readable one takes its place."""
+    active_records: int | None = None
+    """How many records the active generation has, for gates to compare with when the store has lost them all."""
     unless_fingerprint: str | None = None
     """Build nothing if the source has this fingerprint and the store holds a generation of it, built to the same
     spec."""
     unless_success_file: str | None = None
     """Build nothing, and do not look at the source, if the success file has this identity and the store holds a
     generation of ``unless_fingerprint``, built to the same spec."""
+    unless_refused: str | None = None
+    """Build nothing if this generation was refused and another build would come to the same."""
     local_files: bool = True
     """Whether the build may read files of this machine outside of the volume."""
 
@@ -68,12 +73,14 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
 
     Where the spec names a success file, its identity is read before anything of the source, and nothing is read unless
     it is there; if it is another one at the end, nothing is published.
+
+    A generation that a gate refuses is published, too, marked in its manifest, unless it is empty.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
     return_large_blocks()
     dataset = store.dataset(spec)
-    if options.generation is not None and options.generation in dataset.generations():
+    if options.generation is not None and _is_whole(dataset, options.generation):
         return _adopt_generation(spec, dataset, options.generation, started_at)
     success_file = find_success_file(spec, options)
     if spec.refresh.success_file is not None and success_file is None:
@@ -86,7 +93,9 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     fingerprint = source_fingerprint(objects)
     if fingerprint and _is_up_to_date(spec, dataset, options, fingerprint):
         return _unchanged_report(spec, fingerprint, success_file, started_at)
-    active = existing_generations.find_active_manifest(dataset, options.active, spec.gates)
+    active = existing_generations.find_active(dataset, options.active, options.active_records, spec.gates)
+    if fingerprint:
+        _check_refusal(spec, dataset, options, fingerprint, active)
     try:
         with (
             scratch_folder(options.scratch) as scratch,
@@ -98,7 +107,8 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
                 assert fingerprint, "what was fetched is identified"
                 if _is_up_to_date(spec, dataset, options, fingerprint):
                     return _unchanged_report(spec, fingerprint, success_file, started_at)
-            build = _GenerationBuild(spec, options, progress, scratch, claim, active, success_file)
+                _check_refusal(spec, dataset, options, fingerprint, active)
+            build = _GenerationBuild(spec, options, progress, scratch, claim, dataset, active, success_file)
             manifest = build.run(files, fingerprint, started_at)
     except GenerationExists:
         if options.generation is None:
@@ -106,6 +116,17 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
         # Another builder published it while this one waited for the claim.
         return _adopt_generation(spec, dataset, options.generation, started_at)
     return _built_report(manifest, build.reading_peak)
+
+
+def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
+    """Let ``generation`` of the dataset, which a gate has refused, pass as if none had. Raises UsageError if none has,
+    StoreError, GenerationExists if it was built to another spec than ``spec``."""
+    started_at = time.monotonic()
+    dataset = store.dataset(spec)
+    _check_content(dataset.manifest(generation), spec, dataset)
+    reasons = gates.join_reasons(dataset.admit(generation).overridden)
+    report = _adopt_generation(spec, dataset, generation, started_at)
+    return replace(report, message=f"{generation} passes, although:\n{reasons}")
 
 
 class _GenerationBuild:
@@ -118,7 +139,8 @@ class _GenerationBuild:
         progress: Progress,
         scratch: Path,
         claim: BuildClaim,
-        active: Manifest | None,
+        dataset: StoredDataset,
+        active: gates.ActiveGeneration | None,
         success_file: str | None,
     ) -> None:
         self.spec = spec
@@ -126,12 +148,13 @@ class _GenerationBuild:
         self.progress = progress
         self.scratch = scratch
         self.claim = claim
+        self.dataset = dataset
         self.active = active
         self.success_file = success_file
         self.reading_peak = 0
 
     def run(self, files: Sequence[LocalFile], fingerprint: str, started_at: float) -> Manifest:
-        """Sort, write, check the gates, publish."""
+        """Sort, write, judge by the gates, publish. Raises GenerationRefused."""
         options = self.options
         limit, threads = options.memory_limit, options.threads
         with (
@@ -142,11 +165,10 @@ class _GenerationBuild:
             duplicates = DuplicateFilter(
                 self.spec.duplicates, [file.description.url for file in files], records.find_origin
             )
-            facts = gates.GateFacts(records.rows, rejected, self.active, lambda _key: True)
-            gates.check_gates(gates.BEFORE_WRITING, self.spec.gates, facts)
             dictionary, shards, totals = self._write(records, duplicates)
-        facts = gates.GateFacts(totals.records, rejected, self.active, self._has_key)
-        gates.check_gates(gates.AFTER_WRITING, self.spec.gates, facts)
+        refused = self._judge(totals, rejected)
+        if refused is not None and totals.records == 0:
+            raise _refusal_error(refused, None)
         spec = self.spec
         manifest = Manifest(
             namespace=spec.namespace,
@@ -171,11 +193,14 @@ class _GenerationBuild:
             seconds=round(time.monotonic() - started_at, 3),
             lookupdb=__version__,
             success_file=self.success_file,
+            refused=refused,
         )
         self._check_success_file()
         self.progress.begin_phase("publishing", None, "bytes")
         published = self.claim.publish(manifest)
         self.progress.end_phase()
+        if refused is not None:
+            raise _refusal_error(refused, published)
         return published
 
     def _check_success_file(self) -> None:
@@ -185,6 +210,20 @@ class _GenerationBuild:
                 f"{describe_success_file(self.spec)} changed while the source was read",
                 hint="build again once it is complete",
             )
+
+    def _judge(self, totals: Totals, rejected: ExcludedRows) -> Refusal | None:
+        """Why the generation must not be rolled out; None if every gate is open."""
+        written = WrittenGeneration(self.spec, self.claim.folder)
+        facts = gather_facts(written, totals, rejected, self.active, self.dataset, self.scratch, self.progress)
+        closed = gates.find_closed_gates(self.spec.gates, facts)
+        if not closed:
+            return None
+        return Refusal(
+            reasons=gates.describe_closed_gates(closed),
+            gates=self.spec.gates.content_hash(),
+            active=self.active.generation if self.active else "",
+            unjudged=gates.describe_closed_gates([gate for gate in closed if gate.is_unjudged]),
+        )
 
     def _write(
         self, records: SortedRecords, duplicates: DuplicateFilter
@@ -219,17 +258,6 @@ class _GenerationBuild:
             self.progress.end_phase()
         return dictionary, shards, totals
 
-    def _has_key(self, text: str) -> bool:
-        """Whether a lookup in the new files, made as a router makes it, finds the key."""
-        try:
-            key = keys.make_key_encoder(self.spec.key.normalize)(text)
-        except keys.InvalidKey:
-            return False
-        shards = self.spec.shards
-        path = self.claim.folder / shard_name.file_name(keys.shard_number(key, shards), shards)
-        with shardfile.ShardReader(path) as shard:
-            return shard.find(key) is not None
-
 
 def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:
     """The identity of the success file; None when the spec names none, or it is not there. Raises BadSource."""
@@ -254,7 +282,42 @@ def _now() -> str:
 
 
 def _is_up_to_date(spec: DatasetSpec, dataset: StoredDataset, options: BuildOptions, fingerprint: str) -> bool:
-    return options.unless_fingerprint == fingerprint and existing_generations.has_generation(dataset, spec, fingerprint)
+    return options.unless_fingerprint == fingerprint and existing_generations.has_generation(
+        dataset, spec, fingerprint, options.active
+    )
+
+
+def _is_whole(dataset: StoredDataset, generation: str) -> bool:
+    return generation in dataset.generations() or generation in dataset.refused_generations()
+
+
+def _check_refusal(
+    spec: DatasetSpec,
+    dataset: StoredDataset,
+    options: BuildOptions,
+    fingerprint: str,
+    active: gates.ActiveGeneration | None,
+) -> None:
+    """Raises GenerationRefused if a gate has refused the very generation that would be built."""
+    if options.unless_refused is None:
+        return
+    manifest = existing_generations.find_refusal(dataset, options.unless_refused, spec, fingerprint, active)
+    if manifest is not None and manifest.refused is not None:
+        raise _refusal_error(manifest.refused, manifest)
+
+
+def _refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefused:
+    message = gates.join_reasons(refused.reasons)
+    if manifest is None:
+        hint = "nothing was published, for it is empty; correct the source, or the spec"
+        return GenerationRefused(message, None, hint=hint)
+    generation = manifest.generation
+    diff = f"lookupdb diff {refused.active} {generation}" if refused.active else f"lookupdb inspect {generation}"
+    hint = (
+        f"{generation} is in the store to be looked at ({diff}), and does not serve: correct the source, change "
+        f"spec.gates, or override the gates for {generation}"
+    )
+    return GenerationRefused(message, manifest, hint=hint)
 
 
 def _waiting_report(spec: DatasetSpec, started_at: float) -> BuildReport:
@@ -282,13 +345,12 @@ def _unchanged_report(spec: DatasetSpec, fingerprint: str, success_file: str | N
 
 
 def _adopt_generation(spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float) -> BuildReport:
-    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec."""
+    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec,
+    GenerationRefused if a gate refused it."""
     manifest = dataset.manifest(generation)
-    if manifest.content != spec.content_hash():
-        raise GenerationExists(
-            f"generation {generation} of {dataset.address} exists already in {dataset.url}, built to another spec",
-            hint="a generation never changes: leave --generation away to build the next one",
-        )
+    _check_content(manifest, spec, dataset)
+    if manifest.refused is not None:
+        raise _refusal_error(manifest.refused, manifest)
     return replace(
         _built_report(manifest, 0),
         outcome="adopted",
@@ -298,25 +360,20 @@ def _adopt_generation(spec: DatasetSpec, dataset: StoredDataset, generation: str
     )
 
 
+def _check_content(manifest: Manifest, spec: DatasetSpec, dataset: StoredDataset) -> None:
+    if manifest.content != spec.content_hash():
+        raise GenerationExists(
+            f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built to another"
+            " spec",
+            hint="a generation never changes: leave --generation away to build the next one",
+        )
+
+
 def _built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
-    totals = manifest.totals
-    return BuildReport(
-        outcome="built",
-        dataset=f"{manifest.namespace}/{manifest.name}",
-        generation=manifest.generation,
-        fingerprint=manifest.fingerprint,
-        success_file=manifest.success_file,
-        records=totals.records,
-        rejected=manifest.rejected.count,
-        duplicates=manifest.duplicates.count,
-        record_bytes=totals.key_bytes + totals.value_bytes,
-        file_bytes=totals.file_bytes,
-        largest_shard_bytes=max(shard.bytes for shard in manifest.shards),
-        built_at=manifest.built_at,
-        seconds=manifest.seconds,
+    return replace(
+        report_manifest(manifest),
         peak_memory_bytes=max(reading_peak, peak_resident()),
-        reason="Built",
-        message=f"built {manifest.generation}: {format_count(totals.records, 'record')} in "
+        message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
         f"{format_count(len(manifest.shards), 'shard')}, "
         f"{manifest.seconds:.1f} s",
     )

@@ -46,6 +46,17 @@ from lookupdb.spec import DatasetSpec, read_manifest
     show_default=False,
 )
 @option(
+    "--active-records",
+    type=click.IntRange(min=0),
+    help="How many records that one has: gates compare with it when the store has lost all generations.",
+)
+@option(
+    "--override-gates",
+    "overridden",
+    type=GenerationAddress(),
+    help="Build nothing; let this generation, which a gate has refused, pass as if none had.",
+)
+@option(
     "--memory-limit",
     type=Size(),
     default="1GiB",
@@ -88,6 +99,11 @@ from lookupdb.spec import DatasetSpec, read_manifest
     help="With --unless-fingerprint: build nothing, and leave the source alone, when the success file is still S "
     "(`successFile` of the last result).",
 )
+@option(
+    "--unless-refused",
+    type=GenerationAddress(),
+    help="Build nothing when a gate has refused this generation, and nothing has changed since: it is refused again.",
+)
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
 @outcome.termination_log_option
 @option(
@@ -103,6 +119,7 @@ def command(
     store_url: str,
     store_wait: float,
     cluster_id: str,
+    overridden: str | None,
     explains: bool,
     termination_log: Path | None,
     style: str,
@@ -111,14 +128,15 @@ def command(
 ) -> None:
     """Build one generation of the dataset that MANIFEST describes.
 
-    Reads the source, sorts its records within the memory limit, writes one file per shard, checks the gates, and
-    publishes the generation into the store. Standard output gets the result, failures too, as one
+    Reads the source, sorts its records within the memory limit, writes one file per shard, publishes the generation
+    into the store, and marks it as refused if a gate is closed. Standard output gets the result, failures too, as one
     line of JSON.
 
     \b
         lookupdb build -f examples/airports.yaml
         lookupdb build -f examples/airports.yaml --explain
         lookupdb build -f people.yaml --store s3://lookups/eu --memory-limit 4GiB
+        lookupdb build -f examples/airports.yaml --override-gates g3
 
     A generation never changes once it is published; old ones stay until something removes them (`lookupdb up` and a
     cluster keep spec.keepGenerations). A --generation that is there already is adopted when it was built to this very
@@ -128,9 +146,12 @@ def command(
     With spec.refresh.successFile, nothing is read before that file is there: the outcome is "waiting" then, and the
     exit code 0, as when the source is unchanged.
 
+    A generation that a gate refuses (exit code 4) does not serve, but can be looked at: `lookupdb diff g2 g3`.
+    --override-gates lets that one generation pass.
+
     Gates that compare with the active generation take the newest that can be read when the store has lost it; when it
-    has lost them all, though there were some, maxShrinkPercent and maxGrowthPercent refuse the build: take them away
-    until the next generation is built.
+    has lost them all, though there were some, maxShrinkPercent and maxGrowthPercent refuse the build: set the one to
+    100 and take the other away until the next generation is built.
     """
     began = time.monotonic()
     chosen = pipeline.BuildOptions(**options, local_files=not no_local_files)
@@ -141,6 +162,9 @@ def command(
             click.echo(explain.explain_build(spec, place, chosen))
             return
         place.wait(store_wait)
+        if overridden is not None:
+            attempt.result = pipeline.override_gates(spec, place, overridden)
+            return
         with progress_display.open_progress(style) as progress:
             result = pipeline.build_generation(spec, place, chosen, progress)
         attempt.result = result

@@ -88,6 +88,9 @@ def _describe_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[
     yield "dataset", f"{manifest.namespace}/{manifest.name} ({manifest.uid})"
     built = f"built {manifest.built_at} in {manifest.seconds:.1f} s by lookupdb {manifest.lookupdb}"
     yield "generation", f"{manifest.generation}, {built}"
+    if manifest.refused is not None:
+        yield from _describe_reasons("refused", manifest.refused.reasons)
+    yield from _describe_reasons("overridden", manifest.overridden)
     size = sum(file.bytes for file in manifest.source)
     yield (
         "source files",
@@ -110,6 +113,12 @@ def _describe_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[
         yield "", f"{shard.file}  {format_count(shard.records, 'record')}  {size_text}  sha256 {shard.sha256[:16]}…"
     if len(manifest.shards) > _SHOWN_FILES:
         yield "", f"and {len(manifest.shards) - _SHOWN_FILES} more"
+
+
+def _describe_reasons(name: str, reasons: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Why gates were closed, a line each."""
+    lines = [line for reason in reasons for line in reason.splitlines()]
+    yield from (("" if number else name, line) for number, line in enumerate(lines))
 
 
 def _describe_figures(total: ShardFigures) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from lookupdb.cli.addressing import GenerationAddress
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.local.bounds import MAX_SERVERS
 from lookupdb.local.builds import BuildFailed
@@ -42,6 +43,11 @@ from lookupdb.local.up import Up, UpOptions
     default=MAX_SERVERS,
     help="Refuse a dataset of more shard servers (shards × replicas): each is two or more processes.",
 )
+@option(
+    "--override-gates",
+    type=GenerationAddress(),
+    help="Let this generation, which a gate has refused, pass as if none had.",
+)
 @log_format
 def command(
     manifest: Path,
@@ -52,6 +58,7 @@ def command(
     memory_limit: int | None,
     volume: Path | None,
     max_servers: int,
+    override_gates: str | None,
 ) -> None:
     """Build a dataset, serve every shard and route lookups to them, all on this machine.
 
@@ -62,7 +69,10 @@ def command(
         lookupdb up -f examples/airports.yaml
         curl http://127.0.0.1:8080/v1/lookup/KJFK
     """
-    up = Up(UpOptions(manifest, data_dir, port, watch, watch_seconds, memory_limit, volume, max_servers), click.echo)
+    options = UpOptions(
+        manifest, data_dir, port, watch, watch_seconds, memory_limit, volume, max_servers, override_gates
+    )
+    up = Up(options, click.echo)
     try:
         asyncio.run(_run_until_signal(up))
     except BuildFailed as error:  # the builder has said why

@@ -42,7 +42,7 @@ class BuildRequest:
     memory_limit: int | None
     volume: Path | None
 
-    def arguments(self, active: str | None, unless: Manifest | None) -> list[str]:
+    def arguments(self, active: str | None, unless: Manifest | None, unless_refused: str | None) -> list[str]:
         """Return the arguments of `lookupdb build`."""
         options = {
             "-f": self.manifest,
@@ -52,6 +52,7 @@ class BuildRequest:
             "--active": active,
             "--unless-fingerprint": unless and unless.fingerprint,
             "--unless-success-file": unless and unless.success_file,
+            "--unless-refused": unless_refused,
         }
         return ["build", *(str(word) for flag, value in options.items() if value is not None for word in (flag, value))]
 
@@ -69,7 +70,9 @@ def find_reusable_generation(dataset: StoredDataset, spec: DatasetSpec) -> str |
     )
 
 
-async def run_build(request: BuildRequest, active: str | None, unless: Manifest | None) -> str | None:
+async def run_build(
+    request: BuildRequest, active: str | None, unless: Manifest | None, unless_refused: str | None = None
+) -> str | None:
     """Build a generation and return its name; None when the source is still that of the generation ``unless``.
 
     Raises BuildFailed, and SourceNotReady when the success file is not there. When cancelled, the builder is
@@ -79,7 +82,7 @@ async def run_build(request: BuildRequest, active: str | None, unless: Manifest 
         sys.executable,
         "-m",
         "lookupdb",
-        *request.arguments(active, unless),
+        *request.arguments(active, unless, unless_refused),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         env=child_environment(BUILDER_VARIABLES),

@@ -67,6 +67,8 @@ class UpOptions:
     memory_limit: int | None
     volume: Path | None
     max_servers: int = bounds.MAX_SERVERS
+    override_gates: str | None = None
+    """A generation that a gate has refused, and that is to pass all the same."""
 
 
 class Up:
@@ -105,6 +107,7 @@ class Up:
             raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
 
     async def _begin(self) -> None:
+        self._override_gates()
         reusable = builds.find_reusable_generation(self._dataset, self._spec)
         generation = await self._first_generation(reusable)
         try:
@@ -121,6 +124,12 @@ class Up:
         self._write_state()
         self._announce()
 
+    def _override_gates(self) -> None:
+        generation = self._options.override_gates
+        if generation is not None:
+            reasons = "\n".join(self._dataset.admit(generation).overridden)
+            self._say(f"{self._spec.name}: {generation} passes, although:\n{reasons}")
+
     async def _end(self) -> None:
         self._state_file.unlink(missing_ok=True)
         await self._router.stop()
@@ -131,7 +140,8 @@ class Up:
         """Return the generation to begin with: a new one, or ``reusable`` if the source has not changed or is bad."""
         manifest = self._dataset.manifest(reusable) if reusable else None
         try:
-            built = await builds.run_build(self._build_request, reusable, manifest)
+            refused = self._dataset.newest_refused()
+            built = await builds.run_build(self._build_request, reusable, manifest, refused)
         except (builds.BuildFailed, builds.SourceNotReady) as error:
             if reusable is None:
                 raise
@@ -272,7 +282,9 @@ class Up:
         try:
             spec = self._read_manifest()
             unless = active if desired.content == active.content else None
-            generation = await builds.run_build(self._build_request, active.generation, unless) or active.generation
+            refused = self._dataset.newest_refused()
+            built = await builds.run_build(self._build_request, active.generation, unless, refused)
+            generation = built or active.generation
             await self._cut_over(await self._roll_out(generation, spec), spec)
         except LookupdbError as error:
             self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import obstore
 
-from lookupdb.errors import CorruptFile, GenerationMissing
+from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.bucket import PART_BYTES, Bucket, Version, object_version
 from lookupdb.store.dataset import (
@@ -42,25 +42,25 @@ class BucketDataset(StoredDataset):
         self._manifests: dict[str, tuple[Version, Manifest]] = {}
         """Generation → its manifest and that object's version: finding the whole generations needs every manifest."""
 
-    def generations(self) -> tuple[str, ...]:
+    def whole_manifests(self) -> dict[str, Manifest]:
         """Takes one listing, and a GET for each manifest.json that is not in memory."""
         listings = self.bucket.entries(self.address.path)
-        return tuple(
-            generation
+        found = (
+            (generation, self._whole_manifest(generation, listings[generation]))
             for generation in _published_generations(listings)
-            if self._is_whole(generation, listings[generation])
         )
+        return {generation: manifest for generation, manifest in found if manifest is not None}
 
     def published_generations(self) -> tuple[str, ...]:
         """Takes one listing."""
         return _published_generations(self.bucket.entries(self.address.path))
 
-    def _is_whole(self, generation: str, files: ObjectListing) -> bool:
+    def _whole_manifest(self, generation: str, files: ObjectListing) -> Manifest | None:
         try:
             manifest = self._cached_manifest(generation, object_version(files[FILE_NAME]))
         except (CorruptFile, GenerationMissing):  # missing: removed after the listing
-            return False
-        return not describe_missing_files(manifest, _object_sizes(files))
+            return None
+        return None if describe_missing_files(manifest, _object_sizes(files)) else manifest
 
     def _cached_manifest(self, generation: str, version: Version) -> Manifest:
         cached = self._manifests.get(generation)
@@ -76,6 +76,20 @@ class BucketDataset(StoredDataset):
         manifest = parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
         self._manifests[generation] = (standing.version, manifest)
         return manifest
+
+    def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
+        """Puts it on the condition that it is still the version that was read."""
+        path = f"{self._prefix(before.generation)}/{FILE_NAME}"
+        standing = self.bucket.read(path)
+        text = after.to_json()
+        if standing.body is not None and parse_manifest(standing.body, f"{self.bucket.url}/{path}") == before:
+            standing = self.bucket.put_if(path, text, standing.version)
+        if standing.body is None:
+            raise self._missing_generation_error(before.generation)
+        if standing.body != text:
+            raise standing.error or StoreError(
+                f"{self.bucket.url}/{path} was changed by somebody else", hint="look at it again, and who writes there"
+            )
 
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
         return describe_missing_files(manifest, _object_sizes(self.bucket.files(self._prefix(manifest.generation))))

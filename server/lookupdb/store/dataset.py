@@ -6,11 +6,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError, UsageError
 from lookupdb.manifest import Manifest, ShardFile, generation_number
 from lookupdb.store.layout import StoreAddress, check_generation
 
@@ -53,15 +54,23 @@ class BuildClaim(ABC):
 
 class StoredDataset(ABC):
     """One dataset's generations. A whole one has its manifest.json, and every shard that it names with the right
-    size."""
+    size. A whole one that a gate has refused is marked in its manifest, and no candidate for serving."""
 
     address: StoreAddress
     url: str
     """The folder that holds the generations."""
 
-    @abstractmethod
     def generations(self) -> tuple[str, ...]:
-        """The whole generations, oldest first. Raises StoreError."""
+        """The whole generations that no gate has refused, oldest first. Raises StoreError."""
+        return tuple(name for name, manifest in self.whole_manifests().items() if manifest.refused is None)
+
+    def refused_generations(self) -> tuple[str, ...]:
+        """The whole generations that a gate has refused, oldest first. Raises StoreError."""
+        return tuple(name for name, manifest in self.whole_manifests().items() if manifest.refused is not None)
+
+    @abstractmethod
+    def whole_manifests(self) -> dict[str, Manifest]:
+        """The manifests of all whole generations, by name, oldest first. Raises StoreError."""
 
     @abstractmethod
     def published_generations(self) -> tuple[str, ...]:
@@ -70,6 +79,26 @@ class StoredDataset(ABC):
     @abstractmethod
     def manifest(self, generation: str) -> Manifest:
         """The manifest. Raises GenerationMissing if there is no manifest.json, CorruptFile if it cannot be parsed."""
+
+    def admit(self, generation: str) -> Manifest:
+        """Override the gates that have refused ``generation``: from now on it is as if none had. Returns its manifest,
+        which says why it was refused. Done twice, it is done once.
+
+        Raises GenerationMissing, CorruptFile, StoreError; UsageError if no gate has refused it.
+        """
+        manifest = self.manifest(generation)
+        if manifest.refused is None:
+            if not manifest.overridden:
+                raise UsageError(f"no gate has refused {generation} of {self.address}: there is nothing to override")
+            return manifest
+        admitted = replace(manifest, refused=None, overridden=manifest.refused.reasons)
+        self._replace_manifest(manifest, admitted)
+        return admitted
+
+    @abstractmethod
+    def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
+        """Replace manifest.json, if it still is ``before``. Raises GenerationMissing if it was removed, StoreError if
+        it is another one."""
 
     @abstractmethod
     def next_generation(self) -> str:
@@ -125,21 +154,26 @@ class StoredDataset(ABC):
         """The published generations that are not whole, oldest first. They cannot be rolled out."""
         published, intact = (
             self.published_generations(),
-            set(self.generations()),
+            set(self.whole_manifests()),
         )  # in this order: a generation may be published in between
         return tuple(generation for generation in published if generation not in intact)
 
     def newest_generation(self) -> str | None:
-        """The newest whole generation."""
+        """The newest whole generation that no gate has refused."""
         return next(reversed(self.generations()), None)
 
+    def newest_refused(self) -> str | None:
+        """The newest whole generation that a gate has refused."""
+        return next(reversed(self.refused_generations()), None)
+
     def prune(self, keep: int, protect: Collection[str] = ()) -> tuple[str, ...]:
-        """Remove all but the newest ``keep`` whole generations and those in ``protect``, and also damaged ones older
-        than these. Returns what was removed, oldest first."""
+        """Remove all but the newest ``keep`` whole generations and those in ``protect``, also damaged ones older than
+        these, and refused ones older than the newest. Returns what was removed, oldest first."""
         newest = self.generations()[-keep:]
         oldest = min(map(generation_number, newest), default=0)
-        older = (name for name in self.published_generations() if generation_number(name) < oldest)
-        removed = tuple(name for name in older if name not in protect)
+        older = {name for name in self.published_generations() if generation_number(name) < oldest}
+        refused = {name for name in self.refused_generations() if newest and is_older(name, newest[-1])}
+        removed = tuple(name for name in sort_generations(older | refused) if name not in protect)
         for name in removed:
             self.remove(name)
         return removed
@@ -178,7 +212,7 @@ class StoredDataset(ABC):
         """A sentence for each shard of a published generation that is missing or has the wrong size."""
 
     def _missing_generation_error(self, generation: str) -> GenerationMissing:
-        available = ", ".join(self.generations()) or "none"
+        available = ", ".join(self.whole_manifests()) or "none"
         return GenerationMissing(
             f"{self.url} has no generation {check_generation(generation)}", hint=f"it has: {available}"
         )
@@ -193,6 +227,11 @@ def describe_missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tupl
         for shard in manifest.shards
         if sizes.get(shard.file) != shard.bytes
     )
+
+
+def is_older(generation: str, other: str) -> bool:
+    """Whether ``generation`` has a lower number than ``other``."""
+    return generation_number(generation) < generation_number(other)
 
 
 def sort_generations(names: Collection[str]) -> tuple[str, ...]:

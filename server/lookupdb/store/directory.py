@@ -60,9 +60,10 @@ class DirectoryDataset(StoredDataset):
         self.folder = root / address.path
         self.url = str(self.folder)
 
-    def generations(self) -> tuple[str, ...]:
-        """Folders whose files are what their manifest.json says."""
-        return tuple(generation for generation in self.published_generations() if self._is_whole(generation))
+    def whole_manifests(self) -> dict[str, Manifest]:
+        """Of folders whose files are what their manifest.json says."""
+        found = ((generation, self._whole_manifest(generation)) for generation in self.published_generations())
+        return {generation: manifest for generation, manifest in found if manifest is not None}
 
     def published_generations(self) -> tuple[str, ...]:
         """Folders with a manifest.json."""
@@ -70,11 +71,12 @@ class DirectoryDataset(StoredDataset):
             {name for name in self._names() if is_generation(name) and self._manifest_path(name).is_file()}
         )
 
-    def _is_whole(self, generation: str) -> bool:
+    def _whole_manifest(self, generation: str) -> Manifest | None:
         try:
-            return not self._missing_files(self.manifest(generation))
+            manifest = self.manifest(generation)
         except (CorruptFile, GenerationMissing):  # missing: removed after the listing
-            return False
+            return None
+        return None if self._missing_files(manifest) else manifest
 
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
         folder, sizes = self.folder / manifest.generation, {}
@@ -95,6 +97,23 @@ class DirectoryDataset(StoredDataset):
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         return parse_manifest(text, str(path), generation)
 
+    def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
+        """Writes it beside the generations, and renames."""
+        path = self._manifest_path(before.generation)
+        if self.manifest(before.generation) != before:
+            raise StoreError(f"{path} was changed by somebody else", hint="look at it again, and who writes there")
+        unfinished = self.folder / f".{before.generation}.manifest"
+        with store_errors(f"cannot write {path}"):
+            try:
+                unfinished.unlink(missing_ok=True)  # of one that died
+                disk.write_durably(unfinished, after.to_json())
+                unfinished.rename(path)
+            except FileNotFoundError:
+                raise self._missing_generation_error(before.generation) from None
+            finally:
+                unfinished.unlink(missing_ok=True)
+            disk.sync_folder(path.parent)
+
     def next_generation(self) -> str:
         """One more than the highest folder, partial folder or lock."""
         hidden = (_HIDDEN.fullmatch(name) for name in self._names())
@@ -107,7 +126,10 @@ class DirectoryDataset(StoredDataset):
 
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         """The file itself."""
-        return nullcontext(self.folder / check_generation(generation) / shard.file)
+        path = self.folder / check_generation(generation) / shard.file
+        if not path.exists():
+            raise self._lost_shard_error(generation, shard)
+        return nullcontext(path)
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
         """Reads the file itself."""
@@ -220,12 +242,7 @@ class DirectoryClaim(BuildClaim):
     def publish(self, manifest: Manifest) -> Manifest:
         """Syncs everything to the disk before the rename that makes it visible."""
         with store_errors(f"cannot publish {self._target}"):
-            path = self.folder / FILE_NAME
-            with path.open("xb") as file:
-                file.write(manifest.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            path.chmod(0o444)
+            disk.write_durably(self.folder / FILE_NAME, manifest.to_json())
             disk.sync_folder(self.folder)
             self.folder.rename(self._target)
             disk.sync_folder(self._target.parent)

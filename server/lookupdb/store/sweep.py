@@ -4,7 +4,8 @@ A dataset that no longer exists is marked first, by a note in its folder, and re
 grace period: a dataset that comes back in time loses its mark and nothing else. Generations whose builder is alive
 stay. The list of live datasets is older than the sweep. So a live dataset loses only generations older than the newest
 protected one, because newer ones may serve by now; and it loses nothing if none is protected, because nobody knows what
-serves. Only whole generations count as kept; a damaged one (a shard is missing) is removed once it is as old as that.
+serves. Only whole generations count as kept, and none that a gate has refused; a damaged one (a shard is missing) and a
+refused one are removed once they are as old as that.
 The sweep never touches files that it does not know, nor another cluster's.
 
 A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
@@ -94,7 +95,8 @@ class Sweep:
         if live.retain != has_note and dataset.published_generations():
             yield f"{_describe_dataset(dataset)}: {'retained' if live.retain else 'not retained'} when it is deleted"
             self._note(dataset, RETAIN_NOTE, _RETAINED if live.retain else None)
-        for generation in _find_superseded(dataset.generations(), dataset.damaged_generations(), live):
+        unusable = (*dataset.damaged_generations(), *dataset.refused_generations())
+        for generation in _find_superseded(dataset.generations(), unusable, live):
             yield from self._remove(dataset, generation)
         yield from self._remove_remains(dataset)
 
@@ -158,10 +160,10 @@ class Sweep:
             dataset.write_note(name, content)
 
 
-def _find_superseded(generations: Sequence[str], damaged: Sequence[str], live: LiveDataset) -> list[str]:
+def _find_superseded(generations: Sequence[str], unusable: Sequence[str], live: LiveDataset) -> list[str]:
     """The generations that the dataset neither keeps nor protects, and that cannot serve any more; oldest first."""
     newest = max(map(generation_number, live.protect), default=0)
-    candidates = sorted((*generations[: -live.keep], *damaged), key=generation_number)
+    candidates = sorted((*generations[: -live.keep], *unusable), key=generation_number)
     older = [generation for generation in candidates if generation_number(generation) < newest]
     return [generation for generation in older if generation not in live.protect]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from lookupdb.build.sort.runs import Record
 from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.generation_writer import GenerationWriter
-from lookupdb.manifest import ExcludedRows, Manifest, ShardFile, Totals
+from lookupdb.manifest import ExcludedRows, Manifest, Refusal, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
 from lookupdb.store import StoredDataset
 
@@ -81,10 +82,11 @@ def publish(
     *,
     shards: int = 3,
     train: bool = False,
+    refused: Refusal | None = None,
 ) -> Manifest:
     """Build ``content`` as ``generation`` of ``dataset``."""
     stream = records(content)
     dictionary = choose_dictionary([one[2] for one in stream], records=len(stream), shards=shards) if train else b""
     with dataset.claim(generation, scratch) as claim:
         files, totals = write(claim.folder, in_batches(stream), shards=shards, dictionary=dictionary)
-        return claim.publish(manifest(generation, files, totals, dictionary))
+        return claim.publish(replace(manifest(generation, files, totals, dictionary), refused=refused))

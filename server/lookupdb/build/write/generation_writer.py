@@ -90,6 +90,7 @@ class GenerationWriter:
             value_bytes=sum(stored_value.value_bytes for stored_value in sums),
             stored_bytes=sum(stored_value.stored_bytes for stored_value in sums),
             file_bytes=sum(file.bytes for file in files),
+            largest_value_bytes=max(stored_value.largest_value_bytes for stored_value in sums),
         )
 
     def _finish_shard(self, number: int) -> ShardFile:
@@ -115,7 +116,12 @@ def check_open_files(shards: int) -> None:
     require_descriptors(max_open_files(shards), "this build", "give the dataset fewer shards")
 
 
+_NOT_IN_FILES: Final = frozenset({"records", "largest_value_bytes"})
+"""Of the sums, what a shard file does not have as an extra field: ``records`` is a field of its own, and the other one
+would change the bytes of every file for what only a build asks for."""
+
+
 def describe_shard(meta: ShardMeta, number: int, sums: ShardSums) -> ShardMeta:
     """``meta`` for one shard, with its sums as extra fields."""
-    extra = {name: value for name, value in asdict(sums).items() if name != "records"}
+    extra = {name: value for name, value in asdict(sums).items() if name not in _NOT_IN_FILES}
     return replace(meta, shard=number, records=sums.records, extra=extra)

@@ -30,12 +30,14 @@ class ShareSums(NamedTuple):
     overflows: int
     """The number of stored values on overflow pages."""
     overflow_bytes: int
+    largest_value_bytes: int
+    """Of values before storing."""
 
 
 class PackedRecords(Protocol):
     """What is stored of a batch."""
 
-    def items(self, shard: int, /) -> tuple[list[Item], tuple[int, int, int, int, int]]:
+    def items(self, shard: int, /) -> tuple[list[Item], tuple[int, int, int, int, int, int]]:
         """The records of ``shard`` in key order, and their ``ShareSums``."""
 
 
@@ -58,31 +60,36 @@ class ListPacker:
         stored_values = self._compressor.store(framed) if self._compressor else framed
         groups: list[list[Item]] = [[] for _ in range(self._shards)]
         value_bytes = [0] * self._shards
+        largest = [0] * self._shards
         for (key, _, value), stored in zip(batch, stored_values, strict=True):
             number = shard_number(key, self._shards)
             groups[number].append((key, stored))
-            value_bytes[number] += len(value)
-        return _PackedLists(groups, value_bytes)
+            size = len(value)
+            value_bytes[number] += size
+            if size > largest[number]:
+                largest[number] = size
+        return _PackedLists(groups, value_bytes, largest)
 
 
 class _PackedLists:
-    def __init__(self, groups: list[list[Item]], value_bytes: list[int]) -> None:
-        self._groups, self._value_bytes = groups, value_bytes
+    def __init__(self, groups: list[list[Item]], value_bytes: list[int], largest: list[int]) -> None:
+        self._groups, self._value_bytes, self._largest = groups, value_bytes, largest
 
     def items(self, shard: int) -> tuple[list[Item], ShareSums]:
         """The records of ``shard``, and their sums."""
-        return (items := self._groups[shard]), sum_items(items, self._value_bytes[shard])
+        return (items := self._groups[shard]), sum_items(items, self._value_bytes[shard], self._largest[shard])
 
 
-def sum_items(items: Sequence[Item], value_bytes: int) -> ShareSums:
-    """The sums over ``items``, whose values had ``value_bytes`` bytes before they were stored."""
+def sum_items(items: Sequence[Item], value_bytes: int, largest: int) -> ShareSums:
+    """The sums over ``items``, whose values had ``value_bytes`` bytes before they were stored, the largest one
+    ``largest``."""
     if not items:
-        return ShareSums(0, 0, 0, 0, 0)
+        return ShareSums(0, 0, 0, 0, 0, 0)
     keys, stored = zip(*items, strict=True)
     overflows = []
     if max(map(len, stored)) + max(map(len, keys)) > LARGEST_RECORD:
         overflows = [len(value) for key, value in items if overflows_page(key, value)]
-    return ShareSums(sum(map(len, keys)), value_bytes, sum(map(len, stored)), len(overflows), sum(overflows))
+    return ShareSums(sum(map(len, keys)), value_bytes, sum(map(len, stored)), len(overflows), sum(overflows), largest)
 
 
 def overflows_page(key: bytes, stored: bytes) -> bool:

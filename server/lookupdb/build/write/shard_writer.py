@@ -70,6 +70,8 @@ class ShardSums:
     stored_bytes: int = 0
     overflow_bytes: int = 0
     """Of stored values on overflow pages."""
+    largest_value_bytes: int = 0
+    """Of one value as lookups return it."""
 
 
 class ShardWriter:
@@ -115,6 +117,7 @@ class ShardWriter:
         sums.value_bytes += share.value_bytes
         sums.stored_bytes += share.stored_bytes
         sums.overflow_bytes += share.overflow_bytes
+        sums.largest_value_bytes = max(sums.largest_value_bytes, share.largest_value_bytes)
 
     def _put_singly(self, items: list[Item]) -> None:
         """Put records one at a time, to end a transaction exactly where the next record would make it too large."""

@@ -54,11 +54,13 @@ struct Share {
     stored_bytes: usize,
     overflows: usize,
     overflow_bytes: usize,
+    largest_value_bytes: usize,
 }
 
 /// Key and stored value of each record, and the sums over them: of the bytes of keys, of values before and after
-/// packing, the number of values on overflow pages, and their bytes.
-type Items<'py> = (Bound<'py, PyList>, (usize, usize, usize, usize, usize));
+/// packing, the number of values on overflow pages, and their bytes; then the size of the largest value before packing.
+type Items<'py> = (Bound<'py, PyList>, Sums);
+type Sums = (usize, usize, usize, usize, usize, usize);
 
 #[pymethods]
 impl Packer {
@@ -93,7 +95,14 @@ impl PackedRecords {
                 (PyBytes::new(py, key), PyBytes::new(py, stored))
             }),
         )?;
-        Ok((items, (share.key_bytes, share.value_bytes, share.stored_bytes, share.overflows, share.overflow_bytes)))
+        Ok((items, share.sums()))
+    }
+}
+
+impl Share {
+    fn sums(&self) -> Sums {
+        let (overflows, overflow_bytes) = (self.overflows, self.overflow_bytes);
+        (self.key_bytes, self.value_bytes, self.stored_bytes, overflows, overflow_bytes, self.largest_value_bytes)
     }
 }
 
@@ -114,6 +123,7 @@ impl Packer {
             share.records.push((packed.data.len(), record.key.len(), size));
             share.key_bytes += record.key.len();
             share.value_bytes += record.value.len();
+            share.largest_value_bytes = share.largest_value_bytes.max(record.value.len());
             share.stored_bytes += stored.len();
             if size > self.largest_record {
                 share.overflows += 1;

@@ -1,0 +1,275 @@
+"""What a gate has refused is told of, kept and not rolled out, unless somebody lets that very generation through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from operator_support.plan_samples import broken, condition, says, serving
+from operator_support.plan_world import NEVER, World
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Plan, Trouble
+from lookupdb_operator.plan import reasons, refusals
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.status import DatasetStatus
+from lookupdb_operator.store.live_datasets import protected_generations
+
+
+def refused(world: World | None = None) -> World:
+    """g1 serves; a gate has refused g2, of a new source."""
+    world = world or serving()
+    world.closes_gate = lambda content: "bad" in content
+    world.edit(source={"url": "s3://data/bad.csv"})
+    world.settle(until=lambda: world.status.refused is not None)
+    return world
+
+
+def shown(planned: Plan, kind: str = "Built") -> str:
+    return condition(planned, kind).message
+
+
+def builder_words(world: World, generation: str) -> list[str]:
+    job = world.things["Job", f"airports-{generation}-build"].manifest
+    words: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    return words
+
+
+def test_it_is_told_of_and_not_rolled_out() -> None:
+    world = refused()
+    planned = world.look()
+    assert says(planned) == {
+        "Ready": "True Serving",
+        "Built": "False GateClosed",
+        "RolledOut": "False WaitingForBuild",
+        "Degraded": "True GateClosed",
+    }
+    assert (planned.apply, planned.delete) == ((), ())
+    assert world.status.refused is not None
+    assert (world.status.refused.generation, world.status.refused.records) == ("g2", 10)
+    assert world.status.refused.overridden.startswith("maxShrinkPercent: expected at most 20 % fewer records")
+    assert [generation.generation for generation in world.status.generations] == ["g1"]
+    assert "maxShrinkPercent: expected" in shown(planned)
+    assert "to let g2 through as it is, set the annotation lookupdb.dev/override-gates to g2." in shown(planned)
+    assert "g1 keeps serving" in shown(planned, "Degraded")
+
+
+def test_the_sweep_spares_it() -> None:
+    assert protected_generations(refused().status) == {"g1", "g2"}
+
+
+def test_the_next_attempts_find_it_and_build_no_other() -> None:
+    world = refused()
+    world.settle(until=lambda: world.status.failure is not None and world.status.failure.count == 3)
+    assert world.status.refused is not None
+    assert (world.status.refused.generation, world.status.refused.verified_by) == ("g2", 4)
+    assert set(world.published) == {"g1", "g2"}
+    assert "to let g2 through" in shown(world.look())
+
+
+def test_a_build_knows_what_its_gates_compare_with_when_the_store_has_lost_it() -> None:
+    world = refused()
+    world.takes.build = NEVER
+    world.now += timedelta(seconds=31)
+    world.reconcile()
+    words = builder_words(world, "g3")
+    assert words[words.index("--active-records") + 1] == "10"
+    assert words[words.index("--unless-refused") + 1] == "g2"
+
+
+@pytest.mark.parametrize("url", ["s3://data/good.csv", "s3://data/v1.csv"], ids=["new data", "what serves"])
+def test_a_corrected_source_is_built_and_the_refused_generation_is_gone(url: str) -> None:
+    world = refused()
+    world.edit(source={"url": url})
+    world.settle()
+    assert says(world.look())["Built"] == "True GenerationBuilt"
+    if url.endswith("good.csv"):
+        assert world.status.refused is None
+        assert "g2" not in protected_generations(world.status)
+    assert world.status.table is not None
+    assert world.status.table.generation != "g2"
+
+
+def test_corrected_gates_build_anew_at_once() -> None:
+    world = refused()
+    world.closes_gate = lambda content: False
+    world.edit(gates={"maxShrinkPercent": 100})
+    world.settle()
+    assert (world.status.generation, world.status.refused) == ("g3", None)
+
+
+def test_another_refused_one_takes_its_place() -> None:
+    world = refused()
+    world.edit(source={"url": "s3://data/bad2.csv"})
+    world.settle(until=lambda: world.status.refused is not None and world.status.refused.generation == "g3")
+    assert protected_generations(world.status) == {"g1", "g3"}
+
+
+def test_an_empty_one_is_a_failure_and_nothing_else() -> None:
+    world = serving()
+    world.edit(source={"url": "s3://data/empty.csv"})
+    world.fails = lambda spec: broken("GateClosed", "minRecords: expected at least 1 record, found 0")
+    world.settle(until=lambda: world.status.failure is not None)
+    assert world.status.refused is None
+    assert "override-gates" not in shown(world.look())
+
+
+class TestOverride:
+    def test_lets_it_through_without_a_build(self) -> None:
+        world = refused()
+        world.override("g2")
+        world.settle()
+        assert (world.status.generation, world.status.refused, world.status.failure) == ("g2", None, None)
+        assert world.status.last_generation == 2
+        assert set(world.published) == {"g1", "g2"}
+
+    def test_remains_to_be_seen(self) -> None:
+        world = refused()
+        world.override("g2")
+        world.settle()
+        generation = world.status.find_generation("g2")
+        assert generation is not None
+        assert generation.overridden.startswith("maxShrinkPercent: expected")
+        assert "though a gate was closed and overridden (maxShrinkPercent: expected" in shown(world.look())
+        assert DatasetStatus.from_json(world.status.to_json()) == world.status
+
+    def test_answers_the_refresh_that_it_was_built_for(self) -> None:
+        world = serving()
+        world.closes_gate = lambda content: True
+        world.content_of_source = lambda source: f"{source} of today"
+        world.annotate("today")
+        world.settle(until=lambda: world.status.refused is not None)
+        world.override("g2")
+        world.settle()
+        assert (world.status.generation, world.status.refreshed) == ("g2", "today")
+        assert says(world.look())["Built"] == "True GenerationBuilt"
+
+    def test_left_standing_lets_no_later_one_through(self) -> None:
+        world = refused()
+        world.override("g2")
+        world.settle()
+        world.edit(source={"url": "s3://data/bad2.csv"})
+        world.settle(until=lambda: world.status.refused is not None)
+        world.step()
+        assert world.status.table is not None
+        assert world.status.table.generation == "g2"
+        assert "set the annotation lookupdb.dev/override-gates to g3; it names g2, which is not what was" in shown(
+            world.look()
+        )
+
+    @pytest.mark.parametrize("name", ["g1", "g3", "g99", "G2", "2", "yes", "g2 ", "g" * 32])
+    def test_of_another_name_does_nothing_and_is_told_of(self, name: str) -> None:
+        world = refused()
+        world.override(name)
+        planned = world.reconcile()
+        assert planned.status.refused is not None
+        assert f"it names {name}, which is not what was refused" in shown(planned)
+
+    def test_that_is_there_before_it_was_refused_does_nothing_until_it_is_set_again(self) -> None:
+        world = serving()
+        world.override("g2")
+        refused(world)
+        planned = world.reconcile()
+        assert planned.status.refused is not None
+        assert "named g2 before it was refused, and does nothing" in shown(planned)
+        world.now += timedelta(hours=1)
+        assert world.reconcile().status.refused is not None
+        world.override("")
+        planned = world.reconcile()
+        assert planned.status.refused is not None
+        assert "to let g2 through as it is" in shown(planned)
+        world.override("g2")
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_of_a_generation_of_another_spec_does_nothing(self) -> None:
+        world = refused()
+        world.edit(source={"url": "s3://data/v1.csv"})
+        world.override("g2")
+        world.settle()
+        assert world.status.generation == "g1"
+        assert "names g2, which is of another spec" in shown(world.look())
+
+    def test_while_it_is_tried_again_ends_that_attempt(self) -> None:
+        world = refused()
+        world.takes.build = NEVER
+        world.settle(until=lambda: world.status.build is not None)
+        world.override("g2")
+        planned = world.reconcile()
+        assert (planned.status.build, planned.status.failure, planned.status.refused) == (None, None, None)
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_of_what_was_overridden_long_ago_is_not_told_of(self) -> None:
+        world = refused()
+        world.override("g2")
+        world.settle()
+        world.edit(source={"url": "s3://data/v5.csv"})
+        world.settle()
+        assert "override-gates" not in shown(world.look())
+
+    def test_of_what_never_was_is_told_of_though_nothing_was_refused(self) -> None:
+        world = serving()
+        world.override("g7")
+        assert "names g7, which no gate has refused" in shown(world.reconcile())
+
+    def test_of_a_pinned_dataset_lets_it_in_and_rolls_it_out_when_the_pin_is_gone(self) -> None:
+        world = refused()
+        world.edit(generation="g1")
+        world.override("g2")
+        world.settle()
+        assert (world.status.generation, world.status.refused) == ("g1", None)
+        world.edit(generation=None)
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_of_one_that_the_store_has_lost_leaves_the_active_one_serving_and_a_refresh_builds_anew(self) -> None:
+        world = refused()
+        world.override("g2")
+        world.takes.start = NEVER
+        world.settle(until=lambda: world.status.last_rollout == 2)
+        world.step()
+        for pod in world.pods.values():
+            if pod.labels.get(names.GENERATION) == "g2":
+                pod.trouble = Trouble(reasons.GENERATION_MISSING, "the store has no generation g2")
+        planned = world.reconcile()
+        assert says(planned)["Built"] == "False GenerationMissing"
+        assert planned.status.table is not None
+        assert planned.status.table.generation == "g1"
+        world.closes_gate, world.takes.start = lambda content: False, 1
+        world.annotate("again")
+        world.settle()
+        assert world.status.generation == "g3"
+
+    def test_is_one_write_before_which_an_operator_may_end_and_after_which_it_may(self) -> None:
+        world = refused()
+        world.override("g2")
+        planned = world.look()
+        world.carry_out(planned, world.dataset, steps=0)
+        assert world.status.find_generation("g2") is not None
+        world.settle()
+        assert world.status.generation == "g2"
+
+
+def test_a_status_that_was_lost_lets_nothing_through_though_the_annotation_still_stands() -> None:
+    world = refused()
+    world.override("g2")
+    world.settle()
+    world.edit(source={"url": "s3://data/bad2.csv"})
+    world.settle(until=lambda: world.status.refused is not None)
+    world.override("g3")
+    world.status = replace(world.status, refused=None)
+    world.settle(until=lambda: world.status.failure is not None and world.status.failure.count > 1)
+    assert world.status.table is not None
+    assert world.status.table.generation == "g2"
+
+
+def test_what_is_remembered_and_shown_of_a_message_is_bounded() -> None:
+    world = refused()
+    assert world.status.failure is not None
+    world.status = replace(world.status, failure=replace(world.status.failure, message="k" * 4000))
+    situation = Situation.from_observed(world.observe(), world.config, world.now)
+    trouble = refusals.with_advice(Trouble(reasons.GATE_CLOSED, "k" * 4000), world.status, situation)
+    assert len(trouble.message) < 3500
+    assert "to let g2 through" in shown(world.look(), "Degraded")

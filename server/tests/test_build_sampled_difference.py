@@ -1,0 +1,120 @@
+"""The difference between a new generation and the active one, from real files of a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.generations import in_batches, publish, records, write
+
+from lookupdb import store
+from lookupdb.build import sampled_difference
+from lookupdb.build.gates import SampledDifference
+from lookupdb.build.sampled_difference import choose_halvings, choose_shards, compare_with_active
+from lookupdb.errors import CorruptFile
+from lookupdb.keys import make_sampler, shard_number
+from lookupdb.manifest import ShardFile
+from lookupdb.store import StoredDataset
+from lookupdb.store.layout import StoreAddress
+
+BEFORE = {f"k{number}": b'{"v": %d}' % number for number in range(3000)}
+AFTER = (
+    {key: value for key, value in BEFORE.items() if not key.endswith("7")}
+    | {f"k{number}": b"changed" for number in range(0, 3000, 10)}
+    | {f"new{number}": b"1" for number in range(150)}
+)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> StoredDataset:
+    return store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", "local"))
+
+
+class Comparison:
+    """Compares contents, as files of a store and files of a builder."""
+
+    def __init__(self, dataset: StoredDataset, folder: Path) -> None:
+        self.dataset, self.folder = dataset, folder
+
+    def of(self, before: int, after: int, compression: str = "zstd") -> SampledDifference:
+        active = publish(self.dataset, "g1", BEFORE, self.folder, shards=before, train=True)
+        write(self.folder / "new", in_batches(records(AFTER)), shards=after, compression=compression)
+        return compare_with_active(self.dataset, active, self.folder / "new", after, self.folder)
+
+
+@pytest.fixture
+def comparison(dataset: StoredDataset, tmp_path: Path) -> Comparison:
+    return Comparison(dataset, tmp_path)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (4, 4), (4, 6), (6, 4), (3, 5), (1, 7), (7, 1)])
+def test_a_small_dataset_is_compared_whole_whatever_its_numbers_of_shards(
+    comparison: Comparison, before: int, after: int
+) -> None:
+    found = comparison.of(before, after)
+    assert (found.added, found.removed, found.changed, found.same) == (150, 300, 300, 2400)
+    assert found.is_whole
+    assert {kind: len(keys) for kind, keys in found.samples.items()} == {"added": 10, "removed": 10, "changed": 10}
+    assert all(key.decode() in BEFORE and key.decode() not in AFTER for key in found.samples["removed"])
+
+
+def test_values_are_compared_as_lookups_return_them(comparison: Comparison) -> None:
+    found = comparison.of(2, 2, compression="none")
+    assert (found.added, found.removed, found.changed, found.same) == (150, 300, 300, 2400)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 6), (6, 4), (1, 3)])
+def test_of_more_a_sample_is_compared_that_is_like_all_of_it(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 600)
+    found = comparison.of(before, after)
+    assert not found.is_whole
+    assert 400 <= found.compared <= 1600
+    assert 100 * found.differing / found.compared == pytest.approx(100 * 750 / 3150, abs=5)
+    assert 100 * found.added / found.compared == pytest.approx(100 * 150 / 3150, abs=3)
+
+
+def test_a_shard_that_cannot_be_read_is_an_error(dataset: StoredDataset, tmp_path: Path) -> None:
+    active = publish(dataset, "g1", BEFORE, tmp_path, shards=2)
+    write(tmp_path / "new", in_batches(records(AFTER)), shards=2)
+    (Path(dataset.url) / "g1" / active.shards[1].file).unlink()
+    with pytest.raises(CorruptFile, match=r"shard-00001-of-00002\.lmdb of g1 is missing"):
+        compare_with_active(dataset, active, tmp_path / "new", 2, tmp_path)
+
+
+def shard(records: int, size: int) -> ShardFile:
+    return ShardFile("", size, records, "")
+
+
+@pytest.mark.parametrize(
+    ("shards", "read"),
+    [
+        pytest.param([shard(10, 1)] * 5, 5, id="few keys: all"),
+        pytest.param([shard(60_000, 1)] * 5, 2, id="until there are enough"),
+        pytest.param([shard(10**9, 1 << 50)] * 5, 1, id="one, however large"),
+        pytest.param([shard(10, 1 << 29)] * 5, 2, id="no more than a gigabyte of large values"),
+        pytest.param([shard(0, 1)], 1, id="empty"),
+    ],
+)
+def test_no_more_shards_are_read_than_it_takes(shards: list[ShardFile], read: int) -> None:
+    assert len(choose_shards(shards)) == read
+
+
+@pytest.mark.parametrize(
+    ("keys", "halvings"),
+    [(0, 0), (199_999, 0), (200_000, 1), (399_999, 1), (400_000, 2), (10**9, 13), (2**62, 45)],
+)
+def test_the_sample_is_halved_while_enough_are_left(keys: int, halvings: int) -> None:
+    assert choose_halvings(keys) == halvings
+
+
+def test_a_sample_is_spread_over_all_shards_and_holds_every_smaller_one() -> None:
+    keys = [b"key-%d" % number for number in range(40_000)]
+    samples = [{key for key in keys if make_sampler(halvings)(key)} for halvings in range(5)]
+    assert samples[0] == set(keys)
+    for number, sample in enumerate(samples):
+        assert len(sample) == pytest.approx(len(keys) / 2**number, rel=0.1)
+        assert sample <= samples[max(0, number - 1)]
+        counts = [sum(shard_number(key, 8) == part for key in sample) for part in range(8)]
+        assert min(counts) > 0.7 * len(sample) / 8
