@@ -22,7 +22,7 @@ from operator_support.plugin_program import Ended, run_plugin
 from plugin_samples import body, generation
 
 from lookupdb_operator import names
-from lookupdb_operator.plugin import completion, status_verb
+from lookupdb_operator.plugin import completion, port_forward, status_verb
 from lookupdb_operator.plugin.cli import cli
 
 Run = Callable[..., Any]
@@ -349,6 +349,28 @@ async def test_top_measures_the_servers_of_the_active_table_and_the_routers(kube
     told = json.loads((await plugin("top", "airports", "--interval", "0.2", "--all-rollouts", "-o", "json")).out)
     assert [server["pod"] for server in told["servers"]] == ["airports-r33-s0-0", "airports-r34-s0-0"]
     assert all(server["lookups"] > 0 for server in told["servers"])
+
+
+async def test_top_asks_through_kubectl_where_the_proxy_reaches_nothing(
+    kube: Kube, plugin: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxied, forwarded = [], []
+
+    def blocked(request: web.Request) -> web.Response:
+        proxied.append(request.path)
+        return web.json_response({"kind": "Status", "message": "dial tcp 10.0.0.1:9090: i/o timeout"}, status=503)
+
+    async def read_through(kubectl: list[str], pod: str, port: int, path: str) -> str:
+        forwarded.append((kubectl[0], kubectl[-1], pod, port, path))
+        return f"lookupdb_shard_lookups_total {len(forwarded)}\n"
+
+    kube.proxied = blocked
+    monkeypatch.setattr(port_forward, "read_through", read_through)
+    kube.put(_server(0))
+    ended = await plugin("top", "airports", "--interval", "0.1")
+    assert "airports-r34-s0-0" in ended.out
+    assert len(proxied) == 1, "it is not tried again"
+    assert forwarded == [("kubectl", "shop", "airports-r34-s0-0", 9090, "/metrics")] * 2
 
 
 # Completion

@@ -10,7 +10,8 @@ change_verbs   refresh, promote, reject, rollback, unpin: each one write
 log_verb       logs of the last build
 top_verb       top
 
-session        the only I/O: requests to one API server
+session        requests to one API server
+port_forward   a pod's port, through kubectl: where NetworkPolicies keep the API server's proxy out
 dataset        a LookupDataset as a person reads it: of any version of the operator
 changes        which write a verb asks for, and whether it is done: pure
 views          what verbs print: pure

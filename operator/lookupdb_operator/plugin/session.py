@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,12 +15,15 @@ from kubernetes.aio import config
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api.client import MERGE_PATCH, Answer, Api, NotFound, Refused
+from lookupdb_operator.api.client import MERGE_PATCH, Answer, Api, NotFound, Refused, Unreachable
 from lookupdb_operator.parse import parse_pod
+from lookupdb_operator.plugin import port_forward
 from lookupdb_operator.plugin.dataset import Dataset, DatasetPods
 
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _A_PAGE: Final = 500
+_PROXY_PATIENCE: Final = 4.0
+"""Seconds. A packet that a NetworkPolicy drops is not answered, and the API server waits for half a minute."""
 
 
 class NoSuchDataset(LookupdbError):
@@ -34,13 +39,18 @@ class Target:
     namespace: str | None = None
     """That of the context when None."""
 
+    def render_kubectl(self, namespace: str) -> list[str]:
+        """kubectl, with the options that name this cluster and ``namespace``."""
+        options = {"--kubeconfig": self.kubeconfig, "--context": self.context, "--namespace": namespace}
+        return ["kubectl", *(word for name, value in options.items() if value is not None for word in (name, value))]
+
 
 @asynccontextmanager
 async def open_session(target: Target) -> AsyncIterator[ClusterSession]:
     """A session with the API server of ``target``. Raises Unreachable when there are no credentials for it."""
     api = await Api.connect(target.kubeconfig, target.context)
     try:
-        yield ClusterSession(api, target.namespace or find_namespace(target))
+        yield ClusterSession(api, target.namespace or find_namespace(target), target)
     finally:
         await api.close()
 
@@ -59,9 +69,12 @@ def find_namespace(target: Target) -> str:
 class ClusterSession:
     """One API server, and the namespace that names are of."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: Api, namespace: str, target: Target) -> None:
         self._api = api
         self.namespace = namespace
+        self._target = target
+        self._unproxied: set[str] = set()
+        """Pods whose admin port the API server's proxy does not reach."""
 
     async def get_dataset(self, name: str) -> Dataset:
         """The dataset ``name``. Raises NoSuchDataset."""
@@ -117,9 +130,17 @@ class ClusterSession:
         return await self._api.fetch(path, subject=f"a router of {dataset.key}", query={"key": key}, headers=headers)
 
     async def read_metrics(self, namespace: str, pod: str) -> str:
-        """The metrics of a pod's admin port, through the API server's proxy."""
+        """The metrics of a pod's admin port, through the API server's proxy, or where that does not reach it through
+        kubectl port-forward."""
         path = f"{kinds.POD.path(namespace)}/{quote(pod, safe='')}:{names.ADMIN_PORT}/proxy/metrics"
-        return await self._read_text(path, f"the admin port of pod {pod}", {})
+        if pod not in self._unproxied:
+            with contextlib.suppress(Unreachable, TimeoutError):
+                async with asyncio.timeout(_PROXY_PATIENCE):
+                    return await self._read_text(path, f"the admin port of pod {pod}", {})
+            self._unproxied.add(pod)
+        return await port_forward.read_through(
+            self._target.render_kubectl(namespace), pod, names.ADMIN_PORT, "/metrics"
+        )
 
     async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
         """The last lines that a container has written."""

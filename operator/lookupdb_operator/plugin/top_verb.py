@@ -19,7 +19,7 @@ from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import top_view
 from lookupdb_operator.plugin.views.metric_samples import MetricSample
 
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 8
 
 
 @click.command("top")
@@ -42,8 +42,8 @@ def command(name: str, target: Target, output: str | None, interval: float, all_
     and page faults that had to wait for the disk. Of each router: requests and errors a second, keys a second, and
     the mean time that a batch to a shard takes; the routers keep no percentiles.
 
-    It reads the admin ports, through the API server's proxy: needs the right to get pods/proxy. Where NetworkPolicies
-    are enforced, the chart's value networkPolicies.monitoring must let the API server in.
+    It reads the admin ports, through the API server's proxy (the right to get pods/proxy), or where a NetworkPolicy is
+    in its way, through `kubectl port-forward` (the right to create pods/portforward).
     """
 
     async def measure(session: ClusterSession) -> top_view.Top:
