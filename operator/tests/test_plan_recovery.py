@@ -59,6 +59,22 @@ def test_the_only_routing_table_there_ever_was_is_not_written_anew_under_its_num
     assert (world.status.table.rollout, _versions(world)) == ("r2", {2})
 
 
+def test_a_status_that_was_set_back_to_before_the_first_routing_table_takes_nothing_from_what_that_references() -> None:
+    """It knows r1 as a candidate, which could go at once; routers answer from it."""
+    world = World()
+    world.settle(until=lambda: world.status.last_rollout == 1)
+    claimed = world.status
+    world.settle()
+    world.edit(**OTHER_SERVERS)
+    _set_back(world, claimed)
+    planned = world.reconcile()
+    assert deleted(planned) == set()
+    assert [(rollout.rollout, rollout.referenced_replicas) for rollout in planned.status.rollouts] == [("r1", 2)]
+    world.settle()
+    assert world.status.table is not None
+    assert ([rollout.rollout for rollout in world.status.rollouts], _versions(world)) == (["r2"], {2})
+
+
 def test_a_status_that_was_set_back_does_not_go_back_to_an_older_generation() -> None:
     world = serving()
     old = world.status

@@ -53,8 +53,12 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
     """``status`` without its routing table and generations, when a newer table is there, or when ``status`` is
     inconsistent. Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is
     built: going back to an older one would be worse."""
-    table = status.table
-    is_newest = table is None or table.version >= cutover.written_table_version(observed)
+    table, written = status.table, cutover.written_table_version(observed)
+    if table is None:
+        # Rollouts that it claimed when there was no table yet; once recovered, one of them has no template.
+        is_newest = not written or not status.rollouts or not all(rollout.template for rollout in status.rollouts)
+    else:
+        is_newest = table.version >= written
     if is_newest and not is_inconsistent(status):
         return status
     kept = tuple(
