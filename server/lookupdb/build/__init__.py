@@ -9,5 +9,5 @@
 
 ``pipeline`` calls them in this order, lets ``gates`` judge by what ``gate_facts`` and ``sampled_difference`` find, and
 publishes the generation. ``budget`` divides the memory limit among them. ``existing_generations`` asks the store what
-it holds already.
+it holds already, ``adoption`` what that means for the build.
 """

@@ -6,13 +6,13 @@ import datetime
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from lookupdb import __version__, keys
-from lookupdb.build import existing_generations, gates
+from lookupdb.build import adoption, existing_generations, gates
 from lookupdb.build.budget import BuildBudget, count_packers
-from lookupdb.build.build_report import BuildReport, GenerationRefused, report_manifest
+from lookupdb.build.build_report import BuildReport
 from lookupdb.build.gate_facts import WrittenGeneration, gather_facts
 from lookupdb.build.progress import Progress
 from lookupdb.build.read.slice_reader import garbage_collection_paused
@@ -31,7 +31,6 @@ from lookupdb.runtime.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import BuildClaim, Store, StoredDataset
-from lookupdb.wording import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,14 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     check_resources(spec, options)
     return_large_blocks()
     dataset = store.dataset(spec)
-    if options.generation is not None and _is_whole(dataset, options.generation):
-        return _adopt_generation(spec, dataset, options.generation, started_at)
+    if options.generation is not None and adoption.is_whole(dataset, options.generation):
+        return adoption.adopt_generation(spec, dataset, options.generation, started_at)
     success_file = find_success_file(spec, options)
     if spec.refresh.success_file is not None and success_file is None:
         return _waiting_report(spec, started_at)
     if success_file is not None and success_file == options.unless_success_file:
         known = options.unless_fingerprint
-        if known is not None and existing_generations.has_generation(dataset, spec, known):
+        if known is not None and existing_generations.has_generation(dataset, spec, known, options.active):
             return _unchanged_report(spec, known, success_file, started_at)
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
     fingerprint = source_fingerprint(objects)
@@ -95,7 +94,7 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
         return _unchanged_report(spec, fingerprint, success_file, started_at)
     active = existing_generations.find_active(dataset, options.active, options.active_records, spec.gates)
     if fingerprint:
-        _check_refusal(spec, dataset, options, fingerprint, active)
+        adoption.check_refusal(spec, dataset, options.unless_refused, fingerprint, active)
     try:
         with (
             scratch_folder(options.scratch) as scratch,
@@ -107,26 +106,15 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
                 assert fingerprint, "what was fetched is identified"
                 if _is_up_to_date(spec, dataset, options, fingerprint):
                     return _unchanged_report(spec, fingerprint, success_file, started_at)
-                _check_refusal(spec, dataset, options, fingerprint, active)
+                adoption.check_refusal(spec, dataset, options.unless_refused, fingerprint, active)
             build = _GenerationBuild(spec, options, progress, scratch, claim, dataset, active, success_file)
             manifest = build.run(files, fingerprint, started_at)
     except GenerationExists:
         if options.generation is None:
             raise
         # Another builder published it while this one waited for the claim.
-        return _adopt_generation(spec, dataset, options.generation, started_at)
-    return _built_report(manifest, build.reading_peak)
-
-
-def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
-    """Let ``generation`` of the dataset, which a gate has refused, pass as if none had. Raises UsageError if none has,
-    StoreError, GenerationExists if it was built to another spec than ``spec``."""
-    started_at = time.monotonic()
-    dataset = store.dataset(spec)
-    _check_content(dataset.manifest(generation), spec, dataset)
-    reasons = gates.join_reasons(dataset.admit(generation).overridden)
-    report = _adopt_generation(spec, dataset, generation, started_at)
-    return replace(report, message=f"{generation} passes, although:\n{reasons}")
+        return adoption.adopt_generation(spec, dataset, options.generation, started_at)
+    return adoption.built_report(manifest, build.reading_peak)
 
 
 class _GenerationBuild:
@@ -168,7 +156,7 @@ class _GenerationBuild:
             dictionary, shards, totals = self._write(records, duplicates)
         refused = self._judge(totals, rejected)
         if refused is not None and totals.records == 0:
-            raise _refusal_error(refused, None)
+            raise adoption.refusal_error(refused, None)
         spec = self.spec
         manifest = Manifest(
             namespace=spec.namespace,
@@ -200,7 +188,7 @@ class _GenerationBuild:
         published = self.claim.publish(manifest)
         self.progress.end_phase()
         if refused is not None:
-            raise _refusal_error(refused, published)
+            raise adoption.refusal_error(refused, published)
         return published
 
     def _check_success_file(self) -> None:
@@ -287,39 +275,6 @@ def _is_up_to_date(spec: DatasetSpec, dataset: StoredDataset, options: BuildOpti
     )
 
 
-def _is_whole(dataset: StoredDataset, generation: str) -> bool:
-    return generation in dataset.generations() or generation in dataset.refused_generations()
-
-
-def _check_refusal(
-    spec: DatasetSpec,
-    dataset: StoredDataset,
-    options: BuildOptions,
-    fingerprint: str,
-    active: gates.ActiveGeneration | None,
-) -> None:
-    """Raises GenerationRefused if a gate has refused the very generation that would be built."""
-    if options.unless_refused is None:
-        return
-    manifest = existing_generations.find_refusal(dataset, options.unless_refused, spec, fingerprint, active)
-    if manifest is not None and manifest.refused is not None:
-        raise _refusal_error(manifest.refused, manifest)
-
-
-def _refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefused:
-    message = gates.join_reasons(refused.reasons)
-    if manifest is None:
-        hint = "nothing was published, for it is empty; correct the source, or the spec"
-        return GenerationRefused(message, None, hint=hint)
-    generation = manifest.generation
-    diff = f"lookupdb diff {refused.active} {generation}" if refused.active else f"lookupdb inspect {generation}"
-    hint = (
-        f"{generation} is in the store to be looked at ({diff}), and does not serve: correct the source, change "
-        f"spec.gates, or override the gates for {generation}"
-    )
-    return GenerationRefused(message, manifest, hint=hint)
-
-
 def _waiting_report(spec: DatasetSpec, started_at: float) -> BuildReport:
     return BuildReport(
         outcome="waiting",
@@ -341,39 +296,4 @@ def _unchanged_report(spec: DatasetSpec, fingerprint: str, success_file: str | N
         peak_memory_bytes=peak_resident(),
         reason="Unchanged",
         message="the source is unchanged; nothing was built",
-    )
-
-
-def _adopt_generation(spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float) -> BuildReport:
-    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec,
-    GenerationRefused if a gate refused it."""
-    manifest = dataset.manifest(generation)
-    _check_content(manifest, spec, dataset)
-    if manifest.refused is not None:
-        raise _refusal_error(manifest.refused, manifest)
-    return replace(
-        _built_report(manifest, 0),
-        outcome="adopted",
-        seconds=round(time.monotonic() - started_at, 3),
-        reason="Adopted",
-        message=f"{generation} is whole already, built to this very spec at {manifest.built_at}: nothing was built",
-    )
-
-
-def _check_content(manifest: Manifest, spec: DatasetSpec, dataset: StoredDataset) -> None:
-    if manifest.content != spec.content_hash():
-        raise GenerationExists(
-            f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built to another"
-            " spec",
-            hint="a generation never changes: leave --generation away to build the next one",
-        )
-
-
-def _built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
-    return replace(
-        report_manifest(manifest),
-        peak_memory_bytes=max(reading_peak, peak_resident()),
-        message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
-        f"{format_count(len(manifest.shards), 'shard')}, "
-        f"{manifest.seconds:.1f} s",
     )

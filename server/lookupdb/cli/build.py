@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from lookupdb import store
-from lookupdb.build import build_report, explain, pipeline, progress_display
+from lookupdb.build import adoption, build_report, explain, pipeline, progress_display
 from lookupdb.cli import outcome
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
@@ -163,7 +163,7 @@ def command(
             return
         place.wait(store_wait)
         if overridden is not None:
-            attempt.result = pipeline.override_gates(spec, place, overridden)
+            attempt.result = adoption.override_gates(spec, place, overridden)
             return
         with progress_display.open_progress(style) as progress:
             result = pipeline.build_generation(spec, place, chosen, progress)

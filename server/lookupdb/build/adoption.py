@@ -1,0 +1,98 @@
+"""Generations that the store has when a build begins or ends: adopted, refused, refused again, let through."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from lookupdb.build import existing_generations, gates
+from lookupdb.build.build_report import BuildReport, GenerationRefused, report_manifest
+from lookupdb.errors import GenerationExists
+from lookupdb.manifest import Manifest, Refusal
+from lookupdb.runtime.memory import peak_resident
+from lookupdb.spec import DatasetSpec
+from lookupdb.store import Store, StoredDataset
+from lookupdb.wording import format_count
+
+
+def adopt_generation(spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float) -> BuildReport:
+    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec,
+    GenerationRefused if a gate refused it."""
+    manifest = dataset.manifest(generation)
+    _check_content(manifest, spec, dataset)
+    if manifest.refused is not None:
+        raise refusal_error(manifest.refused, manifest)
+    return replace(
+        built_report(manifest, 0),
+        outcome="adopted",
+        seconds=round(time.monotonic() - started_at, 3),
+        reason="Adopted",
+        message=f"{generation} is whole already, built to this very spec at {manifest.built_at}: nothing was built",
+    )
+
+
+def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
+    """Let ``generation`` of the dataset, which a gate has refused, pass as if none had. Raises UsageError if none has,
+    StoreError, GenerationExists if it was built to another spec than ``spec``."""
+    started_at = time.monotonic()
+    dataset = store.dataset(spec)
+    _check_content(dataset.manifest(generation), spec, dataset)
+    reasons = gates.join_reasons(dataset.admit(generation).overridden)
+    report = adopt_generation(spec, dataset, generation, started_at)
+    return replace(report, message=f"{generation} passes, although:\n{reasons}")
+
+
+def is_whole(dataset: StoredDataset, generation: str) -> bool:
+    """Whether the store has all of ``generation``, refused or not."""
+    return generation in dataset.whole_manifests()
+
+
+def check_refusal(
+    spec: DatasetSpec,
+    dataset: StoredDataset,
+    generation: str | None,
+    fingerprint: str,
+    active: gates.ActiveGeneration | None,
+) -> None:
+    """Raises GenerationRefused if ``generation``, which may be None, is the very one that would be built of the source
+    with ``fingerprint``, and a gate has refused it."""
+    if generation is None:
+        return
+    manifest = existing_generations.find_refusal(dataset, generation, spec, fingerprint, active)
+    if manifest is not None and manifest.refused is not None:
+        raise refusal_error(manifest.refused, manifest)
+
+
+def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefused:
+    """The error of a generation that is refused; ``manifest`` is its own, if it is in the store."""
+    message = gates.join_reasons(refused.reasons)
+    if manifest is None:
+        hint = "nothing was published, for it is empty; correct the source, or the spec"
+        return GenerationRefused(message, None, hint=hint)
+    generation = manifest.generation
+    diff = f"lookupdb diff {refused.active} {generation}" if refused.active else f"lookupdb inspect {generation}"
+    hint = (
+        f"{generation} is in the store to be looked at ({diff}), and does not serve: correct the source, change "
+        f"spec.gates, or override the gates for {generation}"
+    )
+    return GenerationRefused(message, manifest, hint=hint)
+
+
+def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
+    """The report of a generation that was built; reading its source took ``reading_peak`` bytes of memory."""
+    return replace(
+        report_manifest(manifest),
+        peak_memory_bytes=max(reading_peak, peak_resident()),
+        message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
+        f"{format_count(len(manifest.shards), 'shard')}, "
+        f"{manifest.seconds:.1f} s",
+    )
+
+
+def _check_content(manifest: Manifest, spec: DatasetSpec, dataset: StoredDataset) -> None:
+    if manifest.content != spec.content_hash():
+        raise GenerationExists(
+            f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built to another"
+            " spec",
+            hint="a generation never changes: leave --generation away to build the next one",
+        )
