@@ -145,6 +145,22 @@ class TestOverride:
         assert (world.status.generation, world.status.refreshed) == ("g2", "today")
         assert says(world.look())["Built"] == "True GenerationBuilt"
 
+    def test_answers_the_check_of_the_schedule_that_it_was_built_for(self) -> None:
+        world = serving()
+        world.closes_gate = lambda content: True
+        world.content_of_source = lambda source: f"{source} of tonight"
+        world.edit(refresh={"schedule": "0 * * * *"})
+        world.reconcile()
+        world.now += timedelta(hours=2)
+        world.settle(until=lambda: world.status.refused is not None)
+        assert world.status.schedule is not None
+        assert world.status.schedule.due != ""
+        world.override("g2")
+        planned = world.reconcile()
+        assert planned.status.schedule is not None
+        assert (planned.status.schedule.due, planned.status.failure) == ("", None)
+        assert planned.status.refreshed_by >= 2
+
     def test_left_standing_lets_no_later_one_through(self) -> None:
         world = refused()
         world.override("g2")
@@ -221,6 +237,16 @@ class TestOverride:
         world.settle()
         assert (world.status.generation, world.status.refused) == ("g1", None)
         world.edit(generation=None)
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_is_what_it_takes_to_pin_a_refused_generation(self) -> None:
+        world = refused()
+        world.edit(generation="g2")
+        world.step()
+        assert "spec.generation is g2, and a gate has refused it" in shown(world.reconcile(), "Degraded")
+        assert world.status.generation == "g1"
+        world.override("g2")
         world.settle()
         assert world.status.generation == "g2"
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import obstore
 import pytest
+from support.buckets import new_bucket, s3_server
 from support.generations import in_batches, publish, records, write
 
 from lookupdb import store
 from lookupdb.build import sampled_difference
 from lookupdb.build.gates import SampledDifference
 from lookupdb.build.sampled_difference import choose_halvings, choose_shards, compare_with_active
-from lookupdb.errors import CorruptFile
+from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.keys import make_sampler, shard_number
 from lookupdb.manifest import ShardFile
-from lookupdb.store import StoredDataset
+from lookupdb.shardfile import ShardReader
+from lookupdb.store import StoredDataset, stored_generation
+from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.layout import StoreAddress
 
 BEFORE = {f"k{number}": b'{"v": %d}' % number for number in range(3000)}
@@ -81,6 +86,44 @@ def test_a_shard_that_cannot_be_read_is_an_error(dataset: StoredDataset, tmp_pat
     (Path(dataset.url) / "g1" / active.shards[1].file).unlink()
     with pytest.raises(CorruptFile, match=r"shard-00001-of-00002\.lmdb of g1 is missing"):
         compare_with_active(dataset, active, tmp_path / "new", 2, tmp_path)
+
+
+class TestBucket:
+    @pytest.fixture
+    def dataset(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketDataset]:
+        with s3_server() as url:
+            yield BucketDataset(new_bucket(url, monkeypatch), StoreAddress("local", "default", "things", "local"))
+
+    def test_one_file_at_a_time_is_copied_and_none_is_left(
+        self, dataset: BucketDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copies: list[int] = []
+        opened = stored_generation.open_shard
+
+        def open_shard(path: Path) -> ShardReader:
+            copies.append(len(list(tmp_path.glob("*.lmdb"))))
+            return opened(path)
+
+        monkeypatch.setattr(sampled_difference, "open_shard", open_shard)
+        found = Comparison(dataset, tmp_path).of(3, 2)
+        assert (found.added, found.removed, found.changed, found.same) == (150, 300, 300, 2400)
+        assert copies == [1, 1, 1]
+        assert not list(tmp_path.glob("*.lmdb"))
+
+    def test_what_the_store_has_lost_or_damaged_is_an_error(self, dataset: BucketDataset, tmp_path: Path) -> None:
+        comparison = Comparison(dataset, tmp_path)
+        comparison.of(1, 1)
+        active = dataset.manifest("g1")
+        path = f"{dataset.address.path}/g1/{active.shards[0].file}"
+        obstore.put(dataset.bucket.store, path, bytes(active.shards[0].bytes))
+        with pytest.raises(CorruptFile, match="has checksum"):
+            compare_with_active(dataset, active, tmp_path / "new", 1, tmp_path)
+        dataset.bucket.delete([path])
+        with pytest.raises(CorruptFile, match="is missing"):
+            compare_with_active(dataset, active, tmp_path / "new", 1, tmp_path)
+        dataset.remove("g1")
+        with pytest.raises(GenerationMissing):
+            compare_with_active(dataset, active, tmp_path / "new", 1, tmp_path)
 
 
 def shard(records: int, size: int) -> ShardFile:

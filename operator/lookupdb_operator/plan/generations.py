@@ -65,6 +65,12 @@ def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
         return None
     if build is not None and build.generation == pinned:
         return None
+    if status.refused is not None and status.refused.generation == pinned:
+        why = f"a gate has refused it: set the annotation {names.OVERRIDE_GATES} to {pinned} to let it through"
+        return Trouble(
+            reasons.PINNED_GENERATION_MISSING,
+            f"spec.generation is {pinned}, and {why}, name another one, or take spec.generation away",
+        )
     others = [generation.generation for generation in status.generations[-_MAX_NAMES:]]
     kept = f"the store keeps {', '.join(others)}" if others else "the store keeps none that is known"
     return Trouble(
