@@ -112,6 +112,7 @@ def parse(batches: Batches, body: bytes) -> Any:
 @example(b'{"keys":["\xf4\x90\x80\x80"]}')
 @example(b'{"keys":["\\u0000","\\b\\f\\n\\r\\t\\/\\\\\\""]}')
 @example(b'{"keys":["\\x61"]}')
+@example(b'{"keys":["\\\x06","a"]}')
 @example(b'{"keys":["\\u00e"]}')
 @example(b'{"keys":["\\u+0e9"]}')
 @example(b'{"keys":["\\U00e9"]}')
