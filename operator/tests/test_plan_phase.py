@@ -97,12 +97,21 @@ def _failed() -> World:
     return world
 
 
+def _refused() -> World:
+    world = serving()
+    world.closes_gate = lambda content: "bad" in content
+    world.edit(source={"url": "s3://data/bad.csv"})
+    world.settle(until=lambda: world.status.refused is not None)
+    return world
+
+
 @pytest.mark.parametrize(
     ("state", "name"),
     [
         pytest.param(serving, "Ready", id="all serves"),
         pytest.param(_never_built, "Building", id="a first build"),
         pytest.param(_failed, "GateClosed", id="a gate is closed"),
+        pytest.param(_refused, "GateClosed", id="a gate has refused a whole generation"),
         pytest.param(lambda: rebuilt(serving()), "RollingOut", id="servers start"),
         pytest.param(lambda: unconfirmed(serving()), "RollingOut", id="routers take up a table"),
     ],

@@ -104,6 +104,18 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
     ]
 
 
+def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -> None:
+    refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, overridden="maxShrinkPercent: 68 % fewer")
+    overridden = generation("g12", overridden="minRecords")
+    text = status_view.render(view(*SERVERS, refused=refused, generations=[overridden]), NOW)
+    assert _sections(text)["Refused by a gate"] == [
+        "g13 of 9,000 records, built 10 min ago",
+        "maxShrinkPercent: 68 % fewer",
+        "to let it through: kubectl annotate lds airports lookupdb.dev/override-gates=g13 --overwrite",
+    ]
+    assert _sections(text)["Generations"][0].endswith("active, gate overridden")
+
+
 def test_a_candidate_is_told_with_what_to_do() -> None:
     candidate = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:55:00Z"}
     rollouts = [

@@ -31,6 +31,7 @@ def render(view: DatasetPods, now: datetime) -> str:
         _waits(view, now),
         _conditions(view, now),
         _generations(view, now),
+        _refused(view, now),
         _candidate(view, now),
         _rollouts(view, now),
         _shards(view),
@@ -110,6 +111,9 @@ def _generations(view: DatasetPods, now: datetime) -> Iterator[str]:
         "candidate": {(status.get("candidate") or {}).get("generation")},
         "pinned": {view.dataset.spec.get("generation")},
         "rolled back": {mark.get("generation") for mark in status.get("rolledBack") or ()},
+        "gate overridden": {
+            generation["generation"] for generation in status.get("generations") or () if generation.get("overridden")
+        },
         "rejected": {mark.get("generation") for mark in status.get("rejected") or ()},
     }
     rows = [
@@ -123,6 +127,22 @@ def _generations(view: DatasetPods, now: datetime) -> Iterator[str]:
         for generation in reversed(status.get("generations") or ())
     ]
     yield from _section("Generations", rows)
+
+
+def _refused(view: DatasetPods, now: datetime) -> Iterator[str]:
+    refused: Members = view.dataset.status.get("refused") or {}
+    if not refused:
+        return
+    name, generation = view.dataset.name, refused.get("generation")
+    records, built = f"{refused.get('records', 0):,} records", format_age(str(refused.get("builtAt", "")), now)
+    yield from _section(
+        "Refused by a gate",
+        [
+            (f"{generation} of {records}, built {built} ago",),
+            (str(refused.get("overridden", "")),),
+            (f"to let it through: kubectl annotate lds {name} {names.OVERRIDE_GATES}={generation} --overwrite",),
+        ],
+    )
 
 
 def _candidate(view: DatasetPods, now: datetime) -> Iterator[str]:
