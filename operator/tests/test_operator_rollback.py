@@ -1,0 +1,92 @@
+"""From the command to the last router on the old data, with an operator, watches and polls as they run: one write of
+the routing table while the servers of the generation before are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from operator_support.kube import Kube, serving
+from operator_support.kube_story import all_steps, condition, dataset, quiet, respecified, seen, status_of
+from operator_support.kubelet import Kubelet, kubelet_of
+from operator_support.running import operating, options, until
+
+from lookupdb_operator import names
+
+pytestmark = pytest.mark.timeout(240)  # a story has many steps, each of which may take its patience
+
+KEPT: dict[str, Any] = {"rollout": {"drainSeconds": 0, "keepPrevious": "10m"}}
+ROLLBACK_SECONDS = 2.0
+"""The most that a rollback may take to servers that stand. Kubelets sync their mount within less than another one."""
+
+
+@pytest.fixture
+async def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kube]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    async with serving(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def kubelet(kube: Kube) -> AsyncIterator[Kubelet]:
+    async with kubelet_of(kube) as running:
+        yield running
+
+
+async def _refresh(kube: Kube, kubelet: Kubelet) -> None:
+    """New data is built and serves; what served before is kept."""
+    item = kube.get("LookupDataset", "shop", "airports") or {}
+    kube.put({**item, "metadata": {**item["metadata"], "annotations": {names.REFRESH: "again"}}})
+    await until(lambda: kube.all("Job"), "a second build", lambda: seen(kube))
+    kubelet.end_builds(fingerprint="of other data")
+    await until(lambda: len(kube.all("StatefulSet")) == 4, "its servers", lambda: seen(kube))
+    kubelet.start_servers()
+    await until(lambda: status_of(kube)["generation"] == "g2", "the cutover", lambda: seen(kube))
+    await until(lambda: any("keptSince" in one for one in status_of(kube)["rollouts"]), "the drain", lambda: seen(kube))
+    await quiet(kube)
+
+
+async def _pin(kube: Kube, generation: str) -> float:
+    """Seconds until every router answers from ``generation``."""
+    began = time.monotonic()
+    kube.put(respecified(kube, generation=generation, **KEPT))
+    await until(lambda: status_of(kube)["generation"] == generation, "the rollback", lambda: seen(kube))
+    return time.monotonic() - began
+
+
+async def test_a_rollback_to_servers_that_stand_takes_less_than_two_seconds(kube: Kube, kubelet: Kubelet) -> None:
+    kube.put(dataset(**KEPT))
+    async with operating(options(admin_port=kubelet.admin_port)):
+        await all_steps(kube, kubelet)
+        await _refresh(kube, kubelet)
+        kube.writes.clear()
+        seconds = [await _pin(kube, "g1")]
+        written = [(write.kind, write.name) for write in kube.writes if write.kind not in ("LookupDataset", "Event")]
+        routers = sorted(pod["metadata"]["name"] for pod in kube.all("Pod") if "router" in pod["metadata"]["name"])
+        assert written[0] == ("ConfigMap", "airports-routing-table")
+        assert sorted(written[1:]) == [("Pod", router) for router in routers]
+        await until(lambda: condition(kube, "RolledOut")["reason"] == "Pinned", "the drain", lambda: seen(kube))
+        # Once more to and fro, for machines that were busy just then.
+        seconds += [await _pin(kube, generation) for generation in ("g2", "g1")]
+    print(f"from the pin to the last router: {', '.join(f'{once:.2f}' for once in seconds)} s")
+    table = orjson.loads((kube.get("ConfigMap", "shop", "airports-routing-table") or {})["data"][names.TABLE_FILE])
+    assert (table["active"], table["generations"][0]["rollout"]) == ("g1", "r1")
+    assert [mark["generation"] for mark in status_of(kube)["rolledBack"]] == ["g2"]
+    assert min(seconds) < ROLLBACK_SECONDS
+
+
+async def test_when_the_pin_is_taken_away_nothing_comes_back_by_itself(kube: Kube, kubelet: Kubelet) -> None:
+    kube.put(dataset(**KEPT))
+    async with operating(options(admin_port=kubelet.admin_port)):
+        await all_steps(kube, kubelet)
+        await _refresh(kube, kubelet)
+        for spec in ({"generation": "g1"}, {}):
+            kube.put(respecified(kube, **spec, **KEPT))
+            reason = "Pinned" if spec else "RolledBack"
+            await until(lambda: condition(kube, "RolledOut")["reason"] == reason, reason, lambda: seen(kube))  # noqa: B023
+        await quiet(kube)
+    assert (status_of(kube)["generation"], kube.all("Job")) == ("g1", [])
