@@ -16,6 +16,7 @@ from lookupdb_operator.plugin.dataset import DatasetPods, Members
 from lookupdb_operator.plugin.views.wording import clean, format_age, format_bytes, format_columns, format_until
 
 _CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
+_WAITED_FOR: Final = ("Built", "RolledOut")
 _MOST_SHARDS: Final = 12
 """Shards that lack servers, on a screen."""
 _MOST_BUILDS: Final = 5
@@ -82,7 +83,7 @@ def _head(view: DatasetPods, now: datetime) -> Iterator[str]:
 def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
     """What it waits for, and for how long."""
     lines = []
-    for kind in ("Built", "RolledOut"):
+    for kind in _WAITED_FOR:
         condition = view.dataset.condition(kind)
         if condition and condition.get("status") != "True":
             since = format_age(str(condition.get("lastTransitionTime", "")), now)
@@ -100,7 +101,9 @@ def _conditions(view: DatasetPods, now: datetime) -> Iterator[str]:
     for kind in _CONDITIONS:
         if condition := view.dataset.condition(kind):
             since = format_age(str(condition.get("lastTransitionTime", "")), now)
-            rows.append((kind, condition["status"], condition["reason"], since, condition.get("message", "")))
+            is_told = kind in _WAITED_FOR and condition["status"] != "True"  # by _waits
+            message = "as above" if is_told else condition.get("message", "")
+            rows.append((kind, condition["status"], condition["reason"], since, message))
     yield from _section("Conditions", rows)
 
 
@@ -214,9 +217,21 @@ def _shards(view: DatasetPods) -> Iterator[str]:
                 rows.append((f"{rollout['rollout']} shard {shard}", f"{ready}/{len(pods)} servers ready"))
                 troubled += [pod for pod in pods if pod.trouble is not None]
     more = [(f"and {len(rows) - _MOST_SHARDS} more",)] if len(rows) > _MOST_SHARDS else []
-    troubles = [(f"{pod.name}: {pod.trouble.message}",) for pod in troubled[:_MOST_TROUBLES] if pod.trouble]
     yield from _section("Shards that lack servers", [*rows[:_MOST_SHARDS], *more])
-    yield from _section("Why", troubles)
+    yield from _section("Why", _troubles(troubled))
+
+
+def _troubles(pods: list[Pod]) -> list[tuple[str, ...]]:
+    """What ``pods`` say, each sentence once, with the first pod that says it and how many more do."""
+    named: dict[str, list[str]] = {}
+    for pod in pods:
+        if pod.trouble is not None:
+            # Sentences about pods hold their names.
+            named.setdefault(pod.trouble.message.replace(pod.name, "…"), []).append(pod.name)
+    return [
+        (f"{names_of[0]}{f' and {len(names_of) - 1} more' if len(names_of) > 1 else ''}: {message}",)
+        for message, names_of in list(named.items())[:_MOST_TROUBLES]
+    ]
 
 
 def _routers(view: DatasetPods) -> Iterator[str]:
@@ -227,8 +242,8 @@ def _routers(view: DatasetPods) -> Iterator[str]:
     ready = sum(pod.ready for pod in routers)
     confirmed = "confirmed by all" if table.get("confirmedAt") else "not confirmed by all yet"
     version = f", routing table {table['version']} {confirmed}" if table else ", no routing table yet"
-    rows = [(f"{ready}/{len(routers)} ready{version}",)]
-    rows += [(f"{pod.name}: {pod.trouble.message}",) for pod in routers if pod.trouble is not None][:_MOST_TROUBLES]
+    rows: list[tuple[str, ...]] = [(f"{ready}/{len(routers)} ready{version}",)]
+    rows += _troubles([pod for pod in routers if not pod.ready])
     yield from _section("Routers", rows)
 
 
