@@ -41,6 +41,10 @@ class ObservedDataset:
     """The value of the refresh annotation."""
     override_gates: str = ""
     """The value of the annotation that overrides gates: a generation's name; empty for none."""
+    promote: str = ""
+    """The value of the promote annotation: the generation that may take effect."""
+    reject: str = ""
+    """The value of the reject annotation: the generation that is not to be served."""
     assigned: str = ""
     """The value of the operator annotation: the identity that may act; empty for whoever comes first."""
     deleting: bool = False

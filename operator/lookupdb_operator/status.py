@@ -211,11 +211,29 @@ class RolloutStatus:
     """Of each server; 0: nobody knows."""
     kept_since: str = ""
     """When it had drained: its servers stay for a while, to go back to. Empty: it is not kept for that."""
+    offered_replicas: int = field(default=0, metadata={"json": "offered"})
+    """The same of the tables that reference it beside an active one, for those who ask for its generation by name; at
+    least 1 while it waits for promotion."""
 
     @property
     def is_candidate(self) -> bool:
         """Whether no routing table has referenced it since it was claimed."""
-        return not self.referenced_replicas and not self.kept_since
+        return not self.referenced_replicas and not self.offered_replicas and not self.kept_since
+
+    @property
+    def minimum_replicas(self) -> int:
+        """How many servers a shard some router may send lookups to: so many stay."""
+        return max(self.referenced_replicas, self.offered_replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCandidate:
+    """What a routing table references beside its active generation, for those who ask for it by name."""
+
+    rollout: str
+    generation: str
+    replicas: int
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +250,16 @@ class TableStatus:
     """Or when a router was found that had come up with an older one, and is to take this one up."""
     confirmed_at: str = ""
     """When every router had confirmed it; from then on the drain time runs. Empty: not yet."""
+    candidate: TableCandidate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateStatus:
+    """The rollout that waits for promotion: its servers were ready."""
+
+    generation: str
+    rollout: str
+    since: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +293,8 @@ class DatasetStatus:
     """The newest generation that a gate has refused, until a newer one is built."""
     rolled_back: tuple[RolledBack, ...] = ()
     """By number, oldest first; at most ``plan.rollback.MOST_MARKS``."""
+    rejected: tuple[RolledBack, ...] = ()
+    """The same of what was rejected before it took effect (``plan.promotion``)."""
     last_generation: int = 0
     """The highest number claimed; also by builds that failed."""
     last_rollout: int = 0
@@ -286,6 +316,7 @@ class DatasetStatus:
     rollouts: tuple[RolloutStatus, ...] = ()
     """Oldest first; those not yet gone are here."""
     table: TableStatus | None = None
+    candidate: CandidateStatus | None = None
     store_digest: str = ""
     """Of the store's address and credentials, as last written to the dataset's Secret."""
     store_written_at: str = ""

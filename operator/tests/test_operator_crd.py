@@ -18,6 +18,7 @@ from lookupdb_operator.status import (
     BuildFailure,
     BuildRecord,
     BuildStatus,
+    CandidateStatus,
     Condition,
     DatasetStatus,
     GenerationStatus,
@@ -26,6 +27,7 @@ from lookupdb_operator.status import (
     RolloutStatus,
     ScheduleStatus,
     Stall,
+    TableCandidate,
     TableStatus,
     Ticket,
     json_name,
@@ -74,6 +76,7 @@ FULL = DatasetStatus(
         )
     ),
     rolled_back=(RolledBack("g10", DIGEST, DIGEST),),
+    rejected=(RolledBack("g9", DIGEST, DIGEST),),
     last_generation=999_999_999,
     last_rollout=34,
     refreshed="by hand",
@@ -90,11 +93,12 @@ FULL = DatasetStatus(
     schedule=ScheduleStatus("0 2 * * * Europe/Berlin", NOW, NOW, NOW),
     rollouts=(
         RolloutStatus("r34", "g11", DIGEST, NOW),
-        RolloutStatus("r35", "g11", DIGEST, NOW, 2, Stall("QuotaExceeded", NOW)),
+        RolloutStatus("r35", "g11", DIGEST, NOW, 2, Stall("QuotaExceeded", NOW), 2),
     ),
     build_ticket=Ticket(NOW),
     rollout_ticket=Ticket(NOW, 3, "Unschedulable", "no node takes pod airports-r34-s0-0", DIGEST),
-    table=TableStatus(12, "r34", "g11", 2, 4, NOW, NOW),
+    table=TableStatus(12, "r34", "g11", 2, 4, NOW, NOW, TableCandidate("r35", "g11", 2, 4)),
+    candidate=CandidateStatus("g11", "r35", NOW),
     store_digest=DIGEST,
 )
 

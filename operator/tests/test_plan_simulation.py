@@ -32,6 +32,14 @@ def test_whatever_fails_what_serves_stays_and_in_the_end_all_is_as_asked_for(ten
     assert sum(life.conflicts for life in lives) > 0
 
 
+@pytest.mark.parametrize("twenties", range(SEEDS // 40))
+def test_what_is_promoted_or_rejected_takes_effect_or_never_does(twenties: int) -> None:
+    simulations = [Simulation(seed, promotes=True) for seed in range(20 * twenties, 20 * twenties + 20)]
+    for simulation in simulations:
+        simulation.live(2 * MOMENTS)
+    assert any(simulation.world.invariants.candidates for simulation in simulations), "nothing ever waited"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_newer_data_is_served_again_and_again_however_often_it_comes(seed: int) -> None:
     simulation = Simulation(seed)
@@ -220,6 +228,27 @@ def _lets_through_what_nobody_has_looked_at(observed: Observed, config: Config, 
     return replace(planned, status=replace(planned.status, refused=replace(refused, premature_override="")))
 
 
+def _promotes_everything(observed: Observed, config: Config, now: datetime) -> Plan:
+    spec = observed.dataset.spec
+    rollout = {**spec["rollout"], "promotion": "Auto"}
+    dataset = replace(observed.dataset, spec={**spec, "rollout": rollout}, renderings={})
+    return plan(replace(observed, dataset=dataset), config, now)
+
+
+def _forgets_rejections(observed: Observed, config: Config, now: datetime) -> Plan:
+    status = replace(observed.dataset.status, rejected=())
+    return plan(replace(observed, dataset=replace(observed.dataset, status=status, reject="")), config, now)
+
+
+def _stops_what_has_left_the_table(planned: Plan, observed: Observed) -> Plan:
+    """The servers of a candidate that is not one any more."""
+    candidate = planned.status.candidate
+    offered = {one.rollout for one in observed.dataset.status.rollouts if one.offered_replicas}
+    offered -= {candidate.rollout} if candidate is not None else set()
+    gone = tuple(one.ref for one in observed.shard_sets if one.rollout in offered)
+    return replace(planned, delete=(*planned.delete, *gone))
+
+
 MUTANTS: list[Any] = [
     pytest.param(_changed(_retires_at_once), id="retires without waiting for routers"),
     pytest.param(_changed(_scales_down_before_the_table_says_so), id="scales down before the table says so"),
@@ -245,10 +274,23 @@ MUTANTS: list[Any] = [
 ]
 
 
+PROMOTION_MUTANTS: list[Any] = [
+    pytest.param(_promotes_everything, id="promotes what nobody has promoted"),
+    pytest.param(_forgets_rejections, id="forgets what was rejected"),
+    pytest.param(_changed(_stops_what_has_left_the_table), id="stops a candidate at once"),
+]
+
+
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_simulation_finds_a_plan_that(mutant: Planner) -> None:
     with pytest.raises(AssertionError):
         _live(mutant)
+
+
+@pytest.mark.parametrize("mutant", PROMOTION_MUTANTS)
+def test_the_simulation_of_promotions_finds_a_plan_that(mutant: Planner) -> None:
+    with pytest.raises(AssertionError):
+        _live_with_promotions(mutant)
 
 
 def _writes_after_a_stale_look(*, fenced: bool) -> int:
@@ -278,3 +320,8 @@ def _live(planner: Planner) -> None:
     for seed in range(SEEDS_TO_FIND_A_MUTANT):
         Simulation(seed, planner).live_under_rollbacks(3)
         Simulation(seed, planner).live(MOMENTS)
+
+
+def _live_with_promotions(planner: Planner) -> None:
+    for seed in range(SEEDS_TO_FIND_A_MUTANT):
+        Simulation(seed, planner, promotes=True).live(2 * MOMENTS)

@@ -11,7 +11,7 @@ from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, t
 from lookupdb_operator.manifests.metadata import read_digest, write_mark
 from lookupdb_operator.manifests.network_policy import render_network_policies
 from lookupdb_operator.manifests.routers import render_routers, router_replicas, with_replicas
-from lookupdb_operator.manifests.routing_table import render_nudge, render_routing_table
+from lookupdb_operator.manifests.routing_table import has_room_for_both, render_nudge, render_routing_table
 from lookupdb_operator.manifests.shards import (
     field_manager,
     render_scale,
@@ -26,6 +26,7 @@ __all__ = [
     "build_digest",
     "field_manager",
     "find_changer",
+    "has_room_for_both",
     "hash_held_fields",
     "read_digest",
     "render_builder",

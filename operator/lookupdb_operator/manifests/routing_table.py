@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 
 from lookupdb.route.table.routing_table import FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset, Pod
-from lookupdb_operator.status import GenerationStatus, TableStatus
+from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStatus
+
+MAX_ENDPOINT_BYTES: Final = 950_000
+"""Of all addresses of a routing table. The API server refuses an object of more than 1 MiB, all else in it included."""
 
 
-def render_routing_table(dataset: ObservedDataset, table: TableStatus, generation: GenerationStatus) -> Manifest:
-    """``table``, whose generation is ``generation``. The API server refuses what has more than 1 MiB: the product of
-    shards, replicas and workers may be some 6,000 with the longest names, 16,000 with short ones."""
+def render_routing_table(
+    dataset: ObservedDataset,
+    table: TableStatus,
+    generation: GenerationStatus,
+    candidate: GenerationStatus | None = None,
+) -> Manifest:
+    """``table``, whose generation is ``generation``, and whose candidate's is ``candidate``. The API server refuses
+    what has more than 1 MiB: the product of shards, replicas and workers may be some 6,000 with the longest names,
+    16,000 with short ones."""
+    entries = [_entry(dataset, table, generation)]
+    if table.candidate is not None and candidate is not None:
+        entries.append(_entry(dataset, table.candidate, candidate))
     content = {
         "formatVersion": FORMAT_VERSION,
         "version": table.version,
         "dataset": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
         "active": table.generation,
-        "generations": [
-            {
-                "generation": table.generation,
-                "rollout": table.rollout,
-                "records": generation.records,
-                "bytes": generation.bytes,
-                "builtAt": generation.built_at,
-                "normalize": list(generation.normalize),
-                "valueFormat": generation.value_format,
-                "shards": [{"endpoints": _endpoints(dataset, table, shard)} for shard in range(generation.shards)],
-            }
-        ],
+        "generations": entries,
     }
     about = render_metadata(dataset, names.routing_table(dataset.name), names.ROUTER)
     return stamp(
@@ -60,10 +63,47 @@ def render_nudge(dataset: ObservedDataset, pod: Pod, version: int) -> Manifest:
     }
 
 
-def _endpoints(dataset: ObservedDataset, table: TableStatus, shard: int) -> list[str]:
+def has_room_for_both(
+    dataset: ObservedDataset,
+    active: tuple[TableStatus | TableCandidate, int],
+    candidate: tuple[TableStatus | TableCandidate, int],
+) -> bool:
+    """Whether one routing table can name the servers of both; each with the number of its shards."""
+    return sum(_estimate_bytes(dataset, part, shards) for part, shards in (active, candidate)) <= MAX_ENDPOINT_BYTES
+
+
+def _estimate_bytes(dataset: ObservedDataset, part: TableStatus | TableCandidate, shards: int) -> int:
+    """At most so many bytes are the addresses of ``part``: each as long as the last one, with quotes and a comma."""
+    longest = _address(dataset, part, shards - 1, part.replicas - 1, part.workers - 1)
+    return shards * part.replicas * part.workers * (len(longest) + 3)
+
+
+def _entry(
+    dataset: ObservedDataset, part: TableStatus | TableCandidate, generation: GenerationStatus
+) -> dict[str, object]:
+    return {
+        "generation": part.generation,
+        "rollout": part.rollout,
+        "records": generation.records,
+        "bytes": generation.bytes,
+        "builtAt": generation.built_at,
+        "normalize": list(generation.normalize),
+        "valueFormat": generation.value_format,
+        "shards": [{"endpoints": _endpoints(dataset, part, shard)} for shard in range(generation.shards)],
+    }
+
+
+def _endpoints(dataset: ObservedDataset, part: TableStatus | TableCandidate, shard: int) -> list[str]:
     """All workers of pods 0 to replicas-1, whether they serve now or not."""
     return [
-        f"{names.pod_host(dataset.name, table.rollout, shard, replica, dataset.namespace)}:{names.SHARD_PORT + worker}"
-        for replica in range(table.replicas)
-        for worker in range(table.workers)
+        _address(dataset, part, shard, replica, worker)
+        for replica in range(part.replicas)
+        for worker in range(part.workers)
     ]
+
+
+def _address(
+    dataset: ObservedDataset, part: TableStatus | TableCandidate, shard: int, replica: int, worker: int
+) -> str:
+    host = names.pod_host(dataset.name, part.rollout, shard, replica, dataset.namespace)
+    return f"{host}:{names.SHARD_PORT + worker}"

@@ -89,7 +89,7 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def waits_for_rollout(status: DatasetStatus, situation: Situation) -> bool:
     """Whether a generation of the present spec is built already that has not had its turn: a candidate of the same
     spec is finished before it. A third would only push it out of the store, unserved."""
-    waiting = generations.target_generation(status, situation.desired)
+    waiting = rollouts.target_generation(status, situation)
     target = rollouts.target_rollout(status, situation)
     return waiting is not None and target is not None and target.generation != waiting.generation
 
@@ -415,7 +415,7 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
 
 def _judge_waiting_for_rollout(status: DatasetStatus, situation: Situation) -> Verdict:
     """The newest generation is built, and waits for the rollout of the one before it."""
-    generation = generations.target_generation(status, situation.desired)
+    generation = rollouts.target_generation(status, situation)
     target = rollouts.target_rollout(status, situation)
     assert generation is not None
     assert target is not None

@@ -14,7 +14,17 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, generations, previous, reasons, rollback, rollouts, suspension, turns
+from lookupdb_operator.plan import (
+    candidate,
+    clock,
+    generations,
+    previous,
+    promotion,
+    reasons,
+    rollouts,
+    suspension,
+    turns,
+)
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
@@ -29,66 +39,6 @@ POLL_SECONDS: Final = 0.5
 """Seconds between two polls of routers that take up a routing table, which takes them a second or so."""
 SLOW_POLL_SECONDS: Final = 5.0
 """The same once a router is overdue."""
-
-
-def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the routing table that should be written by now, its version claimed."""
-    return _with_newest_version(_with_desired_table(status, situation), situation)
-
-
-def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    table, desired = status.table, situation.desired
-    target = rollouts.target_rollout(status, situation)
-    is_another = target is not None and (table is None or table.rollout != target.rollout)
-    if target is not None and is_another and rollouts.is_servable(target, desired.replicas, status, situation):
-        return _with_table(status, target, desired.replicas, desired.workers, situation)
-    if table is None:
-        return status
-    current = status.find_rollout(table.rollout)
-    if current is None or desired.replicas == table.replicas:
-        return status
-    # Fewer servers are referenced first and stopped later, more are started first and referenced later.
-    if desired.replicas < table.replicas or rollouts.is_servable(current, desired.replicas, status, situation):
-        return _with_table(status, current, desired.replicas, table.workers, situation)
-    return status
-
-
-def _with_newest_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table under a version above any that a router has: after a cluster was set back,
-    routers would not take it up else. What it references must be ready: they answer from a newer table meanwhile."""
-    table, newest = status.table, newest_table_version(situation.observed)
-    if table is None or newest <= table.version:
-        return status
-    rollout = status.find_rollout(table.rollout)
-    if rollout is None or not rollouts.is_servable(rollout, table.replicas, status, situation):
-        return status
-    return replace(
-        status, table=replace(table, version=newest + 1, written_at=clock.format_moment(situation.now), confirmed_at="")
-    )
-
-
-def _with_table(
-    status: DatasetStatus, target: RolloutStatus, replicas: int, workers: int, situation: Situation
-) -> DatasetStatus:
-    claimed = status.table.version if status.table is not None else 0
-    table = TableStatus(
-        version=max(claimed, newest_table_version(situation.observed)) + 1,
-        rollout=target.rollout,
-        generation=target.generation,
-        replicas=replicas,
-        workers=target.workers or workers,
-        written_at=clock.format_moment(situation.now),
-    )
-    referenced = tuple(
-        replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas), kept_since="")
-        if rollout.rollout == target.rollout
-        else rollout
-        for rollout in status.rollouts
-    )
-    pinned = status.find_generation(situation.desired.pinned_generation)
-    is_pinned = pinned is not None and pinned.generation == target.generation
-    marks = rollback.with_marks(status, pinned) if pinned is not None and is_pinned else status.rolled_back
-    return replace(status, table=table, rollouts=referenced, rolled_back=marks)
 
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -136,9 +86,13 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
         return status
     target = rollouts.target_rollout(status, situation)
     staying = tuple(
-        replace(rollout, referenced_replicas=_count_referenced(table, rollout))
+        replace(
+            rollout,
+            referenced_replicas=_count_referenced(table, rollout),
+            offered_replicas=_count_offered(status, rollout),
+        )
         for rollout in status.rollouts
-        if rollout.rollout == table.rollout or rollout == target
+        if rollout.rollout == table.rollout or rollout == target or _count_offered(status, rollout)
     )
     drained = (rollout for rollout in status.rollouts if rollout.referenced_replicas and rollout != target)
     kept = previous.select_previous(drained, table, situation) or previous.find_kept(status)
@@ -153,7 +107,11 @@ def is_draining(status: DatasetStatus) -> bool:
     table = status.table
     if table is None or not table.confirmed_at:
         return False
-    return any(rollout.referenced_replicas > _count_referenced(table, rollout) for rollout in status.rollouts)
+    return any(
+        rollout.referenced_replicas > _count_referenced(table, rollout)
+        or rollout.offered_replicas > _count_offered(status, rollout)
+        for rollout in status.rollouts
+    )
 
 
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
@@ -185,6 +143,14 @@ def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool
 
 def _count_referenced(table: TableStatus, rollout: RolloutStatus) -> int:
     return table.replicas if rollout.rollout == table.rollout else 0
+
+
+def _count_offered(status: DatasetStatus, rollout: RolloutStatus) -> int:
+    """How many servers a shard of ``rollout`` stay because it waits for promotion."""
+    if status.candidate is None or status.candidate.rollout != rollout.rollout:
+        return 0
+    offered = None if status.table is None else status.table.candidate
+    return rollout.offered_replicas if offered is None else offered.replicas
 
 
 def has_served(status: DatasetStatus) -> bool:
@@ -300,8 +266,11 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     if target is None or generations.is_pin_missing(status, situation.desired):
         serves = f" Until then {status.generation} keeps serving." if has_served(status) else ""
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
-    if table is None or rollouts.is_starting(target, table, situation):
+    if status.candidate is not None and (table is None or table.confirmed_at):
+        return candidate.judge_waiting(status, status.candidate, situation)
+    if status.candidate is None and (table is None or rollouts.is_starting(target, table, situation)):
         return rollouts.judge_starting(target, status, situation)
+    assert table is not None
     if not table.confirmed_at:
         return _judge_confirming(table, status, situation)
     where = rollouts.describe_rollout(situation.dataset, target)
@@ -310,8 +279,9 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
         return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {drains}")
     servers = f"{table.replicas} {_servers(table.replicas)} a shard"
     reason, why = generations.explain_target(status, situation.desired)
+    idle = promotion.describe_idle_annotations(status, situation.desired)
     kept = previous.describe_kept(status, situation)
-    return Verdict("True", reason, f"Routers answer from {where}, {servers}.{why}{kept}")
+    return Verdict("True", reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
 
 
 def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:

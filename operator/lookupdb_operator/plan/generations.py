@@ -8,7 +8,7 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
-from lookupdb_operator.plan import reasons, rollback
+from lookupdb_operator.plan import promotion, reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
@@ -24,20 +24,23 @@ def newest_matching_generation(status: DatasetStatus, desired: Desired) -> Gener
 
 
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The generation that is asked for: what serves, while the dataset is suspended; else the pinned one; else the
-    newest of the present spec; else what serves, while that one is held back or the pinned one is not there. None
-    while nothing is there that could serve."""
+    """The generation that is asked for: what serves, while the dataset is suspended; else the pinned one; else the one
+    that waited and was promoted; else the newest of the present spec; else what serves, while that one is held back or
+    the pinned one is not there. None while nothing is there that could serve."""
     if desired.is_suspended:
         return served_generation(status)
     if desired.pinned_generation:
         return status.find_generation(desired.pinned_generation) or served_generation(status)
+    promoted = promotion.promoted_candidate(status, desired)
+    if promoted is not None:
+        return promoted
     newest = up_to_date_generation(status, desired)
     return served_generation(status) if newest is not None and is_held_back(newest, status) else newest
 
 
 def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
     """Whether ``generation`` is not rolled out, though it is the newest of the present spec and nothing is pinned."""
-    return rollback.find_mark(generation, status) is not None
+    return rollback.find_mark(generation, status) is not None or promotion.is_rejected(generation, status)
 
 
 def has_fixed_target(status: DatasetStatus, desired: Desired) -> bool:
@@ -90,11 +93,12 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
         return reasons.PINNED, f" spec.generation pins {desired.pinned_generation}{waiting}."
     if newest is None or not is_held_back(newest, status):
         return reasons.UP_TO_DATE, ""
-    name = newest.generation
+    name, is_rejected = newest.generation, promotion.is_rejected(newest, status)
+    reason = reasons.REJECTED if is_rejected else reasons.ROLLED_BACK
     return (
-        reasons.ROLLED_BACK,
-        f" {name} is newer and of a source that was rolled back from: it waits until the source changes, or until"
-        f" spec.generation is {name}.",
+        reason,
+        f" {name} is newer and of a source that was {'rejected' if is_rejected else 'rolled back from'}: it waits until"
+        f" the source changes, or until spec.generation is {name}.",
     )
 
 

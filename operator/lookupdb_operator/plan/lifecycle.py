@@ -27,7 +27,18 @@ from enum import Enum
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import builds, checks, cutover, generations, previous, recovery, refusals, rollouts
+from lookupdb_operator.plan import (
+    builds,
+    checks,
+    cutover,
+    generations,
+    previous,
+    promotion,
+    recovery,
+    refusals,
+    rollouts,
+    table_content,
+)
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
@@ -60,6 +71,8 @@ class RolloutPhase(Enum):
     """Its servers start, or are ready. No routing table references them."""
     REFERENCED = "referenced"
     """The newest routing table references its servers. Some routers may answer from it, some from an older one."""
+    CANDIDATE = "candidate"
+    """It waits for promotion. The newest routing table references its servers for those who ask for its generation."""
     ACTIVE = "active"
     """Every router answers from it."""
     SUPERSEDED = "superseded"
@@ -162,6 +175,14 @@ TRANSITIONS: Final = (
         may_be_deleted="nothing",
     ),
     Transition(
+        name="reject",
+        step=promotion.note_rejection,
+        edges=(),
+        when="the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned",
+        written_first="`rejected`",
+        may_be_deleted="nothing yet: it is not asked for any more, so its rollout is abandoned, or drains",
+    ),
+    Transition(
         name="decide the build",
         step=builds.decide_build,
         edges=(
@@ -232,23 +253,32 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="cut over",
-        step=cutover.decide_table,
+        step=table_content.decide_table,
         edges=(
+            (RolloutPhase.CLAIMED, RolloutPhase.CANDIDATE),
+            (RolloutPhase.KEPT, RolloutPhase.CANDIDATE),
+            (RolloutPhase.SUPERSEDED, RolloutPhase.CANDIDATE),
+            (RolloutPhase.DRAINING, RolloutPhase.CANDIDATE),
             (RolloutPhase.CLAIMED, RolloutPhase.REFERENCED),
             (RolloutPhase.KEPT, RolloutPhase.REFERENCED),
+            (RolloutPhase.CANDIDATE, RolloutPhase.REFERENCED),
+            (RolloutPhase.CANDIDATE, RolloutPhase.CLAIMED),
             (RolloutPhase.SUPERSEDED, RolloutPhase.REFERENCED),
             (RolloutPhase.DRAINING, RolloutPhase.REFERENCED),
             (RolloutPhase.ACTIVE, RolloutPhase.REFERENCED),
             (RolloutPhase.ACTIVE, RolloutPhase.SUPERSEDED),
             (RolloutPhase.REFERENCED, RolloutPhase.SUPERSEDED),
+            (RolloutPhase.CANDIDATE, RolloutPhase.SUPERSEDED),
             (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
         ),
         when=(
             "the servers of the rollout that is asked for are ready, or another number of replicas is; of a pinned"
-            " generation any rollout whose servers are ready, at once"
+            " generation any rollout whose servers are ready, at once; a candidate is promoted, or is not asked for any"
+            " more"
         ),
         written_first=(
-            "`table` with its version, `rollouts[].named`; `rolledBack`, when it goes back to a pinned generation"
+            "`table` with its version, `rollouts[].named` and `offered`, `candidate`; `rolledBack`, when it goes back"
+            " to a pinned generation"
         ),
         may_be_deleted="nothing: what an older table references stays",
     ),
@@ -302,7 +332,9 @@ def _phase_of_known(rollout: RolloutStatus, status: DatasetStatus) -> RolloutPha
         return RolloutPhase.KEPT
     if table is not None and table.rollout == rollout.rollout:
         return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED
-    if not rollout.referenced_replicas:
+    if status.candidate is not None and status.candidate.rollout == rollout.rollout:
+        return RolloutPhase.CANDIDATE
+    if rollout.is_candidate:
         return RolloutPhase.CLAIMED
     # A status that was lost has no table: routers answer from one that it does not know.
     return RolloutPhase.DRAINING if table is not None and table.confirmed_at else RolloutPhase.SUPERSEDED

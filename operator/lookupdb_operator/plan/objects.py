@@ -115,7 +115,8 @@ def _list_table_objects(status: DatasetStatus, situation: Situation) -> Iterator
     table = status.table
     generation = None if table is None else status.find_generation(table.generation)
     if table is not None and generation is not None:
-        yield manifests.render_routing_table(situation.dataset, table, generation)
+        offered = None if table.candidate is None else status.find_generation(table.candidate.generation)
+        yield manifests.render_routing_table(situation.dataset, table, generation, offered)
 
 
 def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:

@@ -57,6 +57,8 @@ CONFIRMING: Final = "Confirming"
 """A new routing table is written; not every router has taken it up yet."""
 NOT_CONFIRMED: Final = "NotConfirmed"
 """A router has not taken up the new routing table for too long; what served before stays."""
+CANDIDATE_WAITING: Final = "CandidateWaiting"
+"""The servers of a generation are ready, and it waits for promotion."""
 PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 """Servers took longer than rollout.progressDeadlineSeconds to get ready."""
 SUSPENDED: Final = "Suspended"
@@ -67,6 +69,8 @@ PINNED_GENERATION_MISSING: Final = "PinnedGenerationMissing"
 """What spec.generation names is not in the store; what serves stays."""
 ROLLED_BACK: Final = "RolledBack"
 """What serves stays: what is newer was rolled back from, and is of the same source."""
+REJECTED: Final = "Rejected"
+"""What serves stays: what is newer was rejected, and is of the same source."""
 DRAINING: Final = "Draining"
 """The new rollout serves; the one before it finishes what is in flight."""
 
@@ -177,10 +181,12 @@ HEALTHY_REASONS: Final = frozenset(
         SUSPENDED,
         PINNED,
         ROLLED_BACK,
+        REJECTED,
         WAITING_FOR_BUILD,
         WAITING_FOR_TURN,
         STARTING_SERVERS,
         CONFIRMING,
+        CANDIDATE_WAITING,
         DRAINING,
         HEALTHY,
     }

@@ -66,11 +66,13 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
             rollout,
             template="",
             kept_since="",
-            referenced_replicas=max(rollout.referenced_replicas, _count_replicas(rollout.rollout, observed)),
+            referenced_replicas=max(rollout.minimum_replicas, _count_replicas(rollout.rollout, observed)),
+            offered_replicas=0,
         )
         for rollout in status.rollouts
     )
-    return replace(status, table=None, rollouts=kept, generations=(), refused=None, generation="", records=0, bytes=0)
+    forgotten = replace(status, table=None, candidate=None, generations=(), refused=None, generation="")
+    return replace(forgotten, rollouts=kept, records=0, bytes=0)
 
 
 def _list_unknown_rollouts(
@@ -101,7 +103,9 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
     back, and nobody knows how long ago such a moment was: its time passes from now on. Nothing waits for ever, nothing
     ends early."""
     status = history.clamp_records(status, now)
-    table, failure = status.table, status.failure
+    table, failure, candidate = status.table, status.failure, status.candidate
+    if candidate is not None:
+        candidate = replace(candidate, since=clock.clamp_to_now(candidate.since, now))
     if table is not None:
         table = replace(
             table,
@@ -114,6 +118,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
     return replace(
         status,
         table=table,
+        candidate=candidate,
         failure=failure,
         generations=tuple(
             replace(generation, refreshed_at=clock.clamp_to_now(generation.refreshed_at, now))

@@ -9,7 +9,7 @@ too. It ends
     built then is not what was rolled back
     its generation, or one of the same, is      with_marks, when routers are sent there
     pinned and served
-    more than MOST_MARKS are there              _drop_oldest: never one that holds back the newest generation
+    more than MOST_MARKS are there              drop_oldest: never one that holds back the newest generation
     the status is lost                          recovery: all that was built is forgotten with it
 """
 
@@ -26,10 +26,11 @@ MOST_MARKS: Final = 16
 
 def find_mark(generation: GenerationStatus, status: DatasetStatus) -> RolledBack | None:
     """The mark that holds ``generation`` back; None when nothing does."""
-    return next((mark for mark in reversed(status.rolled_back) if _matches(mark, generation)), None)
+    return next((mark for mark in reversed(status.rolled_back) if holds_back(mark, generation)), None)
 
 
-def _matches(mark: RolledBack, generation: GenerationStatus) -> bool:
+def holds_back(mark: RolledBack, generation: GenerationStatus) -> bool:
+    """Whether ``mark`` is of ``generation``, or of the same source and spec."""
     is_same_data = (mark.fingerprint, mark.content) == (generation.fingerprint, generation.content)
     return mark.generation == generation.generation or is_same_data
 
@@ -37,20 +38,20 @@ def _matches(mark: RolledBack, generation: GenerationStatus) -> bool:
 def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledBack, ...]:
     """The marks when routers are sent to ``pinned`` from what ``status.table`` references: none of ``pinned``, and one
     of a newer generation that they leave."""
-    marks = tuple(mark for mark in status.rolled_back if not _matches(mark, pinned))
+    marks = tuple(mark for mark in status.rolled_back if not holds_back(mark, pinned))
     left = None if status.table is None else status.find_generation(status.table.generation)
     if left is None or _number(left.generation) <= _number(pinned.generation):
         return marks
     others = (mark for mark in marks if mark.generation != left.generation)
     mark = RolledBack(left.generation, left.fingerprint, left.content)
-    return _drop_oldest((*others, mark), status)
+    return drop_oldest((*others, mark), status)
 
 
-def _drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[RolledBack, ...]:
+def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[RolledBack, ...]:
     """At most MOST_MARKS of ``marks``, by number: those that hold back what is newest."""
 
     def newest_held_back(mark: RolledBack) -> int:
-        held = (generation.generation for generation in status.generations if _matches(mark, generation))
+        held = (generation.generation for generation in status.generations if holds_back(mark, generation))
         return max(map(_number, (mark.generation, *held)))
 
     kept = sorted(marks, key=newest_held_back)[-MOST_MARKS:]

@@ -13,7 +13,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, ObservedDataset, Pod, ShardSet, Trouble
 from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import clock, generations, reasons, store, turns
+from lookupdb_operator.plan import clock, generations, promotion, reasons, store, turns
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
@@ -31,7 +31,7 @@ def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus
     """The rollout that is asked for, once it is claimed: that of ``target_generation`` from the present pod
     template. An unfinished candidate of the same spec comes first unless it is stuck: data that is refreshed faster
     than rolled out would else never be served."""
-    generation = generations.target_generation(status, situation.desired)
+    generation = target_generation(status, situation)
     if generation is None:
         return None
     if situation.desired.is_suspended:  # whatever its pod template
@@ -41,6 +41,17 @@ def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus
     if candidate is None or candidate.generation == generation.generation:
         return _find_standing_rollout(generation, status, situation) or _find_rollout(generation, status, situation)
     return _find_rollout(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
+
+
+def target_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
+    """The generation that is asked for (``generations``). But what serves comes before one that would wait for
+    promotion, while it is of an older pod template: a new image reaches it though nobody promotes anything."""
+    generation, table = generations.target_generation(status, situation.desired), status.table
+    if generation is None or promotion.may_take_effect(generation.generation, status, situation.desired):
+        return generation
+    served = None if table is None else status.find_rollout(table.rollout)
+    is_outdated = served is not None and not is_current(served, status, situation)
+    return (generations.served_generation(status) if is_outdated else None) or generation
 
 
 def unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
@@ -112,7 +123,7 @@ def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situati
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the rollout that is asked for, its number claimed, or with a ticket. What serves stays as it is
     while no generation of the present spec is built."""
-    generation = generations.target_generation(status, situation.desired)
+    generation = target_generation(status, situation)
     target = target_rollout(status, situation)
     if generation is None or target is not None:
         has_turn = target is not None and target.is_candidate
@@ -156,7 +167,7 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
 def _as_referenced(rollout: RolloutStatus, observed: Observed) -> RolloutStatus:
     sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
     replicas = max((shard_set.replicas for shard_set in sets), default=0)
-    return replace(rollout, referenced_replicas=max(rollout.referenced_replicas, replicas))
+    return replace(rollout, referenced_replicas=max(rollout.minimum_replicas, replicas), offered_replicas=0)
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
@@ -173,7 +184,7 @@ def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, situation: S
     target, table = target_rollout(status, situation), status.table
     is_asked_for = rollout == target or (table is not None and table.rollout == rollout.rollout)
     is_whole = is_asked_for or bool(rollout.kept_since)
-    return max(situation.desired.replicas if is_whole else 1, rollout.referenced_replicas)
+    return max(situation.desired.replicas if is_whole else 1, rollout.minimum_replicas)
 
 
 def is_servable(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> bool:
@@ -187,7 +198,7 @@ def is_servable(rollout: RolloutStatus, replicas: int, status: DatasetStatus, si
     shards = tuple(list_shard_servers(rollout, replicas, status, situation.observed))
     if not shards or any(servers.ready < servers.needed_servers for servers in shards):
         return False
-    if rollout.referenced_replicas == 0 and has_exceeded_deadline(rollout, status, situation):
+    if rollout.is_candidate and has_exceeded_deadline(rollout, status, situation):
         return True
     only_troubled_lack = all(servers.ready + servers.troubled >= servers.replicas for servers in shards)
     return only_troubled_lack and clock.seconds_until(rollout.started_at, GRACE, situation.now) == 0
@@ -219,7 +230,7 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
 def next_progress_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until missing servers may be left out, or the rollout is overdue; None for neither."""
     target = target_rollout(status, situation)
-    if target is None or target.referenced_replicas:
+    if target is None or not target.is_candidate:
         return None
     grace = clock.seconds_until(target.started_at, GRACE, situation.now)
     deadline = remaining_progress(target, status, situation)
@@ -345,7 +356,7 @@ def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble |
     if table is not None and not is_starting(target, table, situation):
         return None
     trouble = store.name_store(diagnose_obstacle(target, observed), situation)
-    if target.referenced_replicas or not has_exceeded_deadline(target, status, situation):
+    if not target.is_candidate or not has_exceeded_deadline(target, status, situation):
         return trouble
     return _diagnose_overdue(target, trouble, status, situation)
 

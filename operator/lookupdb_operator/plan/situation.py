@@ -106,6 +106,12 @@ class Desired:
     """``spec.suspend``: what serves is asked for, and nothing else."""
     pinned_generation: str
     """``spec.generation``: the one generation that is asked for; empty for none."""
+    promotion: str
+    """``Auto`` or ``Manual``."""
+    promote: str
+    """The promote annotation: the generation that may take effect; empty for none."""
+    reject: str
+    """The reject annotation: the generation that is not to be served; empty for none."""
     drain_seconds: float
     """How long servers stay that no routing table references any more: the drain time and a lookup's deadline."""
     router_drain_seconds: float
@@ -133,6 +139,9 @@ class Desired:
             keep_generations=spec.keep_generations,
             is_suspended=dataset.spec["suspend"],
             pinned_generation=dataset.spec.get("generation", ""),
+            promotion=dataset.spec["rollout"]["promotion"],
+            promote=dataset.promote,
+            reject=dataset.reject,
             drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
             keep_previous_seconds=clock.parse_duration(dataset.spec["rollout"]["keepPrevious"]),
             progress_deadline_seconds=dataset.spec["rollout"]["progressDeadlineSeconds"],

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Manifest
+from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.plan import checks, clock, lifecycle
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.status import DatasetStatus
@@ -50,6 +50,12 @@ class Invariants:
     """Source and spec of what a pin has sent routers away from."""
     refused: set[str] = field(default_factory=set)
     """Generations that a gate has refused, and nobody has let through."""
+    candidates: set[str] = field(default_factory=set)
+    """Generations that have waited for promotion."""
+    rejected: set[tuple[str, str]] = field(default_factory=set)
+    """Source and spec of what was rejected."""
+    is_manual: bool = False
+    """Whether generations wait for promotion now."""
     has_forgotten: bool = False
     answered: int = 0
     """The number of the read with which the last refresh was answered."""
@@ -64,7 +70,7 @@ class Invariants:
         self.rollouts = {name: template for name, template in self.rollouts.items() if name.split()[0] in rollouts}
         self.answered = 0
         self.checked.clear()
-        self.rolled_back = set()
+        self.rolled_back, self.rejected = set(), set()
         self.has_forgotten = True
 
     def pass_again(self, now: datetime, upcoming: datetime | None) -> None:
@@ -114,11 +120,15 @@ class Invariants:
         if version < self.last_version:
             raise Broken(f"routing table {version} is written after {self.last_version}")
         self.last_version = version
-        if len({generation["generation"] for generation in content["generations"]}) != 1:
+        generations = content["generations"]
+        if content["active"] != generations[0]["generation"]:
+            raise Broken(f"routing table {version} has lost its active generation")
+        if {generation["generation"] for generation in generations[1:]} - self.candidates:
             raise Broken(f"routing table {version} mixes generations")
-        hosts = {host for shard in content["generations"][0]["shards"] for host in shard["endpoints"]}
-        if len({host.split(".")[1] for host in hosts}) != 1:
-            raise Broken(f"routing table {version} mixes rollouts")
+        for generation in generations:
+            hosts = {host for shard in generation["shards"] for host in shard["endpoints"]}
+            if {host.split(".")[1].rpartition("-")[2] for host in hosts} != {generation["rollout"]}:
+                raise Broken(f"routing table {version} mixes rollouts")
 
     def claims(self, before: DatasetStatus, after: DatasetStatus, spec: Mapping[str, Any]) -> None:
         """Status is written, while ``spec`` is asked for."""
@@ -156,6 +166,35 @@ class Invariants:
         if tables[0] != tables[1] or not _names(before) <= _names(after):
             raise Broken("what serves or is kept changes while it is suspended")
 
+    def decides(self, before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
+        """Status is written, when ``dataset`` was seen: nothing takes effect that must not, and what serves stays."""
+        if after.candidate is not None:
+            self.candidates.add(after.candidate.generation)
+        pinned = dataset.spec.get("generation", "")
+        self.is_manual = dataset.spec["rollout"]["promotion"] == "Manual"
+        served = "" if before.table is None else before.table.generation
+        is_heard = not dataset.spec["suspend"] and before.find_generation(dataset.reject)
+        if is_heard and dataset.reject not in (served, before.generation, pinned):
+            self.rejected.add(_data(dataset.reject, before))
+        sent_to = "" if after.table is None else after.table.generation
+        if before.table is not None and after.table is None and not after.rollouts:
+            raise Broken("nothing serves any more")
+        if sent_to != served:
+            if self.is_manual and served and sent_to and sent_to not in (dataset.promote, pinned):
+                raise Broken(f"{sent_to} takes effect, and nobody has promoted it")
+            if _data(sent_to, after) in self.rejected and sent_to != pinned:
+                raise Broken(f"{sent_to} takes effect, and was rejected")
+        known = {rollout.rollout for rollout in before.rollouts}
+        for rollout in after.rollouts:
+            is_rejected = _data(rollout.generation, after) in self.rejected and rollout.generation not in (
+                pinned,
+                served,
+            )
+            if rollout.rollout not in known and rollout.template and is_rejected:
+                raise Broken(f"{rollout.generation} is rolled out, and was rejected")
+        if pinned and pinned == sent_to:
+            self.rejected.discard(_data(pinned, after))
+
     def _check_pin(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """What is pinned is kept, and routers are sent to what was rolled back from by a pin alone."""
         if before.find_generation(pinned) is not None and after.find_generation(pinned) is None:
@@ -181,9 +220,11 @@ class Invariants:
             self.answered = self.read_by.get(before.build.generation, self.answered)
         known = {rollout.rollout: rollout for rollout in before.rollouts}
         gone_back_to = after.table.rollout if after.table and after.table.version > self.last_version else ""
-        is_candidate = gone_back_to in known and not known[gone_back_to].referenced_replicas
+        waits = before.candidate is not None and before.candidate.rollout == gone_back_to
+        is_candidate = waits or (gone_back_to in known and not known[gone_back_to].referenced_replicas)
         is_served = before.table is not None and before.table.rollout == gone_back_to
-        stays = "" if before.table is None or not (pinned or before.rolled_back) else before.table.generation
+        may_stay = pinned or before.rolled_back or after.rejected or self.is_manual
+        stays = before.table.generation if before.table is not None and may_stay else ""
         for rollout in after.rollouts:
             if rollout.generation in (pinned, stays):
                 continue
@@ -231,8 +272,8 @@ class Invariants:
     def serving(self, tables: Iterable[dict[str, Any]], sets: Mapping[tuple[str, int], int], now: datetime) -> None:
         """All servers that ``tables`` in effect name, and those of lookups in flight, are still wanted."""
         self.lookups = [(table, until) for table, until in self.lookups if until > now]
-        for table in (*tables, *(table for table, _ in self.lookups)):
-            generation = table["generations"][0]
+        in_effect = (*tables, *(table for table, _ in self.lookups))
+        for table, generation in ((whole, entry) for whole in in_effect for entry in whole["generations"]):
             for shard, named in enumerate(generation["shards"]):
                 servers = len({host.split(".")[0] for host in named["endpoints"]})
                 kept = sets.get((generation["rollout"], shard), 0)

@@ -85,6 +85,8 @@ class World:
     metadata_generation: int = 1
     refresh: str = ""
     override_gates: str = ""
+    promote: str = ""
+    reject: str = ""
     assigned: str = ""
     deleting: bool = False
     problem: str | None = None
@@ -136,6 +138,12 @@ class World:
         self.invariants.overridden(generation, self.status)
         self.version += 1
 
+    def annotate_decision(self, *, promote: str | None = None, reject: str | None = None) -> None:
+        """Promote or reject a generation; None leaves an annotation as it is."""
+        self.promote = self.promote if promote is None else promote
+        self.reject = self.reject if reject is None else reject
+        self.version += 1
+
     @property
     def dataset(self) -> ObservedDataset:
         if not self._completed or self._completed[0] != self.metadata_generation:
@@ -156,6 +164,8 @@ class World:
             self.status,
             refresh=self.refresh,
             override_gates=self.override_gates,
+            promote=self.promote,
+            reject=self.reject,
             assigned=self.assigned,
             deleting=self.deleting,
             renderings=self._completed[3],  # as parsed: kept until the spec changes
@@ -253,6 +263,7 @@ class World:
         if seen != self.version:
             raise Conflict
         if status != self.status:
+            self.invariants.decides(self.status, status, self.dataset)
             self.invariants.claims(self.status, status, self.spec)
             self.status = status
             self.version += 1
@@ -367,7 +378,13 @@ class World:
             "Built": ("True", reasons.GENERATION_BUILT),
             "RolledOut": ("True", truths["RolledOut"][1]),
             "Degraded": ("False", reasons.HEALTHY),
-        } and truths["RolledOut"][1] in (reasons.UP_TO_DATE, reasons.PINNED, reasons.ROLLED_BACK, reasons.SUSPENDED)
+        } and truths["RolledOut"][1] in (
+            reasons.UP_TO_DATE,
+            reasons.PINNED,
+            reasons.ROLLED_BACK,
+            reasons.REJECTED,
+            reasons.SUSPENDED,
+        )
 
     def is_quiet(self) -> bool:
         """Whether nothing happens by itself."""

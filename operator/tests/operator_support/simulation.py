@@ -47,11 +47,14 @@ class Life:
 class Simulation:
     """One life of a dataset."""
 
-    def __init__(self, seed: int, planner: Planner = plan) -> None:
+    def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False) -> None:
+        """With ``promotes``, generations wait for promotion at times, and are promoted or rejected."""
         self._random = random.Random(seed)
         self._lots = random.Random(-1 - seed)
         self._wishes = random.Random(f"wishes {seed}")
         self._overrides = random.Random(f"overrides {seed}")
+        self._verdicts = random.Random(f"verdicts {seed}")
+        self._has_promotions = promotes
         self._has_rivals = False
         self._is_scheduled = seed % 3 == 0
         self._planner = planner
@@ -179,11 +182,14 @@ class Simulation:
                 wish()
         if self._overrides.random() < 0.05:
             self._override()
+        if self._has_promotions and self._verdicts.random() < 0.2:
+            self._decide()
 
     def _set_rollout(self) -> None:
         rollout = {
             "drainSeconds": 5,
             "progressDeadlineSeconds": self._lots.choice([60, 600]),
+            "promotion": self._verdicts.choice(["Auto", "Manual", "Manual"] if self._has_promotions else ["Auto"]),
             "keepPrevious": self._wishes.choice(["0s", "20s", "10m"]),
         }
         self.world.edit(rollout=rollout)
@@ -224,6 +230,17 @@ class Simulation:
             self.world.edit(gates={"minRecords": pick([1, 2])})
         else:
             self._refresh()
+
+    def _decide(self) -> None:
+        """Promote or reject what waits, or something else by mistake."""
+        status, pick = self.world.status, self._verdicts.choice
+        generation = f"g{self._verdicts.randrange(1, 12)}"
+        if status.candidate is not None and self._verdicts.random() < 0.8:
+            generation = status.candidate.generation
+        if self._verdicts.random() < 0.6:
+            self.world.annotate_decision(promote=pick([generation, generation, ""]))
+        else:
+            self.world.annotate_decision(reject=pick([generation, ""]))
 
     def _refresh(self) -> None:
         """There is new data, or there is not, and the annotation says so; at times with a value that it had before."""
@@ -334,6 +351,8 @@ class Simulation:
     def _calm(self) -> None:
         self._flaky, self._has_rivals, self._may_close_gates = 0.0, False, False
         self._data += 1  # what was refused stays refused
+        if self._has_promotions:
+            self._end_decisions()
         self.world.turns = Turns()
         for pod in self.world.pods.values():
             if pod.component == names.SHARDS:
@@ -343,6 +362,13 @@ class Simulation:
         self.world.edit(suspend=False)
         if self.world.status.find_generation(self.world.spec.get("generation", "")) is None:
             self.world.edit(generation=None)
+
+    def _end_decisions(self) -> None:
+        self.world.annotate_decision(promote="", reject="")
+        self.world.edit(rollout={**self.world.spec["rollout"], "promotion": "Auto"})
+        if self.world.status.rejected:  # what was rejected comes back with other data alone
+            self._data += 1
+            self.world.annotate(f"new data {self._data}")
 
     def _check_fresh(self, active: GenerationStatus) -> None:
         world = self.world

@@ -1,0 +1,309 @@
+"""The rollout that waits for promotion: asked for by name beside what serves, promoted, rejected, replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from operator_support.plan_samples import condition, deleted, says, serving
+from operator_support.plan_world import NEVER, World
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Plan, Trouble
+from lookupdb_operator.plan import lifecycle, reasons
+from lookupdb_operator.plan.lifecycle import RolloutPhase
+
+MANUAL = {"promotion": "Manual", "drainSeconds": 5}
+
+
+def _refresh(world: World, data: str) -> None:
+    world.content_of_source = lambda source: f"{source} {data}"
+    world.annotate(data)
+
+
+def _waiting(**spec: Any) -> World:
+    """A world that serves g1, and in which g2 waits for promotion."""
+    world = serving(rollout=MANUAL, **spec)
+    _refresh(world, "two")
+    _until_waits(world, "g2")
+    return world
+
+
+def _until_waits(world: World, generation: str) -> None:
+    """Until ``generation`` waits, all routers answer from its table, and nothing more is to be done."""
+
+    def waits() -> bool:
+        status = world.status
+        waiting = status.condition("RolledOut")
+        assert waiting is not None
+        is_quiet = not world.look().apply and not world.look().delete and world.is_quiet()
+        is_candidate = status.candidate is not None and status.candidate.generation == generation
+        return is_candidate and waiting.reason == reasons.CANDIDATE_WAITING and is_quiet
+
+    world.settle(until=waits)
+
+
+def _table(world: World) -> dict[str, Any]:
+    text = world.things["ConfigMap", "airports-routing-table"].manifest["data"][names.TABLE_FILE]
+    content: dict[str, Any] = orjson.loads(text)
+    return content
+
+
+def _named(world: World) -> tuple[str, list[str]]:
+    """The active generation of the written table, and all of its generations."""
+    table = _table(world)
+    return table["active"], [entry["generation"] for entry in table["generations"]]
+
+
+def _stops(world: World, seconds: float) -> Iterator[Plan]:
+    end = world.now + timedelta(seconds=seconds)
+    while world.now < end:
+        yield world.reconcile()
+        world.step()
+
+
+class TestWaiting:
+    def test_is_referenced_beside_what_serves_and_asked_for_by_name(self) -> None:
+        world = _waiting()
+        assert _named(world) == ("g1", ["g1", "g2"])
+        assert (world.status.generation, world.status.table and world.status.table.rollout) == ("g1", "r1")
+        candidate = world.status.candidate
+        assert candidate is not None
+        assert (candidate.generation, candidate.rollout) == ("g2", "r2")
+        assert lifecycle.rollout_phase("r2", world.status) is RolloutPhase.CANDIDATE
+
+    def test_says_how_it_is_asked_and_how_it_is_decided(self) -> None:
+        planned = _waiting().look()
+        assert says(planned) == {
+            "Ready": "True Serving",
+            "Built": "True GenerationBuilt",
+            "RolledOut": "False CandidateWaiting",
+            "Degraded": "False Healthy",
+        }
+        message = condition(planned, "RolledOut").message
+        assert "airports-r2 (generation g2) waits for promotion since 2026-01-01T12:" in message
+        assert "lookups with the header Lookupdb-Generation: g2 ask it, and all others g1" in message
+        assert "kubectl annotate lds airports -n default --overwrite lookupdb.dev/promote=g2" in message
+        assert "lookupdb.dev/reject=g2" in message
+
+    def test_lasts_for_ever_and_has_no_turn(self) -> None:
+        world = _waiting()
+        world.now += timedelta(days=30)
+        planned = world.reconcile()
+        assert (planned.apply, planned.delete) == ((), ())
+        assert says(planned)["Degraded"] == "False Healthy"
+        assert planned.next_look_in is None
+        assert world.status.rollout_ticket is None
+
+    def test_its_broken_servers_harm_nothing_that_serves(self) -> None:
+        world = _waiting()
+        for pod in world.pods.values():
+            if "-r2-" in pod.name:
+                pod.ready, pod.trouble = False, Trouble(reasons.CRASH_LOOPING, "it ends again and again")
+        planned = world.reconcile()
+        assert says(planned)["Ready"] == "True Serving"
+        assert says(planned)["RolledOut"] == "False CandidateWaiting"
+        assert "with 0 of 2 shards ready" in condition(planned, "RolledOut").message
+        assert says(planned)["Degraded"] == "True CrashLooping"
+        assert (_named(world), deleted(planned)) == (("g1", ["g1", "g2"]), set())
+
+    def test_the_first_generation_of_a_dataset_does_not_wait(self) -> None:
+        world = serving(rollout=MANUAL)
+        assert (world.status.generation, world.status.candidate) == ("g1", None)
+
+    def test_another_rollout_of_what_serves_does_not_wait(self) -> None:
+        world = serving(rollout=MANUAL)
+        world.edit(serving={"workers": 2})
+        world.settle()
+        assert (world.status.table and world.status.table.rollout, world.status.generation) == ("r2", "g1")
+
+    def test_is_scaled_with_what_serves(self) -> None:
+        world = _waiting()
+        for replicas in (3, 1):
+            world.edit(replicas=replicas)
+            for _ in _stops(world, 60):
+                pass
+            for entry in _table(world)["generations"]:
+                assert len({host.split(".")[0] for host in entry["shards"][0]["endpoints"]}) == replicas
+            sets = [thing.manifest for key, thing in world.things.items() if key[0] == "StatefulSet"]
+            assert [manifest["spec"]["replicas"] for manifest in sets] == [replicas] * 4
+
+    def test_a_table_that_has_no_room_for_both_names_what_serves_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lookupdb_operator.manifests.routing_table.MAX_ENDPOINT_BYTES", 300)
+        world = _waiting()
+        assert _named(world) == ("g1", ["g1"])
+        assert "it cannot be asked, because a routing table has no room" in condition(world.look(), "RolledOut").message
+        world.annotate_decision(promote="g2")
+        world.settle()
+        assert _named(world) == ("g2", ["g2"])
+
+
+class TestPromoted:
+    def test_serves_at_once_and_what_served_drains(self) -> None:
+        world = _waiting()
+        world.annotate_decision(promote="g2")
+        planned = world.reconcile()
+        assert _named(world) == ("g2", ["g2"])
+        assert (world.status.candidate, deleted(planned)) == (None, set())
+        world.settle()
+        assert world.status.generation == "g2"
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
+
+    def test_by_a_name_of_another_generation_is_not_and_says_so(self) -> None:
+        world = _waiting()
+        for stale in ("g1", "g7", "g" * 5000):
+            world.annotate_decision(promote=stale)
+            planned = world.reconcile()
+            assert _named(world) == ("g1", ["g1", "g2"])
+            if stale != "g1":  # which serves: the annotation of the last promotion stays
+                assert "which does not wait for promotion" in condition(planned, "RolledOut").message
+
+    def test_before_it_is_ready_serves_when_it_is(self) -> None:
+        world = serving(rollout=MANUAL)
+        world.takes.start = NEVER
+        _refresh(world, "two")
+        world.settle(until=lambda: world.status.last_rollout == 2)
+        world.annotate_decision(promote="g2")
+        world.reconcile()
+        assert _named(world) == ("g1", ["g1"])
+        world.takes.start = 1
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_does_not_promote_the_next_one(self) -> None:
+        world = _waiting()
+        world.annotate_decision(promote="g2")
+        world.settle()
+        _refresh(world, "three")
+        _until_waits(world, "g3")
+        assert _named(world) == ("g2", ["g2", "g3"])
+
+    def test_by_switching_to_auto(self) -> None:
+        world = _waiting()
+        world.edit(rollout={"promotion": "Auto", "drainSeconds": 5})
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_by_a_pin(self) -> None:
+        world = _waiting()
+        world.edit(generation="g2")
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_by_an_operator_that_dies_after_any_write(self) -> None:
+        for writes in range(8):
+            world = _waiting()
+            world.annotate_decision(promote="g2")
+            world.carry_out(world.look(), world.dataset, writes)
+            world.settle()
+            assert world.status.generation == "g2"
+
+
+class TestRejected:
+    def test_leaves_the_table_at_once_and_its_servers_go_when_lookups_in_flight_have_ended(self) -> None:
+        world = _waiting()
+        world.annotate_decision(reject="g2")
+        planned = world.reconcile()
+        assert _named(world) == ("g1", ["g1"])
+        assert deleted(planned) == set()
+        assert lifecycle.rollout_phase("r2", world.status) is RolloutPhase.SUPERSEDED
+        world.settle(until=lambda: lifecycle.rollout_phase("r2", world.status) is RolloutPhase.DRAINING)
+        drains_since = world.now
+        world.settle(until=lambda: lifecycle.rollout_phase("r2", world.status) is RolloutPhase.GONE)
+        assert (world.now - drains_since).total_seconds() >= 5
+        world.settle()
+        assert not any("-r2-" in name for name in world.pods)
+
+    def test_never_comes_back_by_itself_and_other_data_waits_again(self) -> None:
+        world = _waiting()
+        world.annotate_decision(reject="g2", promote="g2")
+        world.settle()
+        world.annotate("the same data again")
+        world.settle()
+        assert (world.status.generation, world.status.last_rollout) == ("g1", 2)
+        _refresh(world, "three")
+        _until_waits(world, "g4")
+
+    def test_wins_over_a_promotion_of_the_same_generation(self) -> None:
+        world = _waiting()
+        world.annotate_decision(reject="g2", promote="g2")
+        world.settle()
+        assert world.status.generation == "g1"
+
+    def test_by_an_operator_that_dies_after_any_write(self) -> None:
+        for writes in range(8):
+            world = _waiting()
+            world.annotate_decision(reject="g2")
+            world.carry_out(world.look(), world.dataset, writes)
+            world.settle()
+            assert world.status.generation == "g1"
+            assert [rollout.rollout for rollout in world.status.rollouts] == ["r1"]
+
+
+class TestReplaced:
+    def test_by_a_newer_generation_when_that_is_claimed(self) -> None:
+        world = _waiting()
+        _refresh(world, "three")
+        world.settle(until=lambda: world.status.last_rollout == 3)
+        assert _named(world) == ("g1", ["g1"])
+        _until_waits(world, "g3")
+        assert _named(world) == ("g1", ["g1", "g3"])
+        world.annotate_decision(promote="g2")
+        planned = world.reconcile()
+        assert "names g2, which does not wait" in condition(planned, "RolledOut").message
+
+    def test_by_a_changed_spec_at_once(self) -> None:
+        world = _waiting()
+        world.edit(source={"url": "s3://data/other.csv"})
+        world.reconcile()
+        assert (_named(world), world.status.candidate) == (("g1", ["g1"]), None)
+        _until_waits(world, "g3")
+
+    def test_not_when_it_is_promoted_while_the_newer_one_waits_for_its_turn(self) -> None:
+        world = _waiting()
+        _refresh(world, "three")
+        world.settle(until=lambda: len(world.status.generations) == 3 or world.status.last_rollout == 3)
+        if world.status.last_rollout == 2:
+            world.annotate_decision(promote="g2")
+            world.settle(until=lambda: world.status.generation == "g2")
+        _until_waits(world, "g3")
+
+    def test_for_as_long_as_what_serves_gets_a_new_pod_template(self) -> None:
+        """A new image reaches what serves, though nobody promotes anything; then the candidate comes back from it."""
+        world = _waiting()
+        world.edit(serving={"workers": 2})
+        passes = [world.status for _ in _stops(world, 60)]
+        assert any(status.table and (status.table.rollout, status.candidate) == ("r3", None) for status in passes)
+        table = world.status.table
+        assert table is not None
+        assert (table.rollout, table.generation, table.workers) == ("r3", "g1", 2)
+        candidate = world.status.candidate
+        assert candidate is not None
+        assert (candidate.rollout, candidate.generation) == ("r4", "g2")
+
+
+class TestAStatusThatWasLost:
+    def test_what_serves_goes_on_until_somebody_promotes_what_was_built_anew(self) -> None:
+        world = serving(rollout=MANUAL)
+        world.status, world.version = type(world.status)(), world.version + 1
+        world.invariants.forget({"g1"}, {"r1"})
+        world.settle(until=lambda: world.status.candidate is not None)
+        name = world.status.candidate.generation if world.status.candidate else ""
+        assert (world.status.table, world.status.rollout_ticket) == (None, None)
+        assert "what serves is not known" in condition(world.look(), "RolledOut").message
+        for planned in _stops(world, 60):
+            assert "StatefulSet/airports-r1-s0" not in deleted(planned)
+        world.annotate_decision(promote=name)
+        world.settle()
+        assert world.status.generation == name
+
+    def test_a_candidate_that_objects_alone_tell_of_is_kept_until_something_newer_serves(self) -> None:
+        world = _waiting()
+        world.status, world.version = type(world.status)(), world.version + 1
+        world.invariants.forget({"g1", "g2"}, {"r1", "r2"})
+        world.edit(rollout={"promotion": "Auto", "drainSeconds": 5})
+        world.settle()
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r3"]

@@ -1,0 +1,154 @@
+"""Which generation may take effect, what an annotation does that names another one, and what a rejection holds back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from operator_support.plan_samples import serving
+from operator_support.plan_world import World
+
+from lookupdb_operator.plan import generations, promotion
+from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.status import CandidateStatus, DatasetStatus, RolledBack
+
+MANUAL = {"promotion": "Manual", "drainSeconds": 5}
+
+
+def _desired(world: World, **members: Any) -> Desired:
+    return replace(_situation(world).desired, promotion="Manual", **members)
+
+
+def _situation(world: World) -> Situation:
+    return Situation.from_observed(world.observe(), world.config, world.now)
+
+
+def _refreshed(world: World, data: str) -> None:
+    """There is new data, and it is built."""
+    world.content_of_source = lambda source: f"{source} {data}"
+    world.annotate(data)
+
+
+class TestMayTakeEffect:
+    def test_the_first_generation_of_a_dataset_does_without_anybody(self) -> None:
+        world = World()
+        assert promotion.may_take_effect("g1", DatasetStatus(), _desired(world))
+
+    def test_a_new_one_does_when_it_is_promoted_and_no_other_one_does(self) -> None:
+        world = serving()
+        assert not promotion.may_take_effect("g2", world.status, _desired(world))
+        assert promotion.may_take_effect("g2", world.status, _desired(world, promote="g2"))
+        assert not promotion.may_take_effect("g3", world.status, _desired(world, promote="g2"))
+
+    def test_one_that_is_pinned_does(self) -> None:
+        world = serving()
+        assert promotion.may_take_effect("g2", world.status, _desired(world, pinned_generation="g2"))
+
+    def test_what_is_in_effect_does_again_from_another_pod_template(self) -> None:
+        world = serving()
+        assert promotion.may_take_effect("g1", world.status, _desired(world))
+
+    def test_any_does_with_promotion_auto(self) -> None:
+        world = serving()
+        assert promotion.may_take_effect("g2", world.status, replace(_desired(world), promotion="Auto"))
+
+    def test_nothing_does_unasked_while_it_is_not_known_what_serves(self) -> None:
+        """The status was lost: to go on with what nobody has looked at would be worse than to wait."""
+        world = serving()
+        lost = replace(world.status, table=None, generation="")
+        assert not promotion.may_take_effect("g2", lost, _desired(world))
+        assert promotion.may_take_effect("g2", lost, _desired(world, promote="g2"))
+
+
+class TestPromotedCandidate:
+    def test_comes_before_a_newer_generation(self) -> None:
+        world = serving()
+        _refreshed(world, "two")
+        world.settle()
+        status = replace(world.status, candidate=CandidateStatus("g1", "r1", "2026-01-01T00:00:00Z"))
+        asked = generations.target_generation(status, _desired(world, promote="g1"))
+        assert asked is not None
+        assert asked.generation == "g1"
+        asked = generations.target_generation(status, _desired(world, promote="g7"))
+        assert asked is not None
+        assert asked.generation == "g2"
+
+    def test_does_not_come_before_a_spec_that_has_changed(self) -> None:
+        world = serving()
+        status = replace(world.status, candidate=CandidateStatus("g1", "r1", "2026-01-01T00:00:00Z"))
+        world.edit(source={"url": "s3://data/other.csv"})
+        assert promotion.promoted_candidate(status, _desired(world, promote="g1")) is None
+
+
+class TestRejecting:
+    def test_remembers_source_and_spec(self) -> None:
+        world = serving(rollout=MANUAL)
+        _refreshed(world, "two")
+        world.settle(until=lambda: world.status.candidate is not None)
+        world.annotate_decision(reject="g2")
+        world.reconcile()
+        (mark,) = world.status.rejected
+        generation = world.status.find_generation("g2")
+        assert generation is not None
+        assert mark == RolledBack("g2", generation.fingerprint, generation.content)
+
+    @pytest.mark.parametrize("promotion_mode", ["Auto", "Manual"])
+    def test_of_what_serves_does_nothing_and_says_so(self, promotion_mode: str) -> None:
+        world = serving(rollout={"promotion": promotion_mode})
+        world.annotate_decision(reject="g1")
+        world.settle()
+        assert (world.status.generation, world.status.rejected) == ("g1", ())
+        assert "names g1, which serves: to go back, set spec.generation" in _rolled_out(world)
+
+    def test_of_what_is_not_there_does_nothing_and_says_so(self) -> None:
+        world = serving()
+        world.annotate_decision(reject="g" * 5000)
+        world.settle()
+        assert world.status.rejected == ()
+        assert "which is not there" in _rolled_out(world)
+        assert len(_rolled_out(world)) < 400
+
+    def test_of_what_is_pinned_does_nothing(self) -> None:
+        world = serving(rollout=MANUAL)
+        _refreshed(world, "two")
+        world.settle(until=lambda: world.status.candidate is not None)
+        world.edit(generation="g2")
+        world.annotate_decision(reject="g2")
+        world.settle()
+        assert (world.status.generation, world.status.rejected) == ("g2", ())
+
+    def test_before_it_is_rolled_out_starts_no_server_of_it_with_promotion_auto_too(self) -> None:
+        world = serving()
+        world.annotate_decision(reject="g2")
+        _refreshed(world, "two")
+        world.settle()
+        assert (world.status.generation, world.status.last_rollout) == ("g1", 1)
+        assert [mark.generation for mark in world.status.rejected] == ["g2"]
+
+    def test_holds_the_same_data_back_when_it_is_built_again_and_lets_other_data_through(self) -> None:
+        world = serving()
+        world.annotate_decision(reject="g2")
+        for data, serves in (("bad", "g1"), ("good", "g3"), ("bad", "g3"), ("better", "g5")):
+            _refreshed(world, data)
+            world.annotate(f"{data} {serves}")
+            world.settle()
+            assert world.status.generation == serves, data
+
+    def test_is_undone_by_a_pin(self) -> None:
+        world = serving()
+        world.annotate_decision(reject="g2")
+        _refreshed(world, "two")
+        world.settle()
+        world.edit(generation="g2")
+        world.settle()
+        assert (world.status.generation, world.status.rejected) == ("g2", ())
+        world.edit(generation=None)
+        world.settle()
+        assert world.status.generation == "g2"
+
+
+def _rolled_out(world: World) -> str:
+    condition = world.status.condition("RolledOut")
+    assert condition is not None
+    return condition.message
