@@ -24,7 +24,9 @@ from manifest_samples import (
 
 from lookupdb_operator import manifests
 
-_REBUILD = dataclasses.replace(BUILD, generation="g13", active="g12", unless_fingerprint="f0f1f2")
+_REBUILD = dataclasses.replace(
+    BUILD, generation="g13", active="g12", unless_fingerprint="f0f1f2", unless_success_file="a0a1a2"
+)
 _FILES: dict[str, tuple[Any, ...]] = {
     **{f"airports/{part}": objects for part, objects in rendered(airports()).items()},
     **{f"everything/{part}": objects for part, objects in rendered(everything(), FULL_CONFIG).items()},
