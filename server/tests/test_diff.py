@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from support.generations import publish
 
 from lookupdb import store
+from lookupdb.build import sampled_difference
 from lookupdb.cli.diff import command
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.store import StoreAddress, StoredDataset
+from lookupdb.store.stored_generation import StoredGeneration
 
 OLD = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % number for number in range(3000)}
 NEW = {
@@ -135,3 +137,55 @@ def test_of_several_datasets_one_must_be_chosen(dataset: StoredDataset, tmp_path
     assert isinstance(error, UsageError)
     assert "choose one with --dataset" in str(error)
     assert "has no generation g2" in str(diff(tmp_path, "g1", "g2", "--dataset", "team/others").exception)
+
+
+def test_a_sample_counts_what_was_compared_and_shows_keys_alone(dataset: StoredDataset, tmp_path: Path) -> None:
+    """Of so few keys, all: the counts are those of the exact difference."""
+    publish(dataset, "g1", OLD, tmp_path / "scratch", shards=2)
+    publish(dataset, "g2", NEW, tmp_path / "scratch", shards=3)
+    found = counted(tmp_path, "g1", "g2", "--sampled", "--samples", "2")
+    exact = counted(tmp_path, "g1", "g2")
+    assert {name: found[name] for name in ("added", "removed", "changed", "same", "isWhole")} == {
+        name: exact[name] for name in ("added", "removed", "changed", "same", "isWhole")
+    }
+    assert {kind: len(keys) for kind, keys in found["samples"].items()} == {"added": 2, "removed": 2, "changed": 2}
+    assert found["samples"]["removed"][0]["before"] is None
+
+
+def test_a_sample_of_more_says_that_it_is_one(
+    dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 300)
+    publish(dataset, "g1", OLD, tmp_path / "scratch", shards=4)
+    publish(dataset, "g2", NEW, tmp_path / "scratch", shards=4)
+    found = counted(tmp_path, "g1", "g2", "--sampled")
+    assert not found["isWhole"]
+    assert 300 <= found["same"] + found["removed"] + found["changed"] < 1200
+    assert "these are the keys that were compared, and not all" in diff(tmp_path, "g1", "g2", "--sampled").stdout
+
+
+def test_samples_and_values_are_bounded(dataset: StoredDataset, tmp_path: Path) -> None:
+    large = {f"k{number}": b'"' + b"x" * 20_000 + b'"' for number in range(50)}
+    publish(dataset, "g1", {"k": b"1"}, tmp_path / "scratch")
+    publish(dataset, "g2", large, tmp_path / "scratch")
+    result = diff(tmp_path, "g1", "g2", "--json", "--samples", "20")
+    assert len(json.loads(result.stdout)["samples"]["added"]) == 20
+    assert len(result.stdout) < 20 * 4200 + 2000
+
+
+def test_of_two_equal_shard_files_neither_is_fetched(
+    dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(dataset, "g1", OLD, tmp_path / "scratch", shards=2)
+    publish(dataset, "g2", OLD, tmp_path / "scratch", shards=2)
+    monkeypatch.setattr(StoredGeneration, "file", lambda *_: pytest.fail("a shard file is fetched"))
+    assert counted(tmp_path, "g1", "g2")["same"] == 3000
+
+
+def test_a_dataset_that_was_made_again_is_told_apart_by_its_uid(dataset: StoredDataset, tmp_path: Path) -> None:
+    again = store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", "another"))
+    for made in (dataset, again):
+        publish(made, "g1", OLD, tmp_path / "scratch")
+        publish(made, "g2", NEW, tmp_path / "scratch")
+    assert isinstance(diff(tmp_path, "g1", "g2", "--dataset", "things").exception, UsageError)
+    assert counted(tmp_path, "g1", "g2", "--dataset", "default/things", "--uid", "another")["added"] == 12

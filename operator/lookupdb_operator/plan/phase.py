@@ -93,11 +93,21 @@ PHASES: Final = (
         "it waits for its turn to build or to roll out",
         lambda it: reasons.WAITING_FOR_TURN in (it.reason(BUILT), it.reason(ROLLED_OUT)),
     ),
+    Phase(
+        "CandidateWaiting",
+        "a generation waits for promotion, beside what serves",
+        lambda it: it.reason(ROLLED_OUT) == reasons.CANDIDATE_WAITING,
+    ),
     Phase("Pinned", "`spec.generation` serves, whatever is built", lambda it: bool(it.spec.get("generation"))),
     Phase(
         "RolledBack",
         "what is newer was rolled back from, and waits for another source",
         lambda it: it.reason(ROLLED_OUT) == reasons.ROLLED_BACK,
+    ),
+    Phase(
+        "Rejected",
+        "what is newer was rejected, and waits for another source",
+        lambda it: it.reason(ROLLED_OUT) == reasons.REJECTED,
     ),
     Phase(
         "WaitingForSource",

@@ -1,4 +1,5 @@
-"""How much a new generation differs from the active one, at a cost that does not grow with the store.
+"""How much a new generation differs from the active one, at a cost that does not grow with the store. The gate of a
+build asks this, and ``lookupdb diff --sampled``.
 
 Shard s of N holds the keys whose hash is s modulo N: a sample of all keys that the hash has chosen, the same in every
 build. So only the first shards of the active generation are read, as many as it takes for ``MAX_KEYS`` keys, but no
@@ -25,7 +26,7 @@ from lookupdb.keys import make_sampler, shard_number
 from lookupdb.manifest import Manifest, ShardFile
 from lookupdb.shardfile import FRAMED, ShardReader
 from lookupdb.store import StoredDataset
-from lookupdb.store.stored_generation import open_shard
+from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
 MAX_KEYS: Final = 100_000
 """Keys of the active generation that are enough; up to twice as many are compared."""
@@ -41,21 +42,43 @@ def compare_with_active(
     Copies one file of the store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile
     if what has to be read of the active generation is damaged, NotEnoughRoom.
     """
-    chosen = choose_shards(active.shards)
+
+    def open_after(stack: ExitStack, number: int) -> ShardReader:
+        return stack.enter_context(ShardReader(folder / shard_name.file_name(number, shards)))
+
+    return _compare(StoredGeneration("", active, dataset), shards, open_after, scratch)
+
+
+def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
+    """Compare two generations that are stored. Copies to ``scratch`` a file of the one at a time, and those of the
+    other that can hold its keys: one, if their numbers of shards are equal. Raises StoreError, CorruptFile,
+    NotEnoughRoom."""
+
+    def open_after(stack: ExitStack, number: int) -> ShardReader:
+        return _open(stack, after, after.manifest.shards[number], scratch)
+
+    return _compare(before, len(after.manifest.shards), open_after, scratch)
+
+
+def _compare(
+    before: StoredGeneration, shards: int, open_after: Callable[[ExitStack, int], ShardReader], scratch: Path
+) -> SampledDifference:
+    every = before.manifest.shards
+    chosen = choose_shards(every)
     halvings = choose_halvings(sum(shard.records for shard in chosen))
-    result = SampledDifference(is_whole=len(chosen) == len(active.shards) and halvings == 0)
+    result = SampledDifference(is_whole=len(chosen) == len(every) and halvings == 0)
     is_sampled = make_sampler(halvings)
     for number, shard in enumerate(chosen):
         with ExitStack() as stack:
-            path = stack.enter_context(dataset.shard(active.generation, shard, scratch))
-            before = stack.enter_context(open_shard(path))
-            after = {
-                new: stack.enter_context(ShardReader(folder / shard_name.file_name(new, shards)))
-                for new in _list_overlapping(number, len(active.shards), shards)
-            }
-            _compare_before(before, after, shards, is_sampled, result)
-            _count_added(before, after, (number, len(active.shards)), is_sampled, result)
+            old = _open(stack, before, shard, scratch)
+            after = {new: open_after(stack, new) for new in _list_overlapping(number, len(every), shards)}
+            _compare_before(old, after, shards, is_sampled, result)
+            _count_added(old, after, (number, len(every)), is_sampled, result)
     return result
+
+
+def _open(stack: ExitStack, generation: StoredGeneration, shard: ShardFile, scratch: Path) -> ShardReader:
+    return stack.enter_context(open_shard(stack.enter_context(generation.file(shard, scratch))))
 
 
 def choose_shards(shards: Sequence[ShardFile]) -> Sequence[ShardFile]:

@@ -44,6 +44,8 @@ dataset_option = option(
     help="Whose generation gN is.  [default: the only dataset in the store]",
 )
 
+uid_option = option("--uid", metavar="UID", help="Its uid, where the store has several datasets of that name.")
+
 
 class GenerationAddress(click.ParamType[str]):
     """g1, g2, …"""
@@ -64,6 +66,7 @@ class GenerationLocator:
     store_url: str
     cluster_id: str
     dataset: str | None
+    uid: str | None = None
 
     def find(self, target: str) -> generations.StoredGeneration:
         """Return the generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
@@ -89,6 +92,8 @@ class GenerationLocator:
         raise UsageError(f"{self.store_url} has several datasets: {names}", hint="choose one with --dataset")
 
     def _fits(self, address: StoreAddress) -> bool:
+        if self.uid not in (None, address.uid):
+            return False
         if self.dataset is None:
             return True
         namespace, _, name = self.dataset.rpartition("/")
@@ -96,5 +101,5 @@ class GenerationLocator:
 
 
 def locator_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--store, --cluster-id and --dataset."""
-    return store_option(cluster_option(dataset_option(command)))
+    """--store, --cluster-id, --dataset and --uid."""
+    return store_option(cluster_option(dataset_option(uid_option(command))))

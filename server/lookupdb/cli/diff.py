@@ -11,49 +11,85 @@ from typing import Any, Final
 import click
 import orjson
 
+from lookupdb.build.gates import SampledDifference
+from lookupdb.build.sampled_difference import compare_stored
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.errors import UsageError
-from lookupdb.store.difference import GenerationDifference, KeyChange, compare_generations
+from lookupdb.store.difference import SAMPLES, GenerationDifference, KeyChange, compare_generations
 from lookupdb.store.stored_generation import StoredGeneration
 
 _SHOWN_CHARACTERS: Final = 200
+_MAX_VALUE_CHARACTERS: Final = 4000
+"""Of a value in JSON. A longer one ends with an ellipsis, so that the document stays as large as a log may be."""
+_MAX_SAMPLES: Final = 100
 
 
 @click.command()
 @click.argument("before", metavar="G1")
 @click.argument("after", metavar="G2")
 @locator_options
+@click.option("--sampled", is_flag=True, help="Compare some 100,000 keys that their hashes have chosen, not all.")
+@click.option(
+    "--samples",
+    type=click.IntRange(0, _MAX_SAMPLES),
+    default=SAMPLES,
+    show_default=True,
+    help="Show so many keys of each kind of change; no more than 10 with --sampled.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 @click.option("--exit-code", "with_exit_code", is_flag=True, help="End with 1 when there are differences.")
-def command(before: str, after: str, as_json: bool, with_exit_code: bool, **location: Any) -> None:
+def command(
+    before: str, after: str, sampled: bool, samples: int, as_json: bool, with_exit_code: bool, **location: Any
+) -> None:
     """Compare the records of two generations: keys added, removed and changed, with counts and samples.
 
     Each is a generation's folder, or gN of a dataset in a store. They may have different numbers of shards.
 
+    With --sampled only the first shards are read, a gigabyte of the first generation's at most, and the counts are
+    those of the keys that were compared.
+
     \b
         lookupdb diff g11 g12 --dataset airports
+        lookupdb diff g11 g12 --store s3://lookups/production --sampled
         lookupdb diff ./old ./new --exit-code
     """
     locator = GenerationLocator(**location)
     old, new = locator.find(before), locator.find(after)
     if old.where == new.where:
         raise UsageError(f"{before} and {after} are the same generation", hint="give two different ones")
-    with (
-        tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as scratch,
-        old.shards(Path(scratch)) as old_shards,
-        new.shards(Path(scratch)) as new_shards,
-    ):
-        difference = compare_generations(old_shards, new_shards, (old.manifest.shards, new.manifest.shards))
-    click.echo(_render_json(old, new, difference) if as_json else "\n".join(_render_lines(old, new, difference)))
+    with tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as scratch:
+        if sampled:
+            difference, is_whole = _with_keys_alone(compare_stored(old, new, Path(scratch)), samples)
+        else:
+            difference, is_whole = compare_generations(old, new, Path(scratch), samples), True
+    render = _render_json if as_json else _render_text
+    click.echo(render(old, new, difference, is_whole))
     if with_exit_code and difference.has_changes:
         sys.exit(1)
 
 
-def _render_lines(old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference) -> Iterator[str]:
+def _with_keys_alone(sampled: SampledDifference, samples: int) -> tuple[GenerationDifference, bool]:
+    """A sampled difference, which knows keys and no values, and whether all keys were compared."""
+    keys = {kind: [KeyChange(key, None, None) for key in found[:samples]] for kind, found in sampled.samples.items()}
+    return (
+        GenerationDifference(sampled.added, sampled.removed, sampled.changed, sampled.same, keys, samples),
+        sampled.is_whole,
+    )
+
+
+def _render_text(old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference, is_whole: bool) -> str:
+    return "\n".join(_render_lines(old, new, difference, is_whole))
+
+
+def _render_lines(
+    old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference, is_whole: bool
+) -> Iterator[str]:
     yield f"before   {old.manifest.generation}, {old.manifest.totals.records:,} records, {old.where}"
     yield f"after    {new.manifest.generation}, {new.manifest.totals.records:,} records, {new.where}"
     if old.manifest.normalize != new.manifest.normalize:
         yield f"note     keys are normalised differently: {old.manifest.normalize} and {new.manifest.normalize}"
+    if not is_whole:
+        yield "note     these are the keys that were compared, and not all"
     yield f"same     {difference.same:,}"
     for kind, count in (("added", difference.added), ("removed", difference.removed), ("changed", difference.changed)):
         yield f"{kind:<8} {count:,}"
@@ -67,7 +103,9 @@ def _render_lines(old: StoredGeneration, new: StoredGeneration, difference: Gene
             yield f"    and {count - len(difference.samples[kind]):,} more"
 
 
-def _render_json(old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference) -> bytes:
+def _render_json(
+    old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference, is_whole: bool
+) -> bytes:
     document = {
         "before": {"generation": old.manifest.generation, "records": old.manifest.totals.records, "where": old.where},
         "after": {"generation": new.manifest.generation, "records": new.manifest.totals.records, "where": new.where},
@@ -75,6 +113,7 @@ def _render_json(old: StoredGeneration, new: StoredGeneration, difference: Gener
         "removed": difference.removed,
         "changed": difference.changed,
         "same": difference.same,
+        "isWhole": is_whole,
         "samples": {kind: [_sample(change) for change in changes] for kind, changes in difference.samples.items()},
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
@@ -83,8 +122,8 @@ def _render_json(old: StoredGeneration, new: StoredGeneration, difference: Gener
 def _sample(change: KeyChange) -> dict[str, str | None]:
     return {
         "key": _decode(change.key),
-        "before": None if change.before is None else _decode(change.before),
-        "after": None if change.after is None else _decode(change.after),
+        "before": None if change.before is None else _cut(_decode(change.before), _MAX_VALUE_CHARACTERS),
+        "after": None if change.after is None else _cut(_decode(change.after), _MAX_VALUE_CHARACTERS),
     }
 
 
@@ -95,4 +134,8 @@ def _decode(data: bytes) -> str:
 def _shorten(data: bytes) -> str:
     text = _decode(data)
     text = text if text.isprintable() else text.encode("unicode_escape").decode()
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return _cut(text, _SHOWN_CHARACTERS)
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[:characters] + "…"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import itemgetter
+from pathlib import Path
 from typing import Final
 
-from lookupdb.manifest import ShardFile
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
+from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
 SAMPLES: Final = 5
+"""Of each kind of change, unless another number is asked for."""
 
 _Entry = tuple[bytes, bytes, ShardReader]
 """Key, stored value, and the shard that can inflate it."""
@@ -36,6 +39,8 @@ class GenerationDifference:
     changed: int = 0
     same: int = 0
     samples: dict[str, list[KeyChange]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
+    most_samples: int = SAMPLES
+    """Of each kind."""
 
     @property
     def has_changes(self) -> bool:
@@ -44,22 +49,31 @@ class GenerationDifference:
 
 
 def compare_generations(
-    before: Sequence[ShardReader], after: Sequence[ShardReader], files: tuple[Sequence[ShardFile], Sequence[ShardFile]]
+    before: StoredGeneration, after: StoredGeneration, scratch: Path, most_samples: int = SAMPLES
 ) -> GenerationDifference:
-    """Compare all records of two generations, which may have different numbers of shards. ``files`` are their
-    descriptions."""
-    result = GenerationDifference()
-    if len(before) != len(after):
-        _compare_streams(_merge_entries(before), _merge_entries(after), result)
+    """Compare all records of two generations, which may have different numbers of shards.
+
+    Files that are not on this machine are copied to ``scratch``: two at a time, and none of two that are identical; all
+    of both generations if their numbers of shards differ. Raises StoreError, CorruptFile, NotEnoughRoom.
+    """
+    result = GenerationDifference(most_samples=most_samples)
+    if len(before.manifest.shards) != len(after.manifest.shards):
+        with before.shards(scratch) as old_shards, after.shards(scratch) as new_shards:
+            _compare_streams(_merge_entries(old_shards), _merge_entries(new_shards), result)
         return result
-    for old, new, *descriptions in zip(before, after, *files, strict=True):
-        if descriptions[0].sha256 == descriptions[1].sha256:
-            result.same += descriptions[0].records  # identical content, whatever the names of the files
-        else:
-            _compare_streams(_read_entries(old), _read_entries(new), result)
+    for old, new in zip(before.manifest.shards, after.manifest.shards, strict=True):
+        if old.sha256 == new.sha256:
+            result.same += old.records  # identical content, whatever the names of the files
+            continue
+        with ExitStack() as stack:
+            old_shard, new_shard = (
+                stack.enter_context(open_shard(stack.enter_context(generation.file(shard, scratch))))
+                for generation, shard in ((before, old), (after, new))
+            )
+            _compare_streams(_read_entries(old_shard), _read_entries(new_shard), result)
     for changes in result.samples.values():
         changes.sort(key=lambda change: change.key)
-        del changes[SAMPLES:]
+        del changes[most_samples:]
     return result
 
 
@@ -77,7 +91,7 @@ def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: 
     sample_counts = dict.fromkeys(result.samples, 0)
 
     def sample(kind: str, key: bytes, old: _Entry | None, new: _Entry | None) -> None:
-        if sample_counts[kind] < SAMPLES:
+        if sample_counts[kind] < result.most_samples:
             sample_counts[kind] += 1
             result.samples[kind].append(KeyChange(key, old and _value(old), new and _value(new)))
 
