@@ -93,20 +93,6 @@ def test_a_status_that_was_set_back_does_not_go_back_to_an_older_generation() ->
     assert _versions(world) == {4}
 
 
-def test_a_status_set_back_to_before_the_first_table_takes_no_servers_from_what_serves() -> None:
-    """It knows r1 as a candidate, which the spec does not ask for any more: routers answer from r1."""
-    world = World()
-    world.settle(until=lambda: bool(world.status.rollouts))
-    candidate = world.status
-    world.settle()
-    _set_back(world, candidate)
-    world.edit(source={"url": "s3://data/v2.csv"})
-    assert deleted(world.reconcile()) == set()
-    assert [(rollout.rollout, rollout.referenced_replicas) for rollout in world.status.rollouts] == [("r1", 2)]
-    world.settle()
-    assert (world.status.generation, [rollout.rollout for rollout in world.status.rollouts]) == ("g2", ["r2"])
-
-
 def test_a_status_that_is_lost_while_the_source_is_bad_leaves_what_serves_for_as_long_as_that_lasts() -> None:
     world = serving()
     world.fails = lambda spec: broken()

@@ -147,27 +147,14 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without rollouts that no routing table ever referenced and that are not asked for any more. They go
-    whether or not they are ready: a correction never waits for the mistake that it corrects. But where a table is
-    written that a status which was set back does not know, they are kept as referenced."""
+    whether or not they are ready: a correction never waits for the mistake that it corrects."""
     target = target_rollout(status, situation)
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
         ticket = turns.give_turn_up(status.rollout_ticket, trouble, target.template, situation.now)
         status, target = replace(status, rollout_ticket=ticket), None
-    is_set_back = status.table is None and any(thing.table_version for thing in situation.observed.other_objects)
-    staying = (
-        _as_referenced(rollout, situation.observed) if is_set_back and rollout != target else rollout
-        for rollout in status.rollouts
-    )
-    return replace(
-        status, rollouts=tuple(rollout for rollout in staying if not rollout.is_candidate or rollout == target)
-    )
-
-
-def _as_referenced(rollout: RolloutStatus, observed: Observed) -> RolloutStatus:
-    sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
-    replicas = max((shard_set.replicas for shard_set in sets), default=0)
-    return replace(rollout, referenced_replicas=max(rollout.minimum_replicas, replicas), offered_replicas=0)
+    kept = tuple(rollout for rollout in status.rollouts if not rollout.is_candidate or rollout == target)
+    return replace(status, rollouts=kept)
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
