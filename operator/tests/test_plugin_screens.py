@@ -48,6 +48,13 @@ def _pinned() -> World:
     return world
 
 
+def _candidate() -> World:
+    world = serving(rollout={"promotion": "Manual"})
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle(until=lambda: world.status.phase == "CandidateWaiting")
+    return world
+
+
 def _unplaced() -> World:
     world = rebuilt(serving())
     for pod in world.pods.values():
@@ -69,6 +76,16 @@ def _unplaced() -> World:
         ),
         pytest.param(
             lambda: unconfirmed(serving()), [": RollingOut", "r1  g1  ending", "r2  g2  taking over"], id="confirming"
+        ),
+        pytest.param(
+            _candidate,
+            [
+                ": CandidateWaiting, serves g1",
+                "g2 of r2 has waited for promotion for",
+                "kubectl lookupdb promote airports g2, or reject airports g2",
+                "r2  g2  candidate",
+            ],
+            id="a candidate",
         ),
         pytest.param(_pinned, [": Pinned, serves g1", "pinned to g1", "active, pinned"], id="pinned"),
         pytest.param(

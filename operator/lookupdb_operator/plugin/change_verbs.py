@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from lookupdb.errors import LookupdbError
+from lookupdb_operator import names
 from lookupdb_operator.plugin import changes
 from lookupdb_operator.plugin.changes import ChangeProgress
 from lookupdb_operator.plugin.dataset import Dataset
@@ -75,7 +76,7 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
     async def work(session: ClusterSession) -> None:
         dataset = await session.get_dataset(name)
         change = changes.promote(dataset, generation)
-        promoted = str(change["metadata"]["annotations"][changes.PROMOTE])
+        promoted = str(change["metadata"]["annotations"][names.PROMOTE])
         changed = await session.patch_dataset(dataset, change)
         if wait:
             changed = await _wait(session, changed, lambda now: changes.judge_active(now, promoted), timeout)
@@ -99,7 +100,7 @@ def reject(name: str, generation: str | None, target: Target, output: str | None
         dataset = await session.get_dataset(name)
         change = changes.reject(dataset, generation)
         changed = await session.patch_dataset(dataset, change)
-        _report(changed, f"{change['metadata']['annotations'][changes.REJECT]} is rejected", output)
+        _report(changed, f"{change['metadata']['annotations'][names.REJECT]} is rejected", output)
 
     run(target, work)
 

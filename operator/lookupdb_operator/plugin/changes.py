@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
@@ -13,9 +13,6 @@ from lookupdb_operator.plugin.dataset import Dataset
 
 Change = Mapping[str, Any]
 """A merge patch of a LookupDataset."""
-
-PROMOTE: Final = f"{names.GROUP}/promote"
-REJECT: Final = f"{names.GROUP}/reject"
 
 
 class NotPossible(LookupdbError):
@@ -39,12 +36,12 @@ def refresh(value: str) -> Change:
 
 def promote(dataset: Dataset, generation: str | None) -> Change:
     """Let the candidate take effect. Raises NotPossible when there is none, or another one."""
-    return _annotate(PROMOTE, _candidate(dataset, generation))
+    return _annotate(names.PROMOTE, _candidate(dataset, generation))
 
 
 def reject(dataset: Dataset, generation: str | None) -> Change:
     """Give the candidate up. Raises NotPossible when there is none, or another one."""
-    return _annotate(REJECT, _candidate(dataset, generation))
+    return _annotate(names.REJECT, _candidate(dataset, generation))
 
 
 def roll_back(dataset: Dataset, generation: str | None) -> Change:
