@@ -18,6 +18,7 @@ from e2e.support.load import Load
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 API_VERSION: Final = "lookupdb.dev/v1alpha1"
 REFRESH: Final = "lookupdb.dev/refresh"
+OVERRIDE_GATES: Final = "lookupdb.dev/override-gates"
 LDS: Final = "lookupdatasets.lookupdb.dev"
 PATIENT: Final = {"deadlineMilliseconds": 20_000}
 """A router for stories under load. All else that runs shares the few processors, so a late answer is no failed one."""
@@ -96,6 +97,10 @@ class Story:
         token = secrets.token_hex(4)
         patch(LDS, dataset, {"metadata": {"annotations": {REFRESH: token}}}, self.namespace)
         return token
+
+    def override_gates(self, dataset: str, generation: str) -> None:
+        """Lets ``generation`` through, which a gate has refused."""
+        patch(LDS, dataset, {"metadata": {"annotations": {OVERRIDE_GATES: generation}}}, self.namespace)
 
     def delete(self, kind: str, name: str, *flags: str) -> None:
         """``kubectl delete`` in the story's namespace; waits unless a flag says otherwise."""

@@ -42,8 +42,8 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationStatus:
-    """A whole generation in the store, as its builder reported it."""
+class BuiltGeneration:
+    """A whole generation in the store, as its builder reported it, refused or not."""
 
     generation: str
     content: str
@@ -66,14 +66,22 @@ class GenerationStatus:
     """The identity of the success file before its source was last read; empty where the spec named none."""
     refreshed_at: str = ""
     """When the last build began that read its source, or found it unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStatus(BuiltGeneration):
+    """A generation that may be rolled out."""
+
     overridden: str = ""
     """Which gate was closed for it, and was overridden; empty when it passed all."""
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedGeneration(GenerationStatus):
-    """A whole generation in the store that a gate has refused: ``overridden`` says which one would be."""
+class RefusedGeneration(BuiltGeneration):
+    """A generation that a gate has refused."""
 
+    message: str = ""
+    """Which gate is closed."""
     slot: str = ""
     """The slot of the schedule whose check it was built for; empty for none."""
     premature_override: str = ""

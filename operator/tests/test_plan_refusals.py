@@ -48,7 +48,7 @@ def test_it_is_told_of_and_not_rolled_out() -> None:
     assert (planned.apply, planned.delete) == ((), ())
     assert world.status.refused is not None
     assert (world.status.refused.generation, world.status.refused.records) == ("g2", 10)
-    assert world.status.refused.overridden.startswith("maxShrinkPercent: expected at most 20 % fewer records")
+    assert world.status.refused.message.startswith("maxShrinkPercent: expected at most 20 % fewer records")
     assert [generation.generation for generation in world.status.generations] == ["g1"]
     assert "maxShrinkPercent: expected" in shown(planned)
     assert "to let g2 through as it is, set the annotation lookupdb.dev/override-gates to g2." in shown(planned)

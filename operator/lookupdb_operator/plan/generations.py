@@ -10,7 +10,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import promotion, reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
+from lookupdb_operator.status import BuiltGeneration, DatasetStatus, GenerationStatus, RolloutStatus
 
 _MAX_NAMES: Final = 10
 """Of generations in one message."""
@@ -109,13 +109,13 @@ def up_to_date_generation(status: DatasetStatus, desired: Desired) -> Generation
     return generation if generation is not None and is_up_to_date(generation, status) else None
 
 
-def is_up_to_date(generation: GenerationStatus, status: DatasetStatus) -> bool:
+def is_up_to_date(generation: BuiltGeneration, status: DatasetStatus) -> bool:
     """Whether the source of ``generation`` was read for the last refresh that was answered, or later. Builds run one
     after the other: a higher number has read later."""
     return last_reading(generation) >= status.refreshed_by
 
 
-def last_reading(generation: GenerationStatus) -> int:
+def last_reading(generation: BuiltGeneration) -> int:
     """The number of the last build that read the source of ``generation`` as it is in it."""
     return max(names.read_number(generation.generation), generation.verified_by)
 

@@ -57,7 +57,7 @@ def _refused_generation(build: BuildStatus, result: BuildResult, situation: Situ
         success_file=result.success_file,
         refreshed_at=build.started_at,
         slot=build.slot,
-        overridden=reasons.shorten(_first_line(result.message), MAX_REASON_CHARACTERS),
+        message=reasons.shorten(_first_line(result.message), MAX_REASON_CHARACTERS),
         premature_override=annotation if annotation == build.generation else "",
     )
 
@@ -107,7 +107,7 @@ def _admitted_generation(refused: RefusedGeneration) -> GenerationStatus:
         verified_by=refused.verified_by,
         success_file=refused.success_file,
         refreshed_at=refused.refreshed_at,
-        overridden=refused.overridden or reasons.GATE_CLOSED,
+        overridden=refused.message or reasons.GATE_CLOSED,
     )
 
 
