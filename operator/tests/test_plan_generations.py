@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 from operator_support.plan_samples import serving
 from operator_support.plan_world import World
 
@@ -66,6 +67,21 @@ def test_what_serves_is_asked_for_while_the_newest_one_is_held_back() -> None:
     world.edit(generation=None)
     assert _asked_for(world) == "g2"
     assert world.status.rolled_back == (_mark(world, "g3"),)
+
+
+def test_a_pin_that_is_taken_away_before_its_servers_start_does_not_bring_back_what_was_rolled_back_from() -> None:
+    world = _three_generations()
+    world.edit(generation="g2")
+    world.settle()
+    world.content_of_source = lambda source: f"{source} four"
+    world.annotate("four")
+    world.settle()
+    world.edit(generation="g3")  # rolled back from
+    world.settle(until=lambda: world.status.rollouts[-1].generation == "g3")
+    world.edit(generation=None)
+    world.settle()
+    assert world.status.generation == "g4"
+    assert [content["active"] for content in map(orjson.loads, world.invariants.tables.values())][-2:] == ["g2", "g4"]
 
 
 def test_another_spec_is_not_held_back_by_what_was_rolled_back_from() -> None:

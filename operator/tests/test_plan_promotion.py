@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from operator_support.plan_samples import serving
 from operator_support.plan_world import World
@@ -134,6 +135,18 @@ class TestRejecting:
             world.annotate(f"{data} {serves}")
             world.settle()
             assert world.status.generation == serves, data
+
+    def test_while_its_servers_start_gives_way_to_what_is_newer_with_promotion_auto_too(self) -> None:
+        world = serving()
+        _refreshed(world, "two")
+        world.takes.start = 60
+        world.settle(until=lambda: world.status.last_rollout == 2)
+        _refreshed(world, "three")
+        world.settle(until=lambda: world.status.find_generation("g3") is not None)
+        world.annotate_decision(reject="g2")
+        world.settle()
+        assert world.status.generation == "g3"
+        assert {orjson.loads(table)["active"] for table in world.invariants.tables.values()} == {"g1", "g3"}
 
     def test_is_undone_by_a_pin(self) -> None:
         world = serving()

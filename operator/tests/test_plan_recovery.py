@@ -154,3 +154,29 @@ def test_a_status_of_which_a_part_was_taken_away_takes_nothing_from_what_serves(
     assert not [name for name in deleted(planned) if "airports-r3" in name]
     world.settle()
     assert (world.status.last_rollout, _versions(world)) == (4, {4})
+
+
+def test_what_was_rolled_back_from_stays_out_when_nothing_is_known_to_serve_and_status_says_so() -> None:
+    """Routers answer from g1, whose number a status that was edited has lost; what is built anew is g2's data."""
+    world = serving()
+    world.content_of_source = lambda source: f"{source} bad"
+    world.annotate("bad")
+    world.settle()
+    for pin in ("g1", None):
+        world.edit(generation=pin)
+        world.settle()
+    world.invariants.has_forgotten = True
+    _set_back(world, replace(world.status, generations=()))
+    world.settle(until=lambda: world.status.find_generation("g3") is not None)
+    for _ in range(60):
+        planned = world.reconcile()
+        world.step()
+    rolled_out = condition(planned, "RolledOut")
+    assert (rolled_out.status, rolled_out.reason) == ("False", reasons.ROLLED_BACK)
+    assert "until spec.generation is g3" in rolled_out.message
+    assert (world.status.table, [one.rollout for one in world.status.rollouts]) == (None, ["r3"])
+    assert (planned.apply, planned.delete) == ((), ())
+    world.content_of_source = lambda source: f"{source} good"
+    world.annotate("good")
+    world.settle()
+    assert world.status.generation == "g4"

@@ -263,6 +263,9 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     is_suspended = situation.desired.is_suspended
     if is_suspended and (table is None or (table.confirmed_at and not is_draining(status))):
         return suspension.judge_serving(table, status, situation)
+    reason, why = generations.explain_target(status, situation.desired)
+    if target is None and table is None and reason in (reasons.ROLLED_BACK, reasons.REJECTED):
+        return Verdict("False", reason, f"What serves stays, and nothing is rolled out.{why}")
     if target is None or generations.is_pin_missing(status, situation.desired):
         serves = f" Until then {status.generation} keeps serving." if has_served(status) else ""
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
@@ -278,7 +281,6 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
         drains = _describe_draining(table, situation)
         return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {drains}")
     servers = f"{table.replicas} {_servers(table.replicas)} a shard"
-    reason, why = generations.explain_target(status, situation.desired)
     idle = promotion.describe_idle_annotations(status, situation.desired)
     kept = previous.describe_kept(status, situation)
     return Verdict("True", reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")

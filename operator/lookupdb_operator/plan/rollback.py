@@ -10,7 +10,9 @@ too. It ends
     its generation, or one of the same, is      with_marks, when routers are sent there
     pinned and served
     more than MOST_MARKS are there              drop_oldest: never one that holds back the newest generation
-    the status is lost                          recovery: all that was built is forgotten with it
+    the whole status is lost                    it is forgotten with all else. A part that was lost or set back takes
+                                                no mark away, though nothing may then be known to serve: routers stay
+                                                with what they have
 """
 
 from __future__ import annotations

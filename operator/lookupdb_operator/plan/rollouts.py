@@ -56,7 +56,8 @@ def target_generation(status: DatasetStatus, situation: Situation) -> Generation
 
 def unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
     """The newest rollout of the present spec and pod template that is not in effect yet: no routing table references
-    it, or routers are taking up the one that does."""
+    it, or routers are taking up the one that does. What is held back by now, because the pin that asked for it was
+    taken away or it was rejected, never comes before anything else."""
     return next(
         (
             rollout
@@ -76,8 +77,9 @@ def _is_unfinished(rollout: RolloutStatus, status: DatasetStatus) -> bool:
 
 def _is_of_present_spec(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     generation = status.find_generation(rollout.generation)
-    is_asked_for = generation is not None and generation.content == situation.desired.content_hash
-    return is_asked_for and is_current(rollout, status, situation)
+    if generation is None or generation.content != situation.desired.content_hash:
+        return False
+    return not generations.is_held_back(generation, status) and is_current(rollout, status, situation)
 
 
 def _find_standing_rollout(

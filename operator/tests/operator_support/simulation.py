@@ -362,6 +362,22 @@ class Simulation:
         self.world.edit(suspend=False)
         if self.world.status.find_generation(self.world.spec.get("generation", "")) is None:
             self.world.edit(generation=None)
+        if self.world.invariants.has_forgotten and self.world.status.rolled_back:
+            self._end_standoff()
+
+    def _end_standoff(self) -> None:
+        """When nothing is known to serve, and the newest data was rolled back from, all stays until there is other."""
+        self.world.settle(CONVERGES_WITHIN, until=self._comes_to_rest)
+        rolled_out = self.world.status.condition("RolledOut")
+        assert rolled_out is not None
+        if (rolled_out.status, rolled_out.reason) == ("False", reasons.ROLLED_BACK):
+            assert self.world.status.table is None, "what is known to serve waits for nothing"
+            self._data += 1
+            self.world.annotate(f"other data {self._data}")
+
+    def _comes_to_rest(self) -> bool:
+        rolled_out = self.world.status.condition("RolledOut")
+        return self.world.is_settled() or (rolled_out is not None and rolled_out.reason == reasons.ROLLED_BACK)
 
     def _end_decisions(self) -> None:
         self.world.annotate_decision(promote="", reject="")
