@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from lookupdb.naming import to_camel_case
@@ -24,6 +25,17 @@ CONDITIONS: Final = (READY, BUILT, ROLLED_OUT, DEGRADED)
 """Always present, in this order."""
 
 Truth = Literal["True", "False", "Unknown"]
+
+_MOMENTS: Final = frozenset(
+    {
+        *("built_at", "confirmed_at", "finished_at", "refreshed_at", "retry_at", "started_at", "written_at"),
+        *("store_written_at", "last_checked", "last_refreshed", "next_check", "since", "kept_since"),
+        *("slot", "due", "skipped"),
+    }
+)
+"""Members that hold a moment, or nothing."""
+_YEARS: Final = range(1970, 9000)
+"""Of moments: those from which every duration of a spec leads to another moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +396,18 @@ def _from_json(kind: type, members: Mapping[str, Any]) -> Any:
         for member in _members(kind)
         if member.json in members or member.is_required
     }
+    for member in _members(kind):
+        if member.is_moment and (found := values.get(member.name)) and not is_moment(found):
+            raise TypeError(f"expected a moment as {member.json}, found {found!r}")
     return kind(**values)
+
+
+def is_moment(text: str) -> bool:
+    """Whether ``text`` is one that can be calculated with: ISO 8601."""
+    try:
+        return datetime.fromisoformat(text).year in _YEARS
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +418,7 @@ class _Member:
     json: str
     hint: Any
     is_required: bool
+    is_moment: bool
 
 
 @functools.cache
@@ -402,7 +426,13 @@ def _members(kind: type) -> tuple[_Member, ...]:
     """Of the dataclass ``kind``, once: to evaluate its hints takes longer than to read a status."""
     hints = typing.get_type_hints(kind)
     return tuple(
-        _Member(member.name, json_name(member), hints[member.name], member.default is dataclasses.MISSING)
+        _Member(
+            name=member.name,
+            json=json_name(member),
+            hint=hints[member.name],
+            is_required=member.default is dataclasses.MISSING,
+            is_moment=member.name in _MOMENTS,
+        )
         for member in dataclasses.fields(kind)
     )
 

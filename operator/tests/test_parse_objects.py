@@ -134,6 +134,24 @@ def test_a_status_that_cannot_be_read_is_a_problem_of_its_own() -> None:
     assert parsed.parsed is not None
 
 
+@pytest.mark.parametrize("moment", ["yesterday", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize(
+    "members",
+    [
+        lambda moment: {"nextCheck": moment},
+        lambda moment: {"schedule": {"expression": "0 2 * * * UTC", "slot": moment}},
+        lambda moment: {"rolloutTicket": {"since": moment}},
+    ],
+    ids=["of its own", "of a part", "of a ticket, which every dataset's turn depends on"],
+)
+def test_a_status_with_what_is_no_moment_cannot_be_read(members: Callable[[str], Any], moment: str) -> None:
+    """Whoever calculates with it would fail, and with it what all datasets share: turns and metrics."""
+    parsed = parse_dataset(dataset(status=members(moment)))
+    assert parsed.status_problem is not None
+    assert repr(moment) in parsed.status_problem
+    assert parse_dataset(dataset(status=members("2026-01-01T00:00:00Z"))).status_problem is None
+
+
 def job(conditions: list[dict[str, Any]], **status: Any) -> dict[str, Any]:
     return {
         "metadata": meta(

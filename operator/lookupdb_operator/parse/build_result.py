@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, cast
 import orjson
 
 from lookupdb_operator.model import BuildResult
+from lookupdb_operator.status import is_moment
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
 _TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message")
@@ -29,6 +30,8 @@ def parse_build_result(message: str | None) -> BuildResult | None:
         return None
     records, file_bytes, largest, exit_code = counts
     generation, fingerprint, success_file, built_at, reason, sentence = texts
+    if built_at and not is_moment(built_at):
+        return None
     return BuildResult(
         outcome=cast(Literal["built", "adopted", "unchanged", "waiting", "failed"], outcome),
         generation=generation,
