@@ -1,6 +1,7 @@
 """Looks up keys and prints the answers: ``python ask.py URL < {"keys": [...], "batch": N}``, one JSON document back.
 
-``{"answers": [[status, generation, value or null], ...]}``, in the order of the keys. Batch 0 asks one by one.
+``{"answers": [[status, generation, value or null], ...]}``, in the order of the keys. Batch 0 asks one by one. With
+``"generation": "g13"`` lookups insist on that one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ async def main() -> None:
     work = iter(pieces)
 
     async def worker() -> None:
-        connection = Connection(url)
+        connection = Connection(url, asked.get("generation", ""))
         await connection.open(OPEN_SECONDS)
         for start, piece in work:
             answers[start : start + len(piece)] = await (

@@ -31,8 +31,10 @@ class Answer:
 class Connection:
     """Opens with the first request, and again after the router has said that it closes. All other faults raise."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, generation: str = "") -> None:
+        """``generation``: the one that lookups insist on; none when empty."""
         parts = urlsplit(url)
+        self._generation = generation
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -54,15 +56,18 @@ class Connection:
 
     async def get(self, key: str) -> Answer:
         """``GET /v1/lookup?key=…``."""
-        return await self._ask(
-            f"GET /v1/lookup?key={quote(key, safe='')} HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode()
-        )
+        head = self._head(f"GET /v1/lookup?key={quote(key, safe='')}")
+        return await self._ask(f"{head}\r\n".encode())
 
     async def batch(self, keys: list[str]) -> Answer:
         """``POST /v1/lookup``."""
         body = json.dumps({"keys": keys}).encode()
-        head = f"POST /v1/lookup HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        head = f"{self._head('POST /v1/lookup')}Content-Type: application/json\r\n"
         return await self._ask(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def _head(self, request: str) -> str:
+        insists = f"Lookupdb-Generation: {self._generation}\r\n" if self._generation else ""
+        return f"{request} HTTP/1.1\r\nHost: {self._host}\r\n{insists}"
 
     def close(self) -> None:
         """The next request opens a new connection."""

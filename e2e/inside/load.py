@@ -6,7 +6,7 @@ line of standard output. Meanwhile ``GET /`` on port 8000 answers the summary so
 
 Counted: ``failed`` (no answer, or another status than 200), ``mixed`` (a batch, or a generation, with two versions),
 ``wrong`` (not the keys asked, or a record of another key),
-``back`` (a connection that went back to an older generation).
+``back`` (how many times a connection went back to an older generation; each does so once in a rollback).
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class Summary:
     def __init__(self) -> None:
         self.began = time.time()
         self.answers = self.keys = self.failed = self.mixed = self.wrong = self.back = 0
-        self.connections = 0
         self.samples: dict[str, list[str]] = {}
         self.generations: dict[str, dict[str, Any]] = {}
         """By name: times of the first and the last answer, their number, their versions."""
@@ -69,7 +68,8 @@ class Summary:
         """As JSON; times are seconds since the Unix epoch."""
         names = ("answers", "keys", "failed", "mixed", "wrong", "back", "generations", "began", "longest")
         samples = [text for kind in ("wrong", "mixed", "back", "failed") for text in self.samples.get(kind, [])]
-        return {name: getattr(self, name) for name in names} | {"samples": samples, "now": time.time()}
+        counted = {name: getattr(self, name) for name in names}
+        return counted | {"samples": samples, "connections": SINGLES + BATCHES, "now": time.time()}
 
 
 class Asker:
@@ -78,7 +78,8 @@ class Asker:
     def __init__(self, url: str, keys: list[str], summary: Summary, *, batch: bool) -> None:
         self._connection = Connection(url)
         self._keys, self._summary, self._batch = keys, summary, batch
-        self._newest = 0
+        self._last = 0
+        """The number of the generation that answered last."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Asks at its share of the pace until ``stop``."""
@@ -131,10 +132,10 @@ class Asker:
         for version in versions:
             summary.count_generation(generation, version)
         number = int(generation[1:])
-        if number < self._newest:
+        if number < self._last:
             summary.back += 1
-            summary.sample("back", f"a connection went from g{self._newest} back to {generation}")
-        self._newest = max(self._newest, number)
+            summary.sample("back", f"a connection went from g{self._last} back to {generation}")
+        self._last = number
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,18 +25,22 @@ class Report:
     mixed: int
     wrong: int
     back: int
-    """Connections that went back to an older generation."""
+    """How many times a connection went back to an older generation."""
     samples: tuple[str, ...]
     """The first few of the answers that must not come."""
     generations: dict[str, dict[str, Any]]
     """By name: ``first`` and ``last`` answer (Unix time), ``answers``, ``versions``."""
     longest: float
     """Seconds of the slowest answer."""
+    connections: int
+    """They are open throughout."""
+    now: float
+    """When the report was made, by the clock of the load (Unix time)."""
 
     @property
     def is_faultless(self) -> bool:
         """Whether every answer came and was right."""
-        return self.failed == self.mixed == self.wrong == self.back == 0
+        return self.failed == self.mixed == self.wrong == 0
 
     @property
     def wrong_summary(self) -> str:
@@ -44,13 +49,15 @@ class Report:
             return ""
         return f"{self.mixed} mixed and {self.wrong} wrong of {self.answers} answers: {'; '.join(self.samples)}"
 
-    def check(self, **versions: str) -> None:
-        """Asserts that every answer came, was right, and came out of just these generations, each with its version."""
+    def check(self, *, rollbacks: int = 0, **versions: str) -> None:
+        """Asserts that every answer came, was right, and came out of just these generations, each with its version; and
+        that connections went back to an older one so many times: each once for each rollback."""
         seen = {name: held["versions"] for name, held in self.generations.items()}
         others = {name: found for name, found in seen.items() if found != [versions.get(name)]}
         wrong_answers.check(not others.keys() & versions.keys(), self.where, f"answered {seen}, expected {versions}")
         assert seen.keys() == versions.keys(), f"answered out of {sorted(seen)}, expected {sorted(versions)}"
         assert self.is_faultless, str(self)
+        assert self.back == rollbacks * self.connections, f"{self.back} times back: {self}"
 
     def cutover_seconds(self, old: str, new: str) -> float:
         """From the first answer of ``new`` to the last of ``old``, over all connections, so over all routers."""
@@ -85,6 +92,14 @@ class Load:
     def report(self) -> Report:
         """The report so far."""
         return self._report(raw(f"/api/v1/namespaces/{self._namespace}/pods/{self._name}:8000/proxy/"))
+
+    def now(self) -> float:
+        """The time by the load's own clock, to compare with its generations' ``first`` and ``last``."""
+        asked = time.time()
+        report = self.report()
+        answered = time.time()
+        ahead = report.now - (asked + answered) / 2
+        return answered + ahead
 
     def wait_answers(self, answers: int, *, seconds: float) -> Report:
         """Wait until there were so many answers, right or wrong."""

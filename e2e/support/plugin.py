@@ -61,7 +61,7 @@ def story(request: pytest.FixtureRequest, new_story: Callable[..., Story]) -> St
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "side_by_side: a story that puts no load on the cluster, disturbs nothing of others and measures nothing",
+        "side_by_side: a story with no more than a gentle load, that disturbs no other and has no goal to reach",
     )
 
 

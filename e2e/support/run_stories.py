@@ -1,9 +1,9 @@
 """Runs all stories, and with E2E_AGAIN=1 those that failed once more: ``python -m e2e.support.run_stories``, followed
 by arguments of pytest. e2e/run calls it.
 
-Stories that put no load on the cluster run side by side, before those that need it for themselves. A slow machine may
-fail a story, and a second run alone forgives that. An answer that was wrong is never forgiven: then there is no second
-run, and stories that passed have failed.
+Stories that put next to no load on the cluster run side by side, before those that need it for themselves. A slow
+machine may fail a story, and a second run alone forgives that. An answer that was wrong is never forgiven: then there
+is no second run, and stories that passed have failed.
 """
 
 from __future__ import annotations

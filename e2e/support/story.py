@@ -29,7 +29,7 @@ class Answer:
     """The answer to one key."""
 
     status: int
-    """200, 404 or 503."""
+    """200, 404 or 503; 412 when the generation that was insisted on is not served."""
     generation: str
     value: Any
     """None unless the status is 200."""
@@ -95,12 +95,16 @@ class Story:
     def refresh(self, dataset: str) -> str:
         """Asks for a build from the source as it is now; the annotation's value."""
         token = secrets.token_hex(4)
-        patch(LDS, dataset, {"metadata": {"annotations": {REFRESH: token}}}, self.namespace)
+        self.annotate(dataset, REFRESH, token)
         return token
 
     def override_gates(self, dataset: str, generation: str) -> None:
         """Lets ``generation`` through, which a gate has refused."""
-        patch(LDS, dataset, {"metadata": {"annotations": {OVERRIDE_GATES: generation}}}, self.namespace)
+        self.annotate(dataset, OVERRIDE_GATES, generation)
+
+    def annotate(self, dataset: str, annotation: str, value: str) -> None:
+        """Sets an annotation of the dataset."""
+        patch(LDS, dataset, {"metadata": {"annotations": {annotation: value}}}, self.namespace)
 
     def delete(self, kind: str, name: str, *flags: str) -> None:
         """``kubectl delete`` in the story's namespace; waits unless a flag says otherwise."""
@@ -129,9 +133,11 @@ class Story:
 
         return until(look, seconds=seconds, what=f"{self.namespace}/{dataset} {kind}={status} {reason or ''}")
 
-    def wait_settled(self, dataset: str, *, generation: str | None = None, seconds: float = 480) -> Manifest:
+    def wait_settled(
+        self, dataset: str, *, generation: str | None = None, rollouts: int = 1, seconds: float = 480
+    ) -> Manifest:
         """Wait until nothing is left to do: Ready, Built and RolledOut, not Degraded, the last refresh answered, the
-        routing table confirmed, one rollout. Returns the status."""
+        routing table confirmed, one rollout, or as many as are kept. Returns the status."""
 
         def look() -> Manifest | None:
             resource = self.resource(dataset)
@@ -142,7 +148,7 @@ class Story:
             asked = resource["metadata"].get("annotations", {}).get(REFRESH, "")
             assert status.get("refreshed", "") == asked, f"refreshed: {status.get('refreshed')}, asked: {asked}"
             assert status["table"].get("confirmedAt"), f"table: {status['table']}"
-            assert len(status["rollouts"]) == 1, f"rollouts: {status['rollouts']}"
+            assert len(status["rollouts"]) == rollouts, f"rollouts: {status['rollouts']}"
             assert generation in (None, status["generation"]), f"generation: {status['generation']}"
             return status
 
@@ -154,10 +160,11 @@ class Story:
         """Of the dataset's router Service, from inside the cluster."""
         return f"http://{dataset}-router.{self.namespace}.svc"
 
-    def lookup(self, dataset: str, keys: Sequence[str], *, batch: int = 0) -> list[Answer]:
-        """Looks the keys up from inside the cluster, one by one or ``batch`` at a time; in the order of the keys."""
+    def lookup(self, dataset: str, keys: Sequence[str], *, batch: int = 0, generation: str = "") -> list[Answer]:
+        """Looks the keys up from inside the cluster, one by one or ``batch`` at a time; in the order of the keys. With
+        ``generation`` it insists on that one."""
         self.wait_client()
-        asked = json.dumps({"keys": list(keys), "batch": batch})
+        asked = json.dumps({"keys": list(keys), "batch": batch, "generation": generation})
         command = ["python", "/inside/ask.py", self.url(dataset)]
         answers = json.loads(run_in(pods.CLIENT, self.namespace, *command, stdin=asked))["answers"]
         return [Answer(*answer) for answer in answers]
@@ -179,6 +186,10 @@ class Story:
     def load(self, dataset: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> Load:
         """Load on the dataset's router, to be used with ``with``. See ``load.Load``."""
         return Load(self.namespace, self.url(dataset), keys, name=name, **settings)
+
+    def gentle_load(self, dataset: str, keys: list[str]) -> Load:
+        """What stories that run side by side may have: enough to see every change of what is answered."""
+        return self.load(dataset, keys, singles=3, batches=1, per_second=20)
 
     def wait_client(self) -> None:
         """Wait until the client pod is ready."""

@@ -14,6 +14,7 @@ from e2e.support import figures, load, run_stories, wrong_answers
 
 INSIDE = Path(__file__).parents[1] / "inside"
 COUNTED = {"answers": 100, "keys": 100, "failed": 0, "mixed": 0, "wrong": 0, "back": 0, "samples": [], "longest": 0.1}
+COUNTED |= {"connections": 16, "now": 3.0}
 GENERATIONS = {"g1": {"first": 1.0, "last": 2.5, "answers": 60, "versions": ["old"]}}
 
 
@@ -75,6 +76,12 @@ class TestReports:
         assert not report.is_faultless
         assert report.wrong_summary.endswith("of 100 answers: what it was")
 
+    def test_each_connection_goes_back_once_when_a_dataset_is_rolled_back(self) -> None:
+        read(back=32).check(g1="old", rollbacks=2)
+        for back in (31, 33):
+            with pytest.raises(AssertionError, match="times back"):
+                read(back=back).check(g1="old", rollbacks=2)
+
     @pytest.mark.parametrize("fault", ["failed", "back"])
     def test_answers_that_did_not_come_fail_and_may_come_later(self, fault: str) -> None:
         report = read(**{fault: 1})
@@ -104,6 +111,11 @@ class TestJudging:
     def test_a_key_that_is_called_missing_is_wrong(self, inside: ModuleType) -> None:
         counted = judged(inside, {"a": "old"})
         assert (counted["wrong"], counted["mixed"]) == (1, 0)
+
+    def test_a_rollback_is_counted_once_for_each_connection(self, inside: ModuleType) -> None:
+        generations = ("g1", "g2", "g2", "g1", "g1", "g2")
+        counted = judged(inside, *({"a": name, "b": name} for name in generations), generations=generations)
+        assert (counted["back"], counted["mixed"]) == (1, 0)
 
     def test_what_is_wrong_is_shown_however_much_has_failed(self, inside: ModuleType) -> None:
         summary = inside.Summary()
@@ -143,13 +155,13 @@ def read(**counted: Any) -> load.Report:
     return load.read("here/load", json.dumps(COUNTED | {"generations": GENERATIONS, "began": 0.0} | counted))
 
 
-def judged(inside: ModuleType, *batches: dict[str, str]) -> dict[str, Any]:
-    """What is counted of batches of the keys a and b, answered by g1 with a version each."""
+def judged(inside: ModuleType, *batches: dict[str, str], generations: Sequence[str] = ()) -> dict[str, Any]:
+    """What is counted of batches of the keys a and b, answered with a version each, by ``generations`` or by g1."""
     summary = inside.Summary()
     asker = inside.Asker("http://127.0.0.1:1", ["a", "b"], summary, batch=True)
-    for versions in batches:
+    for versions, generation in zip(batches, generations or ["g1"] * len(batches), strict=True):
         found = {key: {"id": key, "version": version} for key, version in versions.items()}
-        body = json.dumps({"generation": "g1", "found": found, "missing": sorted({"a", "b"} - set(found))})
-        asker.judge(["a", "b"], importlib.import_module("client").Answer(200, "g1", body.encode()))
+        body = json.dumps({"generation": generation, "found": found, "missing": sorted({"a", "b"} - set(found))})
+        asker.judge(["a", "b"], importlib.import_module("client").Answer(200, generation, body.encode()))
     document: dict[str, Any] = summary.document()
     return document
