@@ -75,6 +75,18 @@ class TestWaiting:
         assert (candidate.generation, candidate.rollout) == ("g2", "r2")
         assert lifecycle.rollout_phase("r2", world.status) is RolloutPhase.CANDIDATE
 
+    def test_waits_on_while_routers_take_its_table_up(self) -> None:
+        world = serving(rollout=MANUAL)
+        _refresh(world, "two")
+        world.settle(until=lambda: world.status.candidate is not None)
+        written = world.status.table
+        assert written is not None
+        assert (written.confirmed_at, written.candidate and written.candidate.generation) == ("", "g2")
+        for _ in range(3):  # and no router has seen it yet
+            world.reconcile()
+        assert world.status.table == written
+        assert world.status.candidate is not None
+
     def test_says_how_it_is_asked_and_how_it_is_decided(self) -> None:
         planned = _waiting().look()
         assert says(planned) == {

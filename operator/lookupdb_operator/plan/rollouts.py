@@ -71,7 +71,8 @@ def unfinished_candidate(status: DatasetStatus, situation: Situation) -> Rollout
 def _is_unfinished(rollout: RolloutStatus, status: DatasetStatus) -> bool:
     table = status.table
     if table is not None and table.rollout == rollout.rollout:
-        return not table.confirmed_at
+        # One that a candidate waits beside was in effect before: routers take the candidate up, or other numbers.
+        return not table.confirmed_at and status.candidate is None
     return rollout.is_candidate
 
 
