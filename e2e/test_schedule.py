@@ -1,0 +1,64 @@
+"""A dataset is looked at every minute: an unchanged source builds nothing, a changed one is served without anybody's
+doing, and the status tells what was done when."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Final
+
+import pytest
+from e2e.support.figures import record
+from e2e.support.kubectl import Manifest, until
+from e2e.support.story import PATIENT, Story
+
+pytestmark = pytest.mark.side_by_side
+
+INTERVAL: Final = 60
+JITTER: Final = INTERVAL / 10
+SPEC: Final = {"router": PATIENT | {"drainSeconds": 0}, "rollout": {"drainSeconds": 0}}
+
+
+def test_a_source_is_looked_at_every_minute_and_built_when_it_has_changed(story: Story) -> None:
+    keys = story.source("records", version="old", records=300)
+    story.apply(story.dataset("records", "records", refresh={"schedule": "* * * * *"}, **SPEC))
+    story.wait_settled("records", generation="g1")
+
+    with story.gentle_load("records", keys) as load:
+        unchanged = until(lambda: _looked_at(story, times=2), seconds=4 * INTERVAL, what="two checks by schedule")
+        assert unchanged["generation"] == "g1"
+        assert [build["outcome"] for build in unchanged["builds"]] == ["built", "unchanged"]
+        first, again = unchanged["builds"]
+        assert unchanged["lastChecked"] == again["finishedAt"] > first["finishedAt"]
+        assert 0 < _seconds_between(unchanged["lastChecked"], unchanged["nextCheck"]) <= INTERVAL + JITTER
+
+        story.source("records", version="new", records=300)
+        changed = time.monotonic()
+        serving = until(lambda: _serves_other(story, "g1"), seconds=5 * INTERVAL, what="the changed source served")
+        record("schedule", "changed source to serving, looked at every minute", time.monotonic() - changed, "s")
+        built = next(build for build in reversed(serving["builds"]) if build["outcome"] == "built")
+        assert (built["generation"], built["records"]) == (serving["generation"], 300)
+
+        story.change("records", refresh={"suspend": True})
+        until(lambda: "nextCheck" not in story.status("records"), seconds=30, what="a schedule that rests")
+        last = story.wait_settled("records", generation=serving["generation"])
+        report = load.stop()
+
+    report.check(rollbacks=0, g1="old", **{last["generation"]: "new"})
+    story.check_version("records", keys, "new")
+
+
+def _looked_at(story: Story, *, times: int) -> Manifest | None:
+    """The status, once the source was found unchanged so many times."""
+    status = story.status("records")
+    last = status["builds"][-1]
+    return status if last["outcome"] == "unchanged" and last.get("count", 1) >= times else None
+
+
+def _serves_other(story: Story, old: str) -> Manifest | None:
+    status = story.status("records")
+    return status if status["generation"] != old else None
+
+
+def _seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
