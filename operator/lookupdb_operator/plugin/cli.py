@@ -10,7 +10,7 @@ from lookupdb import __version__
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.launch import end_interrupted, end_with_error
 from lookupdb_operator.api.client import ApiError
-from lookupdb_operator.plugin import change_verbs, completion, log_verb, lookup_verb, status_verb, top_verb
+from lookupdb_operator.plugin import change_verbs, completion, diff_verb, log_verb, lookup_verb, status_verb, top_verb
 from lookupdb_operator.plugin.views.wording import clean
 
 
@@ -37,6 +37,7 @@ for _command in (
     change_verbs.reject,
     change_verbs.rollback,
     change_verbs.unpin,
+    diff_verb.command,
     log_verb.command,
     top_verb.command,
     completion.command,

@@ -142,6 +142,29 @@ class ClusterSession:
             self._target.render_kubectl(namespace), pod, names.ADMIN_PORT, "/metrics"
         )
 
+    async def list_shard_sets(self, dataset: Dataset) -> list[Mapping[str, Any]]:
+        """The StatefulSets of ``dataset``, those that were made first first."""
+        selector = f"{names.DATASET}={dataset.name},{names.DATASET_UID}={dataset.uid}"
+        path = kinds.STATEFUL_SET.path(dataset.namespace)
+        bodies = await self._list(path, f"the StatefulSets of {dataset.key}", {"labelSelector": selector})
+        return sorted(bodies, key=lambda body: body["metadata"].get("creationTimestamp") or "")
+
+    async def create_job(self, namespace: str, job: Mapping[str, Any]) -> str:
+        """Create ``job``. Returns the name that it got."""
+        answer = await self._api.request("POST", kinds.JOB.path(namespace), subject="a Job", body=job)
+        return str(answer["metadata"]["name"])
+
+    async def delete_job(self, namespace: str, name: str) -> None:
+        """Delete the Job and its pod; one that is gone already is no error."""
+        with contextlib.suppress(NotFound):
+            query = {"propagationPolicy": "Background"}
+            await self._api.request("DELETE", kinds.JOB.path(namespace, name), subject=f"Job {name}", query=query)
+
+    async def list_pods_of_job(self, namespace: str, name: str) -> list[Mapping[str, Any]]:
+        """The pods of a Job."""
+        query = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
+        return await self._list(kinds.POD.path(namespace), f"the pods of Job {name}", query)
+
     async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
         """The last lines that a container has written."""
         query = {"container": container, "tailLines": str(lines)}

@@ -1,0 +1,113 @@
+"""The Job that compares two generations of a dataset where the store is: nothing of them is downloaded to a person's
+machine. Pure.
+
+It is made from the StatefulSet of a shard, whose init container has the image, the store's address and its credentials
+by reference. So a person needs the right to make Jobs in the namespace, and none to read Secrets. The operator does not
+know the Job: it ends by its deadline, is collected ten minutes later, and goes with its dataset.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.plugin.dataset import Dataset, Members
+from lookupdb_operator.status import GenerationStatus
+
+COMPONENT: Final = "diff"
+CONTAINER: Final = "diff"
+_SCRATCH: Final = "/scratch"
+_SPARE_BYTES: Final = 64 << 20
+_DEADLINE_SECONDS: Final = 3600
+_KEPT_SECONDS: Final = 600
+_FETCHER: Final = "fetch"
+_STORE_FLAGS: Final = ("--store", "--cluster-id")
+_POD_MEMBERS: Final = (
+    "nodeSelector",
+    "tolerations",
+    "priorityClassName",
+    "serviceAccountName",
+    "imagePullSecrets",
+    "securityContext",
+    "automountServiceAccountToken",
+    "enableServiceLinks",
+)
+_CONTAINER_MEMBERS: Final = ("image", "imagePullPolicy", "command", "envFrom", "resources", "securityContext")
+
+
+def render_difference_job(
+    dataset: Dataset,
+    shard_set: Members,
+    generations: tuple[GenerationStatus, GenerationStatus],
+    *,
+    sampled: bool,
+    samples: int,
+) -> dict[str, Any]:
+    """The Job that compares ``generations``, from any StatefulSet of ``dataset``. Its log is the document that
+    ``lookupdb diff --json`` writes."""
+    template = shard_set["spec"]["template"]["spec"]
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": dataset.name,
+        "uid": dataset.uid,
+        "blockOwnerDeletion": False,
+    }
+    # Without the labels by which the operator knows what is its own.
+    labels = {names.APP: "lookupdb", names.COMPONENT: COMPONENT}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": f"{dataset.name}-diff-", "labels": labels, "ownerReferences": [owner]},
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": _DEADLINE_SECONDS,
+            "ttlSecondsAfterFinished": _KEPT_SECONDS,
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    **{member: template[member] for member in _POD_MEMBERS if member in template},
+                    "restartPolicy": "Never",
+                    "containers": [_render_container(dataset, template, generations, sampled=sampled, samples=samples)],
+                    "volumes": [_render_scratch(generations, sampled=sampled)],
+                },
+            },
+        },
+    }
+
+
+def _render_container(
+    dataset: Dataset,
+    template: Members,
+    generations: tuple[GenerationStatus, GenerationStatus],
+    *,
+    sampled: bool,
+    samples: int,
+) -> dict[str, Any]:
+    fetcher = next(container for container in template["initContainers"] if container["name"] == _FETCHER)
+    words = fetcher["args"]
+    store = [word for flag in _STORE_FLAGS for word in (flag, words[words.index(flag) + 1])]
+    whose = ["--dataset", dataset.key, "--uid", dataset.uid]
+    how = ["--json", "--samples", str(samples), *(["--sampled"] if sampled else [])]
+    return {
+        **{member: fetcher[member] for member in _CONTAINER_MEMBERS if member in fetcher},
+        "name": CONTAINER,
+        "args": ["diff", *(generation.generation for generation in generations), *store, *whose, *how],
+        "env": [*fetcher.get("env", ()), {"name": "TMPDIR", "value": _SCRATCH}],
+        "volumeMounts": [
+            {"name": "scratch", "mountPath": _SCRATCH},
+            {"name": "scratch", "mountPath": "/tmp"},  # noqa: S108 - of the pod's own
+        ],
+    }
+
+
+def _render_scratch(generations: tuple[GenerationStatus, GenerationStatus], *, sampled: bool) -> dict[str, Any]:
+    """Room for the files that are compared at a time: one of each generation, if their numbers of shards are equal."""
+    before, after = generations
+    if before.shards == after.shards:
+        size = before.largest_shard_bytes + after.largest_shard_bytes
+    elif sampled:
+        size = before.largest_shard_bytes + after.bytes
+    else:
+        size = before.bytes + after.bytes
+    return {"name": "scratch", "emptyDir": {"sizeLimit": str(size + _SPARE_BYTES)}}

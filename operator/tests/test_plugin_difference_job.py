@@ -1,0 +1,129 @@
+"""The Job that compares two generations is made from what the operator renders, runs what the command line takes, and
+what it writes is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from manifest_samples import CONFIG, everything, rendered
+from manifest_samples import generation as built_generation
+from plugin_samples import dataset, generation
+
+from lookupdb.cli.diff import command as diff_command
+from lookupdb_operator import names
+from lookupdb_operator.plugin.changes import NotPossible
+from lookupdb_operator.plugin.diff_verb import ComparisonFailed, choose_generations, read_document, render_difference
+from lookupdb_operator.plugin.difference_job import render_difference_job
+
+GENERATIONS = [generation("g11"), generation("g12"), generation("g13", shards=3)]
+CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}
+DOCUMENT: dict[str, Any] = {
+    "before": {"generation": "g12", "records": 3000, "where": "s3://b/g12"},
+    "after": {"generation": "g13", "records": 3001, "where": "s3://b/g13"},
+    "added": 1,
+    "removed": 0,
+    "changed": 2,
+    "same": 998,
+    "isWhole": False,
+    "samples": {"added": [{"key": "new\x1b[2J", "before": None, "after": None}], "removed": [], "changed": []},
+}
+
+
+def _shard_set() -> dict[str, Any]:
+    return next(manifest for manifest in rendered(everything())["shards"] if manifest["kind"] == "StatefulSet")
+
+
+def _job(*, sampled: bool = True, **after: Any) -> dict[str, Any]:
+    of = everything()
+    both = built_generation(of, "g12"), built_generation(of, "g13", **after)
+    return render_difference_job(dataset(), _shard_set(), both, sampled=sampled, samples=5)
+
+
+def _pod(job: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = job["spec"]["template"]["spec"]
+    return pod
+
+
+def test_its_pod_is_as_restricted_as_the_fetchers_and_has_the_stores_credentials_by_reference() -> None:
+    template, pod = _shard_set()["spec"]["template"]["spec"], _pod(_job())
+    (container,) = pod["containers"]
+    (fetcher,) = template["initContainers"]
+    for member in ("image", "securityContext", "envFrom", "resources"):
+        assert container[member] == fetcher[member]
+    assert (pod["securityContext"], pod["automountServiceAccountToken"]) == (template["securityContext"], False)
+    assert {"name": "TMPDIR", "value": "/scratch"} in container["env"]
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/scratch", "/tmp"}
+
+
+def test_it_is_not_taken_for_the_operators_and_goes_with_its_dataset() -> None:
+    job = _job()
+    for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+        assert not {names.DATASET, names.DATASET_UID, names.MANAGED_BY} & labels.keys()
+    (owner,) = job["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"], owner.get("controller")) == ("LookupDataset", "uid-of-airports", None)
+    assert (job["spec"]["backoffLimit"], job["spec"]["ttlSecondsAfterFinished"]) == (0, 600)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "shards", "mebibytes"),
+    [(True, 4, 300 + 300), (False, 4, 300 + 300), (True, 5, 300 + 1024), (False, 5, 1024 + 1024)],
+)
+def test_it_has_room_for_the_files_that_are_compared_at_a_time(sampled: bool, shards: int, mebibytes: int) -> None:
+    present = everything().spec["shards"]
+    job = _job(sampled=sampled, shards=present if shards == 4 else present + 1)
+    (volume,) = _pod(job)["volumes"]
+    assert volume["emptyDir"]["sizeLimit"] == str((mebibytes + 64) << 20)
+
+
+def test_the_command_line_takes_its_words(tmp_path: Path) -> None:
+    """As far as the store, which has no such dataset."""
+    verb, *words = _pod(_job())["containers"][0]["args"]
+    assert verb == "diff"
+    assert words[words.index("--store") + 1] == CONFIG.store
+    assert words[words.index("--cluster-id") + 1] == CONFIG.cluster
+    words[words.index("--store") + 1] = str(tmp_path)
+    result = CliRunner().invoke(diff_command, words, standalone_mode=False)
+    assert "has no dataset shop/airports" in str(result.exception)
+
+
+class TestWhatIsCompared:
+    def test_is_what_serves_and_the_candidate(self) -> None:
+        chosen = choose_generations(dataset(generations=GENERATIONS, candidate=CANDIDATE), None, None)
+        assert [one.generation for one in chosen] == ["g12", "g13"]
+
+    def test_is_what_serves_and_the_one_that_is_named(self) -> None:
+        chosen = choose_generations(dataset(generations=GENERATIONS), "g11", None)
+        assert [one.generation for one in chosen] == ["g12", "g11"]
+
+    def test_is_what_is_named(self) -> None:
+        chosen = choose_generations(dataset(generations=GENERATIONS), "g11", "g13")
+        assert [one.generation for one in chosen] == ["g11", "g13"]
+
+    @pytest.mark.parametrize(("before", "after"), [(None, None), ("g7", None), ("g11", "g77"), ("g11", "g11")])
+    def test_has_to_be_there(self, before: str | None, after: str | None) -> None:
+        with pytest.raises(NotPossible):
+            choose_generations(dataset(generations=GENERATIONS), before, after)
+
+
+class TestReading:
+    def test_finds_the_document_behind_what_was_logged(self) -> None:
+        text = json.dumps(DOCUMENT, indent=2)
+        assert read_document(text, is_done=True) == DOCUMENT
+        assert read_document(f'{{"level": "warning", "message": "slow"}}\n{text}', is_done=True) == DOCUMENT
+
+    @pytest.mark.parametrize("log", ["", '{"level": "error"}\nthe store denies', '{\n"added": 1'])
+    def test_of_a_job_that_failed_says_the_last_line(self, log: str) -> None:
+        with pytest.raises(ComparisonFailed) as failed:
+            read_document(log, is_done=not log.endswith("denies"))
+        assert (log.splitlines() or ["nothing"])[-1] in str(failed.value)
+
+    def test_is_shown_with_its_samples_and_no_control_characters(self) -> None:
+        shown = render_difference(DOCUMENT)
+        assert "g13, 3,001 records" in shown
+        assert "a sample" in shown
+        assert "changed  2" in shown
+        assert "\x1b" not in shown
