@@ -235,6 +235,43 @@ async def test_keys_from_standard_input(kube: Kube, plugin: Run) -> None:
     assert [json.loads(line)["key"] for line in ended.out.splitlines()] == list(VALUES)
 
 
+async def test_only_the_end_of_a_line_ends_a_key(kube: Kube, plugin: Run) -> None:
+    kube.proxied = _route
+    ended = await plugin("get", "airports", "-", stdin="a\x0cb\x1cc\x85d\u2028e\nKJFK")
+    assert [json.loads(line)["key"] for line in ended.out.split("\n")[:-1]] == ["a\x0cb\x1cc\x85d\u2028e", "KJFK"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", ""),
+        ("refresh", ".."),
+        ("top", "airports/status"),
+        ("get", "airports", "KJFK", "--generation", "g13\r\nX-Other: 1"),
+        ("promote", "airports", "g13\x1b"),
+    ],
+)
+async def test_what_nothing_is_called_is_asked_of_no_server(kube: Kube, plugin: Run, words: tuple[str, ...]) -> None:
+    ended = await plugin(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert " is no " in ended.err
+
+
+@pytest.mark.parametrize("namespace", ["", ".", "..", "shop/.."])
+async def test_a_namespace_is_one_and_never_all(kube: Kube, plugin: Run, namespace: str) -> None:
+    ended = await plugin("status", namespace=namespace)
+    assert (ended.code, ended.out) == (2, "")
+
+
+async def test_no_message_gives_a_terminal_orders(kube: Kube, plugin: Run) -> None:
+    message = "no \x1b]0;title\x07 source"
+    conditions = [{"type": "Built", "status": "False", "reason": "BadSource", "message": message}]
+    kube.put({**_dataset(kube), "status": body(conditions=conditions)["status"]})
+    ended = await plugin("refresh", "airports", "--wait", "--timeout", "0.1")
+    assert ended.err.count("BadSource: no  ]0;title  source") == 2, "while it waits, and when time is up"
+    assert ended.err.replace("\n", "").isprintable()
+
+
 async def test_a_service_that_is_not_there_says_nothing_of_a_key(kube: Kube, plugin: Run) -> None:
     def no_service(_: web.Request) -> web.Response:
         return web.json_response({"kind": "Status", "message": 'services "x" not found', "code": 404}, status=404)

@@ -18,6 +18,7 @@ from lookupdb_operator.plugin.changes import ChangeProgress
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.options import (
     JSON,
+    check_generation,
     name_argument,
     output_option,
     print_json,
@@ -26,6 +27,7 @@ from lookupdb_operator.plugin.options import (
     with_target,
 )
 from lookupdb_operator.plugin.session import ClusterSession, Target
+from lookupdb_operator.plugin.views.wording import clean
 
 Judge = Callable[[Dataset], ChangeProgress]
 
@@ -62,7 +64,7 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
 
 @click.command("promote")
 @name_argument()
-@click.argument("generation", required=False)
+@click.argument("generation", required=False, callback=check_generation)
 @with_target
 @wait_options
 @output_option
@@ -87,7 +89,7 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
 
 @click.command("reject")
 @name_argument()
-@click.argument("generation", required=False)
+@click.argument("generation", required=False, callback=check_generation)
 @with_target
 @output_option
 def reject(name: str, generation: str | None, target: Target, output: str | None) -> None:
@@ -107,7 +109,13 @@ def reject(name: str, generation: str | None, target: Target, output: str | None
 
 @click.command("rollback")
 @name_argument()
-@click.option("--to", "generation", default=None, help="The generation, as g11; the one before the active when absent.")
+@click.option(
+    "--to",
+    "generation",
+    default=None,
+    callback=check_generation,
+    help="The generation, as g11; the one before the active when absent.",
+)
 @with_target
 @wait_options
 @output_option
@@ -163,7 +171,7 @@ async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout
             raise NotDone(f"{dataset.key} is not done after {timeout:g} s: it waits for {progress.waits_for}")
         if progress.waits_for != told:
             told = progress.waits_for
-            click.echo(told, err=True)
+            click.echo(clean(told), err=True)
         await asyncio.sleep(_EVERY)
         dataset = await session.get_dataset(dataset.name)
 

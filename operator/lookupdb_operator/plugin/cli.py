@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import click
 
 from lookupdb import __version__
 from lookupdb.errors import LookupdbError
-from lookupdb.runtime.launch import end_interrupted, end_with_error
+from lookupdb.runtime.launch import end_interrupted
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.plugin import change_verbs, completion, diff_verb, log_verb, lookup_verb, status_verb, top_verb
 from lookupdb_operator.plugin.views.wording import clean
@@ -63,7 +64,12 @@ def main() -> None:
     except (KeyboardInterrupt, click.exceptions.Abort):
         end_interrupted()
     except ApiError as error:
-        print(f"error: {clean(str(error))}", file=sys.stderr)
-        sys.exit(1)
+        _end_with_message(str(error), 1)
     except LookupdbError as error:
-        end_with_error(error)
+        _end_with_message(str(error), error.exit_code)
+
+
+def _end_with_message(message: str, exit_code: int) -> NoReturn:
+    """End as every program of lookupdb does, with what may come from a cluster."""
+    print("error:", "\n".join(map(clean, message.split("\n"))), file=sys.stderr)
+    sys.exit(exit_code)

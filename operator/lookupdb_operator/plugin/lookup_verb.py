@@ -10,7 +10,7 @@ import click
 
 from lookupdb.errors import LookupdbError, Unavailable, UsageError
 from lookupdb_operator.plugin.dataset import Dataset
-from lookupdb_operator.plugin.options import name_argument, run, with_target
+from lookupdb_operator.plugin.options import check_generation, name_argument, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import lookup_view
 from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, Lookup
@@ -36,7 +36,12 @@ class KeyUnavailable(Unavailable):
 @name_argument()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @with_target
-@click.option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
+@click.option(
+    "--generation",
+    default=None,
+    callback=check_generation,
+    help="Ask this generation, e.g. a candidate, instead of the active one.",
+)
 @click.pass_context
 def command(context: click.Context, name: str, keys: tuple[str, ...], target: Target, generation: str | None) -> None:
     """Look keys up in the dataset NAME, through the API server's proxy of its routers' Service.
@@ -99,7 +104,13 @@ def _exit_code(lookups: list[Lookup]) -> int:
 def _expand(keys: tuple[str, ...]) -> list[str]:
     expanded: list[str] = []
     for key in keys:
-        expanded += sys.stdin.read().splitlines() if key == "-" else [key]
+        expanded += _read_lines(sys.stdin.read()) if key == "-" else [key]
     if any("\udc80" <= character <= "\udcff" for key in expanded for character in key):
         raise UsageError("a key is not UTF-8; write it in UTF-8")
     return expanded
+
+
+def _read_lines(text: str) -> list[str]:
+    """The lines of ``text``. What Python takes for the end of one besides may be part of a key."""
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]

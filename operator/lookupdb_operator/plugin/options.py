@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar
@@ -17,12 +18,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 JSON: Final = "json"
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+"""Of a namespace or an object. In a path, nothing would be the whole collection, and ``..`` all namespaces."""
+_GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
+
+
+def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """``value``, if an object can be called so."""
+    if value is not None and not _NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no name: it holds a-z, 0-9, - and . only, and begins with no dot")
+    return value
+
+
+def check_generation(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """``value``, if a generation can be called so: a header of a request holds it."""
+    if value is not None and not _GENERATION.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no generation, such as g13")
+    return value
 
 
 def with_target(command: F) -> F:
     """Give ``command`` the argument ``target``, from the options that kubectl has for it."""
 
-    @click.option("-n", "--namespace", default=None, help="The namespace; that of the context when absent.")
+    @click.option(
+        "-n", "--namespace", default=None, callback=check_name, help="The namespace; that of the context when absent."
+    )
     @click.option("--context", default=None, help="The context of the kubeconfig; the current one when absent.")
     @click.option("--kubeconfig", default=None, help="The kubeconfig; $KUBECONFIG or ~/.kube/config when absent.")
     @wraps(command)
@@ -34,7 +54,7 @@ def with_target(command: F) -> F:
 
 def name_argument(**settings: Any) -> Callable[[F], F]:
     """The dataset's name, which shells complete."""
-    return click.argument("name", shell_complete=complete_datasets, **settings)
+    return click.argument("name", callback=check_name, shell_complete=complete_datasets, **settings)
 
 
 def output_option(command: F) -> F:
