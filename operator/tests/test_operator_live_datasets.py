@@ -167,6 +167,14 @@ def test_a_pinned_generation_is_protected_though_status_has_forgotten_it() -> No
     assert "no name" not in entry["protect"], "the sweep refuses such a list"
 
 
+@pytest.mark.parametrize("status", [STATUS, DatasetStatus()], ids=["known", "wiped or unreadable"])
+def test_the_pin_of_a_number_yet_to_come_gives_nothing_up_to_the_sweep(status: DatasetStatus) -> None:
+    """It removes what is older than the newest protected one; nothing when none is: nobody knows what serves then."""
+    pinned = replace(dataset("airports", generation="g999"), status=status)
+    (entry,) = render_live_datasets("c", (), [pinned], NOON)["datasets"]
+    assert set(entry["protect"]) == protected_generations(status)
+
+
 def _listed(cluster: FakeCluster) -> dict[str, Any]:
     members: dict[str, Any] = orjson.loads((cluster.held or {})["data"]["living.json"])
     return members

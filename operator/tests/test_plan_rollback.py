@@ -32,6 +32,12 @@ def test_a_newer_generation_that_routers_leave_for_a_pinned_one_is_marked() -> N
     assert rollback.with_marks(status, _generation(11)) == (_mark(12),)
 
 
+def test_while_routers_leave_the_active_generation_for_a_newer_one_both_are_marked() -> None:
+    status = replace(_status(_generation(11), _generation(12), _generation(13), serves=13), generation="g12")
+    assert rollback.with_marks(status, _generation(11)) == (_mark(12), _mark(13))
+    assert rollback.with_marks(status, _generation(12)) == (_mark(13),)
+
+
 def test_to_pin_a_newer_generation_is_no_rollback() -> None:
     status = _status(_generation(11), _generation(12), serves=11)
     assert rollback.with_marks(status, _generation(12)) == ()

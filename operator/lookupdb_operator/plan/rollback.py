@@ -39,14 +39,15 @@ def holds_back(mark: RolledBack, generation: GenerationStatus) -> bool:
 
 def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledBack, ...]:
     """The marks when routers are sent to ``pinned`` from what ``status.table`` references: none of ``pinned``, and one
-    of a newer generation that they leave."""
+    of each newer generation that they leave. There are two while some still answer from what was active before."""
     marks = tuple(mark for mark in status.rolled_back if not holds_back(mark, pinned))
-    left = None if status.table is None else status.find_generation(status.table.generation)
-    if left is None or _number(left.generation) <= _number(pinned.generation):
+    if status.table is None:
         return marks
-    others = (mark for mark in marks if mark.generation != left.generation)
-    mark = RolledBack(left.generation, left.fingerprint, left.content)
-    return drop_oldest((*others, mark), status)
+    left = map(status.find_generation, dict.fromkeys((status.generation, status.table.generation)))
+    newer = [found for found in left if found is not None and _number(found.generation) > _number(pinned.generation)]
+    others = (mark for mark in marks if all(mark.generation != found.generation for found in newer))
+    new = (RolledBack(found.generation, found.fingerprint, found.content) for found in newer)
+    return drop_oldest((*others, *new), status)
 
 
 def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[RolledBack, ...]:

@@ -163,9 +163,12 @@ def render_live_datasets(
 
 
 def _protected(dataset: ObservedDataset) -> frozenset[str]:
-    """Those of its status, and the one that its spec pins, whatever status knows of it."""
+    """Those of its status, and the one that its spec pins, if that is older: no generation older than the newest of
+    these is safe, so a pin alone, of a status that tells nothing, or of a number yet to come must not be the newest."""
+    protected = protected_generations(dataset.status)
     pinned = str(dataset.spec.get("generation", ""))
-    return protected_generations(dataset.status) | ({pinned} if GENERATION.fullmatch(pinned) else frozenset())
+    is_older = GENERATION.fullmatch(pinned) and _number(pinned) < max(map(_number, protected), default=_number(""))
+    return protected | {pinned} if is_older else protected
 
 
 def protected_generations(status: DatasetStatus) -> frozenset[str]:

@@ -202,11 +202,12 @@ class Invariants:
         if after.table is None or (before.table is not None and after.table.generation == before.table.generation):
             return
         sent_to, left = after.table.generation, "" if before.table is None else before.table.generation
-        data = {name: _data(name, before) for name in (sent_to, left)}
+        data = {name: _data(name, before) for name in (sent_to, left, before.generation)}
         if sent_to == pinned:
             self.rolled_back.discard(data[sent_to])
-            if left and names.read_number(left) > names.read_number(pinned):
-                self.rolled_back.add(data[left])
+            if left:
+                newer = {name for name in data if names.read_number(name) > names.read_number(pinned)}
+                self.rolled_back |= {data[name] for name in newer}
         elif data[sent_to] in self.rolled_back:
             raise Broken(f"{sent_to} was rolled back from, and routers are sent to it again")
 
