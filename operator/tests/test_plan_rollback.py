@@ -96,6 +96,11 @@ def test_previous_is_the_newest_older_one_that_was_not_rolled_back_from() -> Non
     assert rollback.previous_generation(status) == _generation(11)
 
 
+def test_previous_is_never_one_that_was_rejected() -> None:
+    status = _status(_generation(11), _generation(12), _generation(13), serves=13, rejected=(_mark(12),))
+    assert rollback.previous_generation(status) == _generation(11)
+
+
 def test_there_is_no_previous_generation_without_an_older_one_or_while_nothing_serves() -> None:
     assert rollback.previous_generation(_status(_generation(11), _generation(12), serves=11)) is None
     assert rollback.previous_generation(DatasetStatus(generations=(_generation(11),))) is None

@@ -62,14 +62,14 @@ def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[R
 
 
 def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
-    """The generation to go back to: the newest one that is older than the active one, and was not rolled back from
-    itself. None when there is none, or nothing is active."""
-    active = _number(status.generation)
+    """The generation to go back to: the newest one that is older than the active one, and neither was rolled back from
+    nor rejected itself. None when there is none, or nothing is active."""
+    active, marks = _number(status.generation), (*status.rolled_back, *status.rejected)
     return next(
         (
             generation
             for generation in reversed(status.generations)
-            if _number(generation.generation) < active and find_mark(generation, status) is None
+            if _number(generation.generation) < active and not any(holds_back(mark, generation) for mark in marks)
         ),
         None,
     )
