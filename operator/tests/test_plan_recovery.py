@@ -180,3 +180,12 @@ def test_what_was_rolled_back_from_stays_out_when_nothing_is_known_to_serve_and_
     world.annotate("good")
     world.settle()
     assert world.status.generation == "g4"
+
+
+@pytest.mark.parametrize("edited", ["", "g1"])
+def test_what_is_active_is_found_out_again_when_somebody_has_edited_it(edited: str) -> None:
+    world = _of_some_age()
+    _set_back(world, replace(world.status, generation=edited, records=0))
+    world.settle()
+    assert (world.status.generation, world.status.records) == ("g3", 10)
+    assert _versions(world) == {3}, "nothing is written for that"

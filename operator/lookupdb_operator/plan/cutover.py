@@ -65,8 +65,10 @@ def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
-    kept: lookups that it begins have to drain, too."""
+    kept: lookups that it begins have to drain, too. Also when what is active was edited: routers tell it again."""
     table, reports = status.table, situation.observed.routers
+    if table is not None and table.confirmed_at and status.generation != table.generation:
+        return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
     if table is None or not is_draining(status):
         return status
     answering_reports = (reports[pod.uid] for pod in list_answering_routers(situation.observed) if pod.uid in reports)

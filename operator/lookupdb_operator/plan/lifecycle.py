@@ -124,7 +124,7 @@ TRANSITIONS: Final = (
             (RolloutPhase.ACTIVE, RolloutPhase.REFERENCED),
             (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
         ),
-        when="a router came up with an older table while another rollout drains",
+        when="a router came up with an older table while another rollout drains; or `generation` was edited",
         written_first="`table.confirmedAt` is empty",
         may_be_deleted="nothing: it is confirmed again, and the drain time begins again",
     ),
