@@ -15,6 +15,7 @@ from lookupdb.cli import cli as verbs
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
 from lookupdb_operator.metrics import Metrics
+from lookupdb_operator.plugin import difference_job
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +224,7 @@ def test_a_users_label_cannot_break_a_selector() -> None:
 
 def test_who_may_reach_the_store(defaults: Rendered) -> None:
     (rule,) = defaults.get_object("NetworkPolicy", "lookupdb-store")["spec"]["ingress"]
-    sweep, datasets = rule["from"]
+    sweep, datasets, comparison = rule["from"]
     pods = dict(defaults.pod_templates())
     assert sweep["podSelector"]["matchLabels"].items() <= pods["lookupdb-sweep"]["metadata"]["labels"].items()
     (components,) = datasets["podSelector"]["matchExpressions"]
@@ -231,6 +232,7 @@ def test_who_may_reach_the_store(defaults: Rendered) -> None:
         labels = names.labels("airports", "ds-1", component)
         assert datasets["podSelector"]["matchLabels"].items() <= labels.items()
         assert labels[components["key"]] in components["values"]
+    assert comparison == {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(difference_job.LABELS)}}
 
 
 def test_monitoring_finds_the_pods() -> None:

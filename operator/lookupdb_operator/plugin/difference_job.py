@@ -14,7 +14,8 @@ from lookupdb_operator import names
 from lookupdb_operator.plugin.dataset import Dataset, Members
 from lookupdb_operator.status import GenerationStatus
 
-COMPONENT: Final = "diff"
+LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: "diff"}
+"""Not those by which the operator knows what is its own. The chart's NetworkPolicy of the store goes by them."""
 CONTAINER: Final = "diff"
 _SCRATCH: Final = "/scratch"
 _SPARE_BYTES: Final = 64 << 20
@@ -53,18 +54,16 @@ def render_difference_job(
         "uid": dataset.uid,
         "blockOwnerDeletion": False,
     }
-    # Without the labels by which the operator knows what is its own.
-    labels = {names.APP: "lookupdb", names.COMPONENT: COMPONENT}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"generateName": f"{dataset.name}-diff-", "labels": labels, "ownerReferences": [owner]},
+        "metadata": {"generateName": f"{dataset.name}-diff-", "labels": LABELS, "ownerReferences": [owner]},
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": _DEADLINE_SECONDS,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": LABELS},
                 "spec": {
                     **{member: template[member] for member in _POD_MEMBERS if member in template},
                     "restartPolicy": "Never",
