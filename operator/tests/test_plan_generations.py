@@ -110,3 +110,14 @@ def test_a_held_back_generation_answers_the_refresh_so_that_nothing_is_built_aga
 def test_a_pinned_generation_is_never_trimmed() -> None:
     world = _three_generations(keepGenerations=2, generation="g1")
     assert world.status.find_generation("g1") is not None
+
+
+def test_that_what_serves_is_of_another_spec_is_said_while_the_newest_of_this_one_is_held_back() -> None:
+    world = _three_generations()
+    for edit in ({"generation": "g2"}, {"generation": None}, {"shards": 1}, {"shards": 2}):
+        world.edit(**edit)
+        world.settle()
+    assert world.status.generation == "g4"
+    rolled_out = world.status.condition("RolledOut")
+    assert rolled_out is not None
+    assert "not of this spec: g3, the newest that is, is of a source that was rolled back" in (rolled_out.message)

@@ -95,9 +95,12 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
         return reasons.UP_TO_DATE, ""
     name, is_rejected = newest.generation, promotion.is_rejected(newest, status)
     reason = reasons.REJECTED if is_rejected else reasons.ROLLED_BACK
+    served = served_generation(status)
+    is_newer = served is None or names.read_number(served.generation) < names.read_number(name)
+    which = f"{name} is newer and" if is_newer else f"That is not of this spec: {name}, the newest that is, is"
     return (
         reason,
-        f" {name} is newer and of a source that was {'rejected' if is_rejected else 'rolled back from'}: it waits until"
+        f" {which} of a source that was {'rejected' if is_rejected else 'rolled back from'}: it waits until"
         f" the source changes, or until spec.generation is {name}.",
     )
 
