@@ -15,6 +15,8 @@ A checksum proves the whole file before it is served. Later damage by disk or me
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
@@ -40,6 +42,10 @@ NIL: Final = b"$-1\r\n"
 """RESP's answer for a missing key."""
 
 _NOT_A_SHARD: Final = "shard files are called shard-NNNNN-of-NNNNN.lmdb; if this was one, fetch or build it again"
+
+_LMDB_META: Final = struct.Struct("=16x I 20x I 92x Q Q")
+"""Of a meta page of LMDB: its magic number, the size of pages, the last page's number, the transaction's."""
+_LMDB_MAGIC: Final = 0xBEEFC0DE
 
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
 """The largest window, in bytes, that a frame may ask for: it bounds what a crafted file can make a server allocate."""
@@ -167,8 +173,9 @@ class ShardReader:
     """
 
     def __init__(self, path: Path, *, readahead: bool = False) -> None:
-        """Raises CorruptFile if ``path`` is no shard file, or has an unknown format version."""
+        """Raises CorruptFile if ``path`` is no shard file, is cut short, or has an unknown format version."""
         self.path = path
+        _check_length(path)
         try:
             self._env = lmdb.open(
                 str(path),
@@ -247,3 +254,39 @@ class ShardReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_length(path: Path) -> None:
+    """Raises CorruptFile if the file lacks pages that LMDB knows of: touching one would end the process by SIGBUS.
+
+    What LMDB cannot open, or does not know, is left to it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        found, needed = os.fstat(descriptor).st_size, _needed_bytes(descriptor)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
+    if found < needed:
+        raise CorruptFile(
+            f"{path} is cut short: it is {found} bytes long, and says of itself {needed}",
+            hint="it is damaged: fetch or build it again",
+        )
+
+
+def _needed_bytes(descriptor: int) -> int:
+    """How long LMDB's newer meta page says that the file is; 0 if it has none."""
+    first = os.pread(descriptor, _LMDB_META.size, 0)
+    if len(first) < _LMDB_META.size or _LMDB_META.unpack(first)[0] != _LMDB_MAGIC:
+        return 0
+    _, page_bytes, last_page, transaction = _LMDB_META.unpack(first)
+    second = os.pread(descriptor, _LMDB_META.size, page_bytes)
+    if len(second) == _LMDB_META.size:
+        magic, _, other_last_page, other_transaction = _LMDB_META.unpack(second)
+        if magic == _LMDB_MAGIC and other_transaction > transaction:
+            last_page = other_last_page
+    return int((last_page + 1) * page_bytes)

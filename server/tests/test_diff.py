@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,21 @@ def test_what_cannot_be_compared_says_why(dataset: StoredDataset, tmp_path: Path
         error = diff(tmp_path, *arguments).exception
         assert isinstance(error, kind)
         assert message in str(error)
+
+
+def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(dataset: StoredDataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {str(number): b"a" * 100 for number in range(1000)}, tmp_path / "scratch")
+    manifest = publish(dataset, "g2", {str(number): b"b" * 100 for number in range(1000)}, tmp_path / "scratch")
+    folder = dataset.local_path("g2")
+    assert folder
+    path = folder / manifest.shards[0].file
+    path.chmod(0o644)
+    os.truncate(path, 30_000)
+    for names in (["g1", "g2"], ["g2", "g1"], ["g1", "g2", "--sampled"]):
+        command = [sys.executable, "-m", "lookupdb", "diff", *names, "--store", str(tmp_path / "store")]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 5, ended
+        assert f"{path} is 30000 bytes long, its manifest says {manifest.shards[0].bytes}" in ended.stderr
 
 
 def test_of_several_datasets_one_must_be_chosen(dataset: StoredDataset, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from support.generations import publish
 
 from lookupdb import store
 from lookupdb.cli.inspect import command
-from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.store import StoreAddress, StoredDataset
 
@@ -110,6 +113,74 @@ def test_verify_finds_a_changed_byte(manifest: Manifest, dataset: StoredDataset,
     error = inspect(tmp_path, "g1", "--verify").exception
     assert isinstance(error, CorruptFile)
     assert "its manifest says" in str(error)
+
+
+def end_of(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which a signal may end."""
+    command = [sys.executable, "-m", "lookupdb", "inspect", *arguments, "--store", str(tmp_path / "store")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("keep", [1, 30_000])
+@pytest.mark.parametrize("arguments", [[], ["--verify"]], ids=str)
+def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(
+    manifest: Manifest, dataset: StoredDataset, tmp_path: Path, keep: int, arguments: list[str]
+) -> None:
+    folder = dataset.local_path("g1")
+    assert folder
+    path = folder / manifest.shards[1].file
+    path.chmod(0o644)
+    os.truncate(path, keep)
+    for target in (path, folder, "g1"):
+        ended = end_of(tmp_path, str(target), *arguments)
+        assert ended.returncode == 5, ended
+        assert f"{path} is {keep} bytes long, its manifest says {manifest.shards[1].bytes}" in ended.stderr
+        assert "the generation is damaged" in ended.stderr
+
+
+def test_a_file_without_a_manifest_says_itself_how_long_it_is(
+    manifest: Manifest, dataset: StoredDataset, tmp_path: Path
+) -> None:
+    folder = dataset.local_path("g1")
+    assert folder
+    path = (folder / manifest.shards[1].file).rename(tmp_path / "alone.lmdb")
+    path.chmod(0o644)
+    os.truncate(path, 30_000)
+    ended = end_of(tmp_path, str(path))
+    assert ended.returncode == 5, ended
+    assert f"{path} is cut short: it is 30000 bytes long, and says of itself {manifest.shards[1].bytes}" in ended.stderr
+
+
+def test_one_file_is_verified_by_the_manifest_beside_it(
+    manifest: Manifest, dataset: StoredDataset, tmp_path: Path
+) -> None:
+    folder = dataset.local_path("g1")
+    assert folder
+    path = folder / manifest.shards[0].file
+    assert "checksum verified" in inspect(tmp_path, str(path), "--verify").stdout
+    assert "checksum verified" not in inspect(tmp_path, str(path)).stdout
+    assert document(tmp_path, str(path), "--verify")["verified"] is True
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    error = inspect(tmp_path, str(path), "--verify").exception
+    assert isinstance(error, CorruptFile)
+    assert f"its manifest says {manifest.shards[0].sha256}" in str(error)
+
+
+def test_a_file_without_a_manifest_cannot_be_verified(
+    manifest: Manifest, dataset: StoredDataset, tmp_path: Path
+) -> None:
+    folder = dataset.local_path("g1")
+    assert folder
+    path = (folder / manifest.shards[0].file).rename(tmp_path / manifest.shards[0].file)
+    assert inspect(tmp_path, str(path)).exception is None
+    error = inspect(tmp_path, str(path), "--verify").exception
+    assert isinstance(error, UsageError)
+    assert f"nothing to compare {path} with" in str(error)
+    (folder / manifest.shards[1].file).rename(folder / "other.lmdb")
+    assert "names no other.lmdb" in str(inspect(tmp_path, str(folder / "other.lmdb"), "--verify").exception)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a shard", bytes(8192)], ids=["empty", "text", "zeros"])

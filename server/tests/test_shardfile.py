@@ -1,5 +1,6 @@
 """The shard file's format: framing, self-description, refusal of anything else."""
 
+import os
 import re
 from pathlib import Path
 
@@ -76,6 +77,29 @@ def test_what_is_no_lmdb_file_is_refused(tmp_path: Path, content: bytes) -> None
     path.write_bytes(content)
     with pytest.raises(CorruptFile, match="is not a shard file"):
         ShardReader(path)
+
+
+@pytest.mark.parametrize("keep", [4096, 8192, 8193, 12_288])
+def test_a_file_that_is_cut_short_is_refused_before_it_is_mapped(tmp_path: Path, keep: int) -> None:
+    path = write(tmp_path / "s.lmdb")
+    os.truncate(path, keep)
+    with pytest.raises(CorruptFile, match=f"is cut short: it is {keep} bytes long, and says of itself"):
+        ShardReader(path)
+
+
+def test_the_newer_meta_page_says_how_long_a_file_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.lmdb")
+    for grown in range(3):  # transactions write the two meta pages in turn
+        with lmdb.open(str(path), subdir=False, lock=False, max_dbs=2, map_size=1 << 20) as env:
+            with env.begin(write=True, db=env.open_db(shardfile.RECORDS)) as txn:
+                txn.put(b"more%d" % grown, shardfile.frame(b"x" * 20_000))
+            whole = (env.info()["last_pgno"] + 1) * 4096
+        with ShardReader(path) as shard:
+            assert shard.find(b"more%d" % grown) is not None
+        os.truncate(path, whole - 1)
+        with pytest.raises(CorruptFile, match=f"says of itself {whole}$|says of itself {whole}\n"):
+            ShardReader(path)
+        os.truncate(path, whole)
 
 
 def test_members_of_a_later_revision_survive() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,11 +14,12 @@ import orjson
 
 from lookupdb.build.progress_display import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
-from lookupdb.manifest import Manifest
+from lookupdb.errors import StoreError, UsageError
+from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.shardfile import ShardReader
-from lookupdb.store.dataset import verify_shard_file
+from lookupdb.store.dataset import check_shard_size, verify_shard_file
 from lookupdb.store.inspection import ShardFigures, measure_shards, sample_records
-from lookupdb.store.stored_generation import StoredGeneration, open_shard
+from lookupdb.store.stored_generation import StoredGeneration, find_shard_entry, open_shard
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 100
@@ -28,7 +30,12 @@ _SHOWN_FILES: Final = 8
 @click.command()
 @click.argument("target", metavar="FILE|FOLDER|GENERATION")
 @locator_options
-@click.option("--verify", "with_checksums", is_flag=True, help="Read every file through and compare its checksum.")
+@click.option(
+    "--verify",
+    "with_checksums",
+    is_flag=True,
+    help="Read every file through and compare its checksum with manifest.json.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -> None:
     """Show what a shard FILE, the FOLDER of a generation, or a GENERATION (gN) in a store holds.
@@ -40,8 +47,9 @@ def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -
         lookupdb inspect g12 --store s3://lookups/eu --dataset team/people
     """
     if Path(target).is_file():
+        _check_file(Path(target), with_checksum=with_checksums)
         with open_shard(Path(target)) as shard:
-            _print_contents(None, [shard], verified=False, as_json=as_json)
+            _print_contents(None, [shard], verified=with_checksums, as_json=as_json)
         return
     generation = GenerationLocator(**location).find(target)
     with tempfile.TemporaryDirectory(prefix="lookupdb-inspect-") as scratch:
@@ -49,6 +57,21 @@ def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -
             _verify(generation, Path(scratch))
         with generation.shards(Path(scratch)) as shards:
             _print_contents(generation.manifest, shards, verified=with_checksums, as_json=as_json)
+
+
+def _check_file(path: Path, *, with_checksum: bool) -> None:
+    """Compare a single file with the manifest beside it, which it need not have unless its checksum is asked for."""
+    try:
+        entry = find_shard_entry(path)
+    except StoreError as error:
+        if not with_checksum:
+            return
+        raise UsageError(
+            f"--verify has nothing to compare {path} with: {error.message}",
+            hint="a generation's manifest.json has its files' checksums: put the file's beside it, or give "
+            "the folder of the generation, or gN with --store and --dataset",
+        ) from error
+    (verify_shard_file if with_checksum else check_shard_size)(path, entry)
 
 
 def _verify(generation: StoredGeneration, scratch: Path) -> None:
@@ -69,17 +92,18 @@ def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *,
         }
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         return
-    description = _describe_manifest(manifest, verified=verified) if manifest else _describe_file(shards[0])
-    for name, text in (*description, *_describe_figures(total)):
+    describe = partial(_describe_manifest, manifest) if manifest else partial(_describe_file, shards[0])
+    for name, text in (*describe(verified=verified), *_describe_figures(total)):
         click.echo(f"{name:<14} {text}")
     for number, (key, value) in enumerate(records):
         click.echo(f"{'' if number else 'sample':<14} {_decode(key)}  {_shorten(_decode(value))}")
 
 
-def _describe_file(shard: ShardReader) -> Iterator[tuple[str, str]]:
+def _describe_file(shard: ShardReader, *, verified: bool) -> Iterator[tuple[str, str]]:
     meta = shard.meta
     yield "dataset", meta.dataset
-    yield "shard", f"{meta.shard} of {meta.shards}"
+    checked = f", checksum verified: it is what the {FILE_NAME} beside it says" if verified else ""
+    yield "shard", f"{meta.shard} of {meta.shards}{checked}"
     yield "key", f"normalised: {', '.join(meta.normalize) or 'as it is'}"
     yield "value", f"{meta.value_format}, {meta.compression}"
 

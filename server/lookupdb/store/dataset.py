@@ -16,6 +16,7 @@ from lookupdb.manifest import Manifest, ShardFile, generation_number
 from lookupdb.store.layout import StoreAddress, check_generation
 
 _CHUNK: Final = 1 << 20
+_DAMAGED: Final = "the generation is damaged: build another, or fetch it again"
 
 
 class BuildClaim(ABC):
@@ -249,14 +250,23 @@ def file_sha256(path: Path) -> str:
 
 
 def verify_shard_file(path: Path, shard: ShardFile) -> None:
-    """Raises CorruptFile if the file at ``path`` is not the one that the manifest describes."""
-    size = path.stat().st_size
-    if size != shard.bytes:
-        raise CorruptFile(
-            f"{path} is {size} bytes long, its manifest says {shard.bytes}", hint="build or fetch it again"
-        )
-    actual = file_sha256(path)
+    """Raises CorruptFile if the file at ``path`` is not the one that the manifest describes, StoreError if it cannot be
+    read."""
+    check_shard_size(path, shard)
+    try:
+        actual = file_sha256(path)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     if actual != shard.sha256:
-        raise CorruptFile(
-            f"{path} has checksum {actual}, its manifest says {shard.sha256}", hint="build or fetch it again"
-        )
+        raise CorruptFile(f"{path} has checksum {actual}, its manifest says {shard.sha256}", hint=_DAMAGED)
+
+
+def check_shard_size(path: Path, shard: ShardFile) -> None:
+    """Raises CorruptFile if the file is not as long as the manifest says, StoreError if it is not there. Nobody maps a
+    file before: touching a page behind its end ends the process."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
+    if size != shard.bytes:
+        raise CorruptFile(f"{path} is {size} bytes long, its manifest says {shard.bytes}", hint=_DAMAGED)

@@ -10,7 +10,7 @@ from pathlib import Path
 from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.shardfile import ShardReader
-from lookupdb.store.dataset import StoredDataset
+from lookupdb.store.dataset import StoredDataset, check_shard_size
 from lookupdb.store.layout import parse_manifest
 
 
@@ -22,9 +22,15 @@ class StoredGeneration:
     manifest: Manifest
     place: StoredDataset | Path
 
-    def file(self, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
-        """The file of one shard on this machine; a copy, if one is needed, lies in ``scratch`` and is removed
-        afterwards."""
+    @contextmanager
+    def file(self, shard: ShardFile, scratch: Path) -> Iterator[Path]:
+        """The file of one shard on this machine, as long as the manifest says; a copy, if one is needed, lies in
+        ``scratch`` and is removed afterwards. Raises StoreError, CorruptFile."""
+        with self._locate_file(shard, scratch) as path:
+            check_shard_size(path, shard)
+            yield path
+
+    def _locate_file(self, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         if isinstance(self.place, Path):
             return nullcontext(self.place / shard.file)
         return self.place.shard(self.manifest.generation, shard, scratch)
@@ -50,6 +56,14 @@ def find_in_folder(folder: Path) -> StoredGeneration:
             hint="give the folder that holds manifest.json and the shard files, or gN with --store and --dataset",
         ) from error
     return StoredGeneration(str(folder), parse_manifest(text, str(path)), folder)
+
+
+def find_shard_entry(path: Path) -> ShardFile:
+    """What the manifest.json beside a shard file says of it. Raises StoreError, CorruptFile."""
+    for shard in find_in_folder(path.parent).manifest.shards:
+        if shard.file == path.name:
+            return shard
+    raise StoreError(f"{path.parent / FILE_NAME} names no {path.name}")
 
 
 def find_in_store(dataset: StoredDataset, generation: str) -> StoredGeneration:
