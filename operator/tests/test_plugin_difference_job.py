@@ -3,6 +3,7 @@ what it writes is read."""
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_its_pod_is_as_restricted_as_the_fetchers_and_has_the_stores_credentials
     template, pod = _shard_set()["spec"]["template"]["spec"], _pod(_job())
     (container,) = pod["containers"]
     (fetcher,) = template["initContainers"]
-    for member in ("image", "securityContext", "envFrom", "resources"):
+    for member in ("image", "securityContext", "envFrom"):
         assert container[member] == fetcher[member]
     assert (pod["securityContext"], pod["automountServiceAccountToken"]) == (template["securityContext"], False)
     assert {"name": "TMPDIR", "value": "/scratch"} in container["env"]
@@ -77,6 +78,19 @@ def test_it_has_room_for_the_files_that_are_compared_at_a_time(sampled: bool, sh
     job = _job(sampled=sampled, shards=present if shards == 4 else present + 1)
     (volume,) = _pod(job)["volumes"]
     assert volume["emptyDir"]["sizeLimit"] == str((mebibytes + 64) << 20)
+
+
+@pytest.mark.parametrize("limits", [{}, {"ephemeral-storage": "364Mi"}])
+def test_it_asks_for_the_disk_that_it_may_fill_and_else_for_what_the_fetcher_does(limits: dict[str, str]) -> None:
+    """Beyond its limit of the node's disk it would be evicted, and beyond its request as soon as the disk is full."""
+    shard_set = copy.deepcopy(_shard_set())
+    (fetcher,) = shard_set["spec"]["template"]["spec"]["initContainers"]
+    fetcher["resources"]["limits"] = {"memory": "256Mi", **limits}
+    both = built_generation(everything(), "g12"), built_generation(everything(), "g13")
+    (container,) = _pod(render_difference_job(dataset(), shard_set, both, sampled=True, samples=5))["containers"]
+    storage = {"ephemeral-storage": str((300 + 300 + 64 + 64) << 20)}
+    assert container["resources"]["requests"] == fetcher["resources"]["requests"] | storage
+    assert container["resources"]["limits"] == fetcher["resources"]["limits"] | (storage if limits else {})
 
 
 def test_the_command_line_takes_its_words(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ _SPARE_BYTES: Final = 64 << 20
 _DEADLINE_SECONDS: Final = 3600
 _KEPT_SECONDS: Final = 600
 _FETCHER: Final = "fetch"
+_STORAGE: Final = "ephemeral-storage"
 _STORE_FLAGS: Final = ("--store", "--cluster-id")
 _POD_MEMBERS: Final = (
     "nodeSelector",
@@ -33,7 +34,7 @@ _POD_MEMBERS: Final = (
     "automountServiceAccountToken",
     "enableServiceLinks",
 )
-_CONTAINER_MEMBERS: Final = ("image", "imagePullPolicy", "command", "envFrom", "resources", "securityContext")
+_CONTAINER_MEMBERS: Final = ("image", "imagePullPolicy", "command", "envFrom", "securityContext")
 
 
 def render_difference_job(
@@ -91,6 +92,7 @@ def _render_container(
     return {
         **{member: fetcher[member] for member in _CONTAINER_MEMBERS if member in fetcher},
         "name": CONTAINER,
+        "resources": _render_resources(fetcher, _count_scratch_bytes(generations, sampled=sampled) + _SPARE_BYTES),
         "args": ["diff", *(generation.generation for generation in generations), *store, *whose, *how],
         "env": [*fetcher.get("env", ()), {"name": "TMPDIR", "value": _SCRATCH}],
         "volumeMounts": [
@@ -100,7 +102,22 @@ def _render_container(
     }
 
 
+def _render_resources(fetcher: Members, storage_bytes: int) -> dict[str, Any]:
+    """The fetcher's, but for what stands on the node's disk: a fetcher has one file, and perhaps not even there."""
+    resources, storage = fetcher.get("resources", {}), {_STORAGE: str(storage_bytes)}
+    limits = resources.get("limits", {})
+    return {
+        **resources,
+        "requests": {**resources.get("requests", {}), **storage},
+        "limits": {**limits, **(storage if _STORAGE in limits else {})},
+    }
+
+
 def _render_scratch(generations: tuple[GenerationStatus, GenerationStatus], *, sampled: bool) -> dict[str, Any]:
+    return {"name": "scratch", "emptyDir": {"sizeLimit": str(_count_scratch_bytes(generations, sampled=sampled))}}
+
+
+def _count_scratch_bytes(generations: tuple[GenerationStatus, GenerationStatus], *, sampled: bool) -> int:
     """Room for the files that are compared at a time: one of each generation, if their numbers of shards are equal."""
     before, after = generations
     if before.shards == after.shards:
@@ -109,4 +126,4 @@ def _render_scratch(generations: tuple[GenerationStatus, GenerationStatus], *, s
         size = before.largest_shard_bytes + after.bytes
     else:
         size = before.bytes + after.bytes
-    return {"name": "scratch", "emptyDir": {"sizeLimit": str(size + _SPARE_BYTES)}}
+    return size + _SPARE_BYTES
