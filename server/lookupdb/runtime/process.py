@@ -76,6 +76,8 @@ class WorkerProcess:
         self.ready = asyncio.Event()
         """Set once it has been ready for the first time."""
         self._ready_at: float | None = None
+        self._kernels: str | None = None
+        """Those of the process that was ready last."""
         self._liveness: Liveness | None = None
         self._faults: int | None = None
         """Major page faults at the last check."""
@@ -213,7 +215,19 @@ class WorkerProcess:
                 if self._liveness:
                     self._liveness.begin()
                 self.ready.set()
+                self._compare_kernels(members["kernels"])
             self.report.update(members)
+
+    def _compare_kernels(self, kernels: str) -> None:
+        """Say that the process answers by other kernels than the one before, at another cost: what is installed has
+        changed meanwhile.
+        """
+        before, self._kernels = self._kernels, kernels
+        if before not in (None, kernels):
+            log.warning(
+                "a worker is back with other kernels than before",
+                extra={"worker": self.index, "before": before, "kernels": kernels},
+            )
 
 
 def _error_class(reason: str) -> type[LookupdbError]:
