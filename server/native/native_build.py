@@ -39,11 +39,20 @@ class NoKernels(Exception):
 
 
 def main() -> int:
-    """Build what has changed, or say why not. Returns the exit code."""
+    """Build what has changed, or say why not. Returns the exit code.
+
+    A module that is there may be in use: servers start workers anew, which load it again. Only one of other code goes.
+    """
+    if os.environ.get(VARIABLE) == "0":
+        return explain(NoKernels(f"{VARIABLE}=0"))  # which chooses for one run
     try:
         install(build_library())
     except NoKernels as error:
-        MODULE.unlink(missing_ok=True)  # that of other code
+        if is_up_to_date() and not error.is_fault:
+            print(f"the native kernels that are here are used, though none could be built ({error})", flush=True)
+            return 0
+        if not is_up_to_date():
+            MODULE.unlink(missing_ok=True)
         return explain(error)
     return 0
 
@@ -60,12 +69,14 @@ def explain(error: NoKernels) -> int:
 def build_library() -> Path:
     """Return the library, built anew if its sources have changed. Raises NoKernels."""
     cargo = find_cargo()
-    if not MODULE.exists():
-        print("building the native kernels (once, under two minutes)", flush=True)
+    takes_long = not is_up_to_date()
+    if takes_long:
+        print(f"building the native kernels (under two minutes; {VARIABLE}=0 goes on without them)", flush=True)
     fetch_crates(cargo)
     # Python need not be there, nor be the same each time: the module's ABI is the stable one.
     environment = os.environ | {"PYO3_NO_PYTHON": "1", SOURCES_VARIABLE: digest_sources()}
-    command = [cargo, "build", "--quiet", "--release", "--locked", "--message-format=json-render-diagnostics"]
+    quiet = [] if takes_long and sys.stderr.isatty() else ["--quiet"]  # cargo shows people how far it is
+    command = [cargo, "build", *quiet, "--release", "--locked", "--message-format=json-render-diagnostics"]
     run = subprocess.run(
         [*command, *_manifest()], env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False
     )
@@ -84,6 +95,11 @@ def install(library: Path) -> None:
         new.replace(MODULE)
     finally:
         new.unlink(missing_ok=True)
+
+
+def is_up_to_date() -> bool:
+    """Return whether the module that is here was built from the sources that are here: it holds their digest."""
+    return MODULE.exists() and digest_sources().encode() in MODULE.read_bytes()
 
 
 def find_cargo() -> str:

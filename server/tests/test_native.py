@@ -126,3 +126,4 @@ def test_what_is_installed_was_built_from_the_sources_that_are_here() -> None:
         from lookupdb import _native
 
         assert native_build.digest_sources() == _native.SOURCES, "server/native has changed: run `make native`"
+        assert native_build.is_up_to_date(), "which is seen without loading it"
