@@ -127,19 +127,23 @@ PYTHON_TARGETS: Final = (
 
 TARGETS: Final = NATIVE_TARGETS + PYTHON_TARGETS
 
+_FIRST_DAY: Final = "perf of 2026-11-21 (two cores, AMD EPYC): "
+
 _KERNEL: Final = (
-    "perf: of a worker's time 69 % is the kernel's without compression, 62 % with it (one read, one write and a part "
+    _FIRST_DAY
+    + "of a worker's time 69 % is the kernel's without compression, 62 % with it (one read, one write and a part "
     "of an epoll turn a request); of Redis' it is 71 %. The rest is the interpreter (14 %), LMDB (11 %, 10 %: half of "
     "that waits for pages of the map to come from memory), copying and memory management (6 %, 10 %) and zstd (0, 3 "
     "%). The kernel's part, 7 to 8 µs a request, is the same on both sides; what is left is 3 to 4 µs here, 3 in Redis."
 )
 _BATCH: Final = (
-    "perf, compressed: LMDB 31 %, interpreter 27 %, copying and memory management 18 %, kernel 12 %, zstd 11 %; "
+    _FIRST_DAY + "compressed: LMDB 31 %, interpreter 27 %, copying and memory management 18 %, kernel 12 %, zstd 11 %; "
     "without compression LMDB takes 46 %. Half of LMDB's part waits for memory: a key's page is seldom in a cache of "
     "the CPU. A value costs one call to find it, about 1.1 µs, and one to decompress it, 0.6 µs."
 )
 _ROUTER: Final = (
-    "perf: of the router's core 54 % is the kernel's (a recv and a send a lookup to its client, of which the send does "
+    _FIRST_DAY
+    + "of the router's core 54 % is the kernel's (a recv and a send a lookup to its client, of which the send does "
     "the loopback's work for the receiver too; webdis pays for two of each and little else), 36 % the interpreter's, "
     "4 % uvloop's (taken just before the last changes). In that day's run the other core was the limit: the load "
     "generator took 13.6 µs a request of it and the four shards 9.8, which was all of it at 42,800 requests/s, while "
@@ -155,24 +159,26 @@ _ROUTED: Final = (
 )
 
 _BUILD: Final = (
-    "py-spy: both cores are busy all along. Reading (half of the time, two processes) is Python and orjson, 7 µs a "
-    "row: parsing, checking that no number lost its text, copying, sorting. Writing (a third) is bound by zstd on one "
-    "core, and by merging and LMDB on the other. Training and starting take the rest."
+    "py-spy of 2026-11-21 (two cores, AMD EPYC): both cores are busy all along. Reading (half of the time, two "
+    "processes) is Python and orjson, 7 µs a row: parsing, checking that no number lost its text, copying, "
+    "sorting. Writing (a third) is bound by zstd on one core, and by merging and LMDB on the other. Training and "
+    "starting take the rest."
 )
 
 _NATIVE_BUILD: Final = (
-    "perf of 2026-11-22 (two cores, Intel Xeon; 5 M persons take 15 to 17 s of processor time): no part is serial any "
-    "more, what is done fills both cores. Two threads that pack take 41 % of it, nearly all zstd, of which half looks "
-    "for matches in the dictionary; other levels and parameters were slower or left files larger by 2 % and more. Two "
-    "processes that read take 30 %: copying 6 %, the kernel's part 7 %, sorting, splitting, escaping. The thread that "
-    "merges and appends takes 21 %, half of it Python's: a key, a value and a pair for each record, and a lock that "
-    "py-lmdb gives away and takes back for each. Checksums, training and starting take the rest. That day's rates are "
-    "those of a machine with a load of 9."
+    "perf of 2026-11-22 (two cores, Intel Xeon; 5 M persons take 15 to 17 s of processor time): what is done "
+    "fills both cores; one thread still merges and appends, which is not what limits two of them. Two threads "
+    "that pack take 41 % of it, nearly all zstd, of which half looks for matches in the dictionary; other levels "
+    "and parameters were slower or left files larger by 2 % and more. Two processes that read take 30 %: copying "
+    "6 %, the kernel's part 7 %, sorting, splitting, escaping. The thread that merges and appends takes 21 %, "
+    "half of it Python's: a key, a value and a pair for each record, and a lock that py-lmdb gives away and takes "
+    "back for each. Checksums, training and starting take the rest. That day's rates are those of a machine with "
+    "a load of 9."
 )
 
 PROFILED: Final = (
-    "What limited these, by profiles of 2026-11-21 (two cores, AMD EPYC). They were not taken in this run, and their "
-    "figures are that day's:"
+    "What limited these, by profiles that were not taken in this run: each says of which day and machine its "
+    "figures are."
 )
 
 LIMITS: Final[dict[str, str]] = {
