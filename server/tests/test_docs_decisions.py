@@ -20,6 +20,14 @@ def test_the_index_lists_every_page_once_and_by_date() -> None:
     assert dates == sorted(dates), "what is not yet taken comes last"
 
 
+def test_the_index_says_which_decisions_another_one_has_superseded() -> None:
+    index = (FOLDER / "README.md").read_text()
+    told = dict(re.findall(r"^\| .+? \| \[.+?\]\((.+?)\) \| .+; \*superseded\* by \[.+?\]\((.+?)\) \|$", index, re.M))
+    pages = {page.name: re.search(r"^Superseded on .+\]\((.+?)\)", page.read_text(), re.M) for page in PAGES}
+    assert told == {name: found[1] for name, found in pages.items() if found}
+    assert "jemalloc.md" in told
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_has_its_date_its_title_and_the_four_answers(page: Path) -> None:
     title, _, first, *rest = page.read_text().splitlines()
