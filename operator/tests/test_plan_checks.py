@@ -34,7 +34,7 @@ def pass_time(world: World, seconds: float) -> None:
     while world.now < end:
         planned = world.reconcile()
         idle = not planned.apply and not planned.delete and world.is_quiet() and not planned.ask_routers
-        wait = min(planned.next_look_in or 1.0, 600.0) if idle else 1.0
+        wait = min(planned.next_look_in or 600.0, 600.0) if idle else 1.0
         world.step(min(max(wait, 1.0), (end - world.now).total_seconds()))
 
 

@@ -97,8 +97,8 @@ def test_what_was_read_to_verify_is_not_kept_in_memory(tmp_path: Path) -> None:
 
 def test_a_manifest_of_another_format_is_refused(generation: Path) -> None:
     manifest = generation / "manifest.json"
-    manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "formatVersion": 2}))
-    with pytest.raises(CorruptFile, match="format version 2; this lookupdb reads 1"):
+    manifest.write_bytes(orjson.dumps({**orjson.loads(manifest.read_bytes()), "formatVersion": 3}))
+    with pytest.raises(CorruptFile, match="format version 3; this lookupdb reads 1"):
         locate_shard(generation, None)
 
 

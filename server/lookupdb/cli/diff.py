@@ -28,9 +28,15 @@ _MAX_SAMPLES: Final = 100
 @click.argument("before", metavar="G1")
 @click.argument("after", metavar="G2")
 @locator_options
-@click.option("--sampled", is_flag=True, help="Compare some 100,000 keys that their hashes have chosen, not all.")
+@click.option(
+    "--sampled",
+    envvar="LOOKUPDB_SAMPLED",
+    is_flag=True,
+    help="Compare some 100,000 keys that their hashes have chosen, not all.",
+)
 @click.option(
     "--samples",
+    envvar="LOOKUPDB_SAMPLES",
     type=click.IntRange(0, _MAX_SAMPLES),
     default=SAMPLES,
     show_default=True,
