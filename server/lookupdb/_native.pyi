@@ -100,7 +100,9 @@ class ShardKernel:
 class PackedKeys:
     def __init__(self, texts: list[str], /) -> None: ...
     @staticmethod
-    def parse(body: bytes, max_keys: int) -> tuple[PackedKeys, bool] | None: ...
+    def parse(body: bytes, max_keys: int) -> tuple[PackedKeys, bool] | None:
+        """The distinct keys of a batch's body, and its member ``partial``. None if Python is to read the body."""
+
     def __len__(self) -> int: ...
     def to_list(self) -> list[str]: ...
     def group(
@@ -123,7 +125,9 @@ class PackedShardKeys:
 @final
 class ShardReply:
     @staticmethod
-    def read(data: bytes, expected: int) -> ShardReply | None: ...
+    def read(data: bytes, expected: int) -> ShardReply | None:
+        """The reply ``data``; None unless it is a whole list of ``expected`` values and nothing else."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
     def count(self, value: None, /) -> int: ...
@@ -131,8 +135,11 @@ class ShardReply:
 @final
 class ReplyScan:
     def __init__(self, expected: int) -> None: ...
-    def feed(self, data: bytes) -> bool | None: ...
-    def join(self, pieces: list[bytes]) -> ShardReply | None: ...
+    def feed(self, data: bytes) -> bool | None:
+        """Look at the next piece of a reply: whether that is whole now. None if hiredis is to read it."""
+
+    def join(self, pieces: list[bytes]) -> ShardReply | None:
+        """The reply whose pieces have been fed."""
 
 @final
 class PackedValues:
@@ -152,6 +159,7 @@ ZSTD_VERSION: tuple[int, int, int]
 """Of the library that ``Packer`` compresses with."""
 
 _Record = tuple[bytes, int, bytes]
+"""Key, place (which grows in the order of the source), value."""
 
 @final
 class RecordBatch:
@@ -187,17 +195,29 @@ class Merge:
 @final
 class UniqueRecords:
     def __init__(self, keeps_last: bool, named: int, /) -> None: ...
-    def filter(self, batch: RecordBatch, /) -> tuple[RecordBatch, int, list[tuple[bytes, int, int]]]: ...
+    def filter(self, batch: RecordBatch, /) -> tuple[RecordBatch, int, list[tuple[bytes, int, int]]]:
+        """The records that are certain to be kept; how many were dropped; and of the first ``named`` of these the key,
+        the place, and the place of the record that was kept instead."""
+
     def finish(self) -> RecordBatch: ...
 
 @final
 class Packer:
-    def __init__(self, shards: int, largest_record: int, dictionary: bytes, parameters: Any, /) -> None: ...
+    def __init__(self, shards: int, largest_record: int, dictionary: bytes, parameters: Any, /) -> None:
+        """``parameters`` is python-zstandard's ``ZstdCompressionParameters``, or None: nothing is compressed. A record
+        of more than ``largest_record`` bytes takes pages of its own, which are counted."""
+
     def pack(self, batch: RecordBatch, /) -> PackedRecords: ...
 
 @final
 class PackedRecords:
-    def items(self, shard: int, /) -> tuple[list[tuple[bytes, bytes]], tuple[int, int, int, int, int, int]]: ...
+    def items(self, shard: int, /) -> tuple[list[tuple[bytes, bytes]], tuple[int, int, int, int, int, int]]:
+        """Key and stored value of each record of ``shard``, and the members of ``packing.ShareSums`` in their order."""
+
+# What is common to both kinds of rows. ``steps`` normalise a key; ``encode`` does so in Python, for a key that is not
+# ASCII. ``separator`` stands between the columns of a key. A value of more than ``max_value`` bytes and a row of
+# ``max_row`` are Python's to judge. ``read`` goes through ``block`` from ``at`` on; ``place`` is the last row's.
+# It puts records into ``records``, until these take ``memory`` bytes, and offers each to ``sample``.
 
 @final
 class JsonRows:
@@ -212,11 +232,20 @@ class JsonRows:
         max_value: int,
         max_row: int,
         /,
-    ) -> None: ...
-    def watch(self, missing: set[bytes], known: set[bytes] | None, /) -> None: ...
+    ) -> None:
+        """``rule`` says what the value is: "all" columns but the key's, the ``columns`` as an object ("columns"), or of
+        one of them the JSON ("field"), the text ("raw") or the JSON that is its text ("json"). ``key_columns`` and
+        ``columns`` stand within quotes, as JSON writes them. Raises ValueError for any other rule."""
+
+    def watch(self, missing: set[bytes], known: set[bytes] | None, /) -> None:
+        """Leave to Python each row with a column of ``missing``, those of the spec that no row had so far, and unless
+        ``known`` is None each with one that is not among them: names that rows had. All stand within quotes."""
+
     def read(
         self, block: bytes, at: int, place: int, records: RecordBuffer, memory: int, sample: Sample, /
-    ) -> tuple[int, int, int]: ...
+    ) -> tuple[int, int, int]:
+        """Where in ``block`` reading stopped, how many rows were read, and how many lines. Where it is not the end, the
+        next line is unusual, or memory is full."""
 
 @final
 class CsvRows:
@@ -233,7 +262,12 @@ class CsvRows:
         max_value: int,
         max_row: int,
         /,
-    ) -> None: ...
+    ) -> None:
+        """``dialect`` is the byte that delimits fields, and the one that quotes or None; ``width`` is how many fields a
+        row has; ``key_fields`` are their numbers. ``rule`` is "object", of all ``columns``, or the text ("raw") or JSON
+        ("json") of the one there is. Of a column: the number of its field; what stands before the member, a bracket or
+        comma, name and colon; its type; and whether an empty field is null. Raises ValueError for any other rule."""
+
     def read(
         self,
         block: bytes,
@@ -244,5 +278,11 @@ class CsvRows:
         memory: int,
         sample: Sample,
         /,
-    ) -> tuple[str, int, int, int]: ...
-    def read_fields(self, block: bytes, at: int, is_last: bool, /) -> tuple[int, list[str]] | None: ...
+    ) -> tuple[str, int, int, int]:
+        """Why and where in ``block`` reading stopped, how many rows were read, and how many lines. ``is_last``: nothing
+        follows the block. Why: "end", what is left is no whole row; "full", memory is; "odd", the next row is Python's,
+        by ``read_fields``; "broken", it is no CSV, no UTF-8 or of another width; "open quote", all ends in one."""
+
+    def read_fields(self, block: bytes, at: int, is_last: bool, /) -> tuple[int, list[str]] | None:
+        """Where the row at ``at`` ends, and its fields, none if the line is blank. None if the block has no whole row.
+        Raises UnicodeDecodeError."""
