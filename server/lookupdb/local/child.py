@@ -58,6 +58,8 @@ class Child:
             str(self._ready_path),
         ]
         self._on_ready = on_ready
+        self._kernels: str | None = None
+        """Those of the process that was ready last."""
         self._first_ready: asyncio.Future[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -93,6 +95,13 @@ class Child:
                 process.kill()
             await process.wait()
 
+    def note_ready(self, report: dict[str, Any]) -> None:
+        """Pass on what the ready file says. A process that answers by other kernels than the one before is told."""
+        before, self._kernels = self._kernels, report["kernels"]
+        if before not in (None, self._kernels):
+            log.warning("%s is back with %s kernels: before, it had %s ones", self.name, self._kernels, before)
+        self._on_ready(report)
+
     async def _run_until_cancelled(self) -> None:
         """Run it, and start it again whenever it ends. Only the first start may fail for good."""
         assert self._first_ready is not None
@@ -127,7 +136,7 @@ class Child:
         ready_at = None
         if report := await self._ready_report(self._process):
             ready_at = asyncio.get_running_loop().time()
-            self._on_ready(report)
+            self.note_ready(report)
             if not self._first_ready.done():
                 self._first_ready.set_result(None)
         await self._process.wait()

@@ -32,7 +32,7 @@ async def _prepare_nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a role needs to run. ``ready_members`` stands in the ready file beside ``pid`` and ``admin``."""
+    """What a role needs to run. The ready file has ``ready_members`` beside ``pid``, ``kernels`` and ``admin``."""
 
     fleet: Fleet
     admin_listener: socket.socket
@@ -87,9 +87,10 @@ async def _announce(service: Service, supervisor: Supervisor) -> None:
     """Say where the service listens once it answers: who asked for free ports has no other way to know."""
     await supervisor.wait_ready()
     ports = {**service.ready_members, "admin": listeners.bound_port(service.admin_listener)}
-    log.info("ready", extra={**ports, "kernels": supervisor.workers[0].report["kernels"]})
+    kernels = supervisor.workers[0].report["kernels"]
+    log.info("ready", extra={**ports, "kernels": kernels})
     if service.ready_file:
-        ready_file.write(service.ready_file, {"pid": os.getpid(), **ports})
+        ready_file.write(service.ready_file, {"pid": os.getpid(), "kernels": kernels, **ports})
 
 
 @contextlib.contextmanager
