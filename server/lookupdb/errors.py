@@ -14,7 +14,8 @@ LookupdbError (1)
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
 ├── NotEnoughRoom (6)        memory or disk
 └── LookupFailed (1)         a client's request could not be answered
-    └── Unavailable (1)      a shard could not be reached: the key may or may not exist
+    ├── KeyMissing (3)       no record has the key
+    └── Unavailable (4)      a shard or the router could not be reached: the key may or may not exist
 
 A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
 each map these errors in one place.
@@ -120,7 +121,15 @@ class LookupFailed(LookupdbError):
     reason = "LookupFailed"
 
 
-class Unavailable(LookupFailed):
-    """A shard could not be reached: the key may or may not exist."""
+class KeyMissing(LookupFailed):
+    """No record has the key."""
 
+    exit_code = 3
+    reason = "Missing"
+
+
+class Unavailable(LookupFailed):
+    """A shard or the router could not be reached: the key may or may not exist."""
+
+    exit_code = 4
     reason = "Unavailable"

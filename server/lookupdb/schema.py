@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from jsonschema import ValidationError
 
 CRD_FILE: Final = "lookupdatasets.lookupdb.dev.yaml"
+
+_EVERY_FIELD: Final = (
+    f"{Path(__file__).resolve().with_name('data') / CRD_FILE} describes every field, as does, in a cluster, "
+    "`kubectl explain lookupdatasets.spec --recursive`"
+)
 
 Json = Any
 """What a JSON or YAML document may hold."""
@@ -73,7 +79,7 @@ def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
         problems = list(_broken_rules(resource, schema, ""))
     if problems:
         name = (resource.get("metadata") or {}).get("name", "manifest")
-        raise InvalidManifest(f"{name}: " + "; ".join(problems), hint=f"crds/{CRD_FILE} describes every field")
+        raise InvalidManifest(f"{name}: " + "; ".join(problems), hint=_EVERY_FIELD)
     return resource
 
 

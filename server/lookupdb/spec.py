@@ -18,6 +18,7 @@ from lookupdb import schema
 from lookupdb.errors import InvalidManifest
 from lookupdb.naming import to_snake_case
 from lookupdb.refresh import Refresh, parse_refresh
+from lookupdb.wording import format_count
 
 LOCAL: Final = "local"
 """The uid of a dataset, and the id of a cluster, where there is no cluster."""
@@ -203,6 +204,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_YAML: Final = (
+    "look there and in the line before: levels are indented by spaces, never tabs, brackets and quotes are closed, and "
+    "text that holds ': ' or ' #', or begins with one of @ ` % & * ! | > [ {, stands in quotes"
+)
+
+
 def read_manifest(path: Path) -> DatasetSpec:
     """The dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
     try:
@@ -214,13 +221,19 @@ def read_manifest(path: Path) -> DatasetSpec:
         documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
     except yaml.MarkedYAMLError as error:
         place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
-        raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}") from error
+        raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}", hint=_YAML) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: an invalid date or number
-        raise InvalidManifest(f"{path} is not YAML: {error}") from error
+        raise InvalidManifest(f"{path} is not YAML: {error}", hint=_YAML) from error
     except RecursionError as error:
         raise InvalidManifest(f"{path} is nested too deeply") from error
     if len(documents) != 1:
-        raise InvalidManifest(f"{path} must hold one LookupDataset, it holds {len(documents)} documents")
+        count = format_count(len(documents), "document") if documents else "nothing"
+        raise InvalidManifest(
+            f"{path} must hold one LookupDataset, it holds {count}",
+            hint="give each LookupDataset a file of its own; a line --- begins another document"
+            if documents
+            else f"a manifest begins with apiVersion: {schema.api_version()} and kind: LookupDataset",
+        )
     return parse_resource(documents[0], base=path.resolve().parent)
 
 

@@ -143,6 +143,14 @@ def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(dataset: Stored
         assert f"{path} is 30000 bytes long, its manifest says {manifest.shards[0].bytes}" in ended.stderr
 
 
+def test_one_is_counted_in_the_singular(dataset: StoredDataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
+    publish(dataset, "g2", {"a": b"1", "b": b"2"}, tmp_path / "scratch")
+    lines = diff(tmp_path, "g1", "g2").stdout.splitlines()
+    assert lines[0].startswith("before   g1, 1 record, ")
+    assert lines[1].startswith("after    g2, 2 records, ")
+
+
 def test_of_several_datasets_one_must_be_chosen(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
     publish(

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import orjson
 import pytest
+from support.ports import free_port
 from support.routers import Router, routing
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
 
+from lookupdb import keys
 from lookupdb.local import client
 
 KEYS = [str(number) for number in range(500)]
@@ -44,10 +46,51 @@ def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
     lines = [orjson.loads(line) for line in done.stdout.splitlines()]
     assert [line["key"] for line in lines] == KEYS, done.stderr
     assert [line["key"] for line in lines if line["value"] is None] == ["7"]
-    assert done.returncode == 1
+    assert done.returncode == 3
 
 
 @pytest.mark.parametrize("router", [["--max-keys", "100"]], indirect=True, ids=str)
 def test_the_limit_is_learnt_once(router: Router) -> None:
     batches = client.find_in_batches(f"http://127.0.0.1:{router.port}", KEYS)
     assert [len(batch) for batch, _ in batches] == [62] * 8 + [4]
+
+
+def get(*words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", "lookupdb", "get", *words], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("router", [[]], indirect=True, ids=str)
+def test_missing_and_refused_end_differently(router: Router) -> None:
+    url = f"http://127.0.0.1:{router.port}"
+    assert get(url, "1").returncode == get(url, "1", "2").returncode == 0
+    assert get(url, "7").returncode == get(url, "1", "7").returncode == 3
+    refused = get(url, "1", "--generation", "g9")
+    assert refused.returncode == 1, refused
+    assert b"the router answered 412" in refused.stderr
+
+
+@pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
+def test_where_no_router_answers_keys_are_unavailable(words: list[str]) -> None:
+    ended = get(f"http://127.0.0.1:{free_port()}", *words)
+    assert (ended.returncode, ended.stdout) == (4, b"")
+    assert b"no answer from" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--max-keys", "1"]], ids=str)
+def test_what_was_found_is_printed_when_a_shard_is_away(tmp_path: Path, options: list[str]) -> None:
+    generation = write_generation(tmp_path, dict.fromkeys(KEYS, b"value"), shards=2)
+    here = [key for key in KEYS[:20] if keys.shard_number(key.encode(), 2) == 0]
+    away = [key for key in KEYS[:20] if key not in here]
+    with serving(generation, shard=0) as shard:
+        shards: list[list[str]] = [[f"127.0.0.1:{shard.ports[0]}"], [f"127.0.0.1:{free_port()}"]]
+        table = tmp_path / "table.json"
+        table.write_bytes(table_file(entry(shards, "g1", valueFormat="raw", normalize=[])))
+        with routing(table, *options) as router:
+            ended = get(f"http://127.0.0.1:{router.port}", *KEYS[:20])
+            one = get(f"http://127.0.0.1:{router.port}", away[0])
+    lines = [orjson.loads(line) for line in ended.stdout.splitlines()]
+    assert [line["key"] for line in lines] == KEYS[:20], ended
+    assert [line["key"] for line in lines if line.get("value") is not None] == here
+    assert [line["key"] for line in lines if line.get("unavailable")] == away
+    assert ended.returncode == one.returncode == 4
+    assert f"{len(away)} keys could not be asked for".encode() in ended.stderr

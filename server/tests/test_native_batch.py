@@ -54,6 +54,16 @@ def kernels_set(value: str) -> Iterator[None]:
 # Bodies
 
 
+@pytest.mark.parametrize("count", [7, 9, 1500])
+def test_more_keys_than_the_limit_are_never_counted_wrong(count: int) -> None:
+    body = json.dumps({"keys": [str(number) for number in range(count)]}).encode()
+    for kind in kinds():
+        with pytest.raises(
+            HttpProblem, match=f"^({count}|too many) keys, the limit is {MAX_KEYS}; send them in several"
+        ):
+            kind.parse(body, MAX_KEYS)
+
+
 def literal(text: str) -> st.SearchStrategy[str]:
     """``text`` as JSON may write it."""
     escaped = "".join(f"\\u{ord(character):04x}" if ord(character) < 0x10000 else character for character in text)

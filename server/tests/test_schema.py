@@ -177,7 +177,25 @@ def test_names_are_those_of_services_because_they_become_paths_and_host_names(na
 def test_a_file_must_hold_one_manifest(tmp_path: Path) -> None:
     path = tmp_path / "two.yaml"
     path.write_text("a: 1\n---\nb: 2\n")
-    with pytest.raises(InvalidManifest, match="holds 2 documents"):
+    with pytest.raises(InvalidManifest, match="holds 2 documents\n  give each LookupDataset a file of its own"):
+        spec.read_manifest(path)
+    path.write_text("# nothing yet\n")
+    with pytest.raises(InvalidManifest, match=r"holds nothing\n  a manifest begins with apiVersion: lookupdb\.dev/"):
+        spec.read_manifest(path)
+
+
+def test_a_message_names_a_file_that_is_here_and_describes_every_field() -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        spec.parse_resource({**resource(), "spec": {}})
+    assert caught.value.hint
+    described = Path(caught.value.hint.split(" describes every field")[0])
+    assert yaml.safe_load(described.read_text())["kind"] == "CustomResourceDefinition"
+
+
+def test_a_syntax_error_says_where_and_what_to_look_for(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: 1\n\tb: 2\n")
+    with pytest.raises(InvalidManifest, match=r"is not YAML \(line 2\): .*\n  look there .* never tabs"):
         spec.read_manifest(path)
 
 

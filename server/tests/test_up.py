@@ -93,7 +93,9 @@ class Stack:
         return [self.state["router"], *(server["pid"] for server in self.state["shards"])]
 
     def find(self, *keys: str) -> dict[str, Any]:
-        return client.find_values(self.state["url"], list(keys))
+        answer = client.find_values(self.state["url"], list(keys))
+        assert not answer.unavailable
+        return answer.found
 
     def says(self, text: str) -> None:
         def said() -> bool:
@@ -211,8 +213,9 @@ def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(people: 
     def ask() -> None:
         while not stop.is_set():
             try:
-                found = client.find_values(url, keys)
-                answers.add(tuple(found[key]["title"] for key in keys))
+                answer = client.find_values(url, keys)
+                assert not answer.unavailable
+                answers.add(tuple(answer.found[key]["title"] for key in keys))
             except LookupFailed as error:
                 failures.append(error)
             stop.wait(0.005)  # processors are for what is asked
@@ -445,10 +448,10 @@ def test_get_prints_the_value_as_it_is_and_several_as_lines(running: Stack) -> N
     one = get("people", "ADA@example.com")
     assert (one.returncode, one.stdout) == (0, '{"title":"Countess"}\n')
     missing = get("people", "nobody@example.com")
-    assert (missing.returncode, missing.stdout) == (1, "")
+    assert (missing.returncode, missing.stdout) == (3, "")
     assert "'nobody@example.com' is not in people" in missing.stderr
     several = get(running.state["url"], "-", asked="ada@example.com\nnobody@example.com\n")
-    assert several.returncode == 1
+    assert several.returncode == 3
     assert [orjson.loads(line)["value"] for line in several.stdout.splitlines()] == [{"title": "Countess"}, None]
     stranger = get(running.state["admin"], "ada@example.com")
     assert (stranger.returncode, "not as a router does" in stranger.stderr) == (1, True)

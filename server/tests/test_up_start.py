@@ -138,7 +138,7 @@ def test_get_says_that_an_up_is_still_starting(folder: Folder) -> None:
     assert holder.stdout is not None
     holder.stdout.readline()
     completed = folder.run("get", "people", "KEY")
-    assert (completed.returncode, "the `lookupdb up` of people does not serve yet" in completed.stderr) == (1, True)
+    assert (completed.returncode, "the `lookupdb up` of people does not serve yet" in completed.stderr) == (4, True)
     holder.communicate("\n", timeout=DEADLINE_SECONDS)
     assert "no `lookupdb up` serves people" in folder.run("get", "people", "KEY").stderr
 
@@ -152,7 +152,7 @@ def test_get_of_a_routers_address_without_a_scheme_says_so(folder: Folder, addre
 def test_get_says_in_words_that_nothing_listens(folder: Folder) -> None:
     port = free_port()
     completed = folder.run("get", f"http://127.0.0.1:{port}", "KEY")
-    assert completed.returncode == 1
+    assert completed.returncode == 4
     assert f"127.0.0.1:{port} refuses connections: nothing listens there, or not yet" in completed.stderr
     assert "urlopen" not in completed.stderr
     completed = folder.run("get", "http://nowhere.invalid", "KEY")

@@ -95,7 +95,7 @@ def cli() -> None:
     --verify, --exit-code. LOOKUPDB_NATIVE=0 works in Python alone, without the native kernels; 1 demands these.
 
     Exit codes: 0 done, 1 failed, 2 usage or invalid manifest, 3 bad source, 4 gate closed, 5 store,
-    6 not enough memory or disk, 130 interrupted.
+    6 not enough memory or disk, 130 interrupted. Of `lookupdb get`, 3 is a missing key and 4 an unavailable one.
     """
 
 

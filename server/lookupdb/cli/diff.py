@@ -17,6 +17,7 @@ from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.errors import UsageError
 from lookupdb.store.difference import SAMPLES, GenerationDifference, KeyChange, compare_generations
 from lookupdb.store.stored_generation import StoredGeneration
+from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 200
 _MAX_VALUE_CHARACTERS: Final = 4000
@@ -90,8 +91,8 @@ def _render_text(old: StoredGeneration, new: StoredGeneration, difference: Gener
 def _render_lines(
     old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference, is_whole: bool
 ) -> Iterator[str]:
-    yield f"before   {old.manifest.generation}, {old.manifest.totals.records:,} records, {old.where}"
-    yield f"after    {new.manifest.generation}, {new.manifest.totals.records:,} records, {new.where}"
+    yield f"before   {old.manifest.generation}, {format_count(old.manifest.totals.records, 'record')}, {old.where}"
+    yield f"after    {new.manifest.generation}, {format_count(new.manifest.totals.records, 'record')}, {new.where}"
     if old.manifest.normalize != new.manifest.normalize:
         yield f"note     keys are normalised differently: {old.manifest.normalize} and {new.manifest.normalize}"
     if not is_whole:

@@ -11,9 +11,10 @@ import click
 import orjson
 
 from lookupdb.cli.options import option
-from lookupdb.errors import Unavailable, UsageError
+from lookupdb.errors import KeyMissing, Unavailable, UsageError
 from lookupdb.local import client
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, is_locked, read_state, run_directory, state_file
+from lookupdb.wording import format_count
 
 
 @click.command("get")
@@ -28,8 +29,11 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
     """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
 
     One key prints its value. Several, or `-` for one key a line on standard input, print a JSON object a line:
-    {"key": …, "value": …}, with null for a missing key and base64 for raw values. Exit code 1 when a key is
-    missing or unavailable.
+    {"key": …, "value": …}, with null for a missing key and base64 for raw values, or {"key": …, "unavailable": true}
+    for one of which nothing can be said now.
+
+    Exit code 3: a key is missing. 4: a key is unavailable, or no router answers: it may or may not exist; of several
+    keys this comes before 3. 1: the router refused.
 
     \b
         lookupdb get airports KJFK
@@ -41,15 +45,29 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
     if len(keys) == 1 and keys != ("-",):
         try:
             click.echo(client.find_value(url, keys[0], generation))
-        except client.MissingKey as error:
-            raise client.MissingKey(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
+        except KeyMissing as error:
+            raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
         return
-    missing = 0
-    for batch, found in client.find_in_batches(url, _expand_keys(keys), generation):
+    ctx.exit(_print_values(client.find_in_batches(url, _expand_keys(keys), generation)))
+
+
+def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> int:
+    """Print a line for each key, and return the exit code."""
+    missing = unavailable = 0
+    for batch, answer in batches:
         for key in batch:
-            missing += key not in found
-            click.echo(orjson.dumps({"key": key, "value": found.get(key)}))
-    ctx.exit(1 if missing else 0)
+            if key in answer.unavailable:
+                unavailable += 1
+                click.echo(orjson.dumps({"key": key, "unavailable": True}))
+                continue
+            missing += key not in answer.found
+            click.echo(orjson.dumps({"key": key, "value": answer.found.get(key)}))
+    if unavailable:
+        raise Unavailable(
+            f"{format_count(unavailable, 'key')} could not be asked for: the shards that may have them are unavailable",
+            hint="ask again for those whose line says so: they may or may not exist",
+        )
+    return KeyMissing.exit_code if missing else 0
 
 
 def _find_router_url(dataset: str, data: Path) -> str:

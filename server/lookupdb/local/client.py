@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from itertools import islice
@@ -14,7 +15,7 @@ from urllib.parse import quote
 
 import orjson
 
-from lookupdb.errors import LookupFailed, Unavailable, UsageError
+from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.network import describe_socket_failure, strip_secrets
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -22,10 +23,8 @@ BATCH_KEYS: Final = 500
 """Keys of the first batch."""
 
 
-class MissingKey(LookupFailed):
-    """The dataset has no such key."""
-
-    reason = "Missing"
+class ShardUnavailable(Unavailable):
+    """A router serves the dataset, and cannot reach a shard that is asked for: other keys may well be found."""
 
 
 class BatchTooLarge(LookupFailed):
@@ -35,28 +34,36 @@ class BatchTooLarge(LookupFailed):
 
 
 def find_value(url: str, key: str, generation: str | None = None) -> bytes:
-    """Return the value of ``key``, byte for byte. Raises MissingKey, or what ``find_values`` raises."""
+    """Return the value of ``key``, byte for byte. Raises KeyMissing, or what ``find_values`` raises."""
     return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation)
 
 
-def find_values(url: str, keys: list[str], generation: str | None = None) -> dict[str, Any]:
-    """Return the values of those ``keys`` that exist, parsed; base64 text where the dataset's values are raw.
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """What a router says of the keys of a batch: those that are in neither are missing."""
 
-    Numbers are kept digit for digit, as ``orjson.Fragment`` where Python or orjson would round them.
-    Raises Unavailable when the router or a shard cannot be reached, LookupFailed for any other refusal.
-    """
-    body = _request(f"{url.rstrip('/')}/v1/lookup", orjson.dumps({"keys": keys}), generation)
+    found: dict[str, Any]
+    """The values of those that exist, parsed; base64 text where the dataset's values are raw. Numbers are kept digit
+    for digit, as ``orjson.Fragment`` where Python or orjson would round them."""
+    unavailable: frozenset[str]
+    """Nothing can be said of these now."""
+
+
+def find_values(url: str, keys: list[str], generation: str | None = None) -> BatchAnswer:
+    """Ask for ``keys`` at once. Raises Unavailable when the router cannot be reached or serves nothing, LookupFailed
+    for any other refusal."""
+    request = orjson.dumps({"keys": keys, "partial": True})
+    body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation)
     try:
         answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits)
     except RecursionError as error:
         raise LookupFailed("a value is nested too deeply to be shown", hint="ask for its key alone") from error
-    found: dict[str, Any] = answer["found"]
-    return found
+    return BatchAnswer(answer["found"], frozenset(answer["unavailable"]))
 
 
 def find_in_batches(
     url: str, keys: Iterable[str], generation: str | None = None, size: int = BATCH_KEYS
-) -> Iterator[tuple[list[str], dict[str, Any]]]:
+) -> Iterator[tuple[list[str], BatchAnswer]]:
     """Yield batches of ``keys``, in their order, with what ``find_values`` returns for each.
 
     When a router refuses a batch as too large, half of it is asked for, and no more from then on.
@@ -65,15 +72,17 @@ def find_in_batches(
     refused: list[str] = []
     while batch := refused[:size] or list(islice(remaining, size)):
         try:
-            found = find_values(url, batch, generation)
+            answer = find_values(url, batch, generation)
         except BatchTooLarge:
             if len(batch) == 1:
                 raise
             size = len(batch) // 2
             refused = refused or batch
             continue
+        except ShardUnavailable:  # of all keys: what is found of some is a partial answer
+            answer = BatchAnswer({}, frozenset(batch))
         del refused[:size]
-        yield batch, found
+        yield batch, answer
 
 
 def _digits(text: str) -> int | orjson.Fragment:
@@ -113,7 +122,10 @@ def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
         hint = "is there a lookupdb router, and is this its public port?"
         return LookupFailed(f"{error.url} answered {error.code} {error.reason}, not as a router does", hint=hint)
     if kind == "missing":
-        return MissingKey(text)
+        return KeyMissing(text)
     if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return BatchTooLarge(f"the router answered {error.code}: {text}")
-    return (Unavailable if error.code == 503 else LookupFailed)(f"the router answered {error.code}: {text}")
+    refusal: type[LookupFailed] = LookupFailed
+    if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+        refusal = ShardUnavailable if problem.get("shard") is not None else Unavailable
+    return refusal(f"the router answered {error.code}: {text}")
