@@ -30,7 +30,7 @@ CRD_FILE: Final = "lookupdatasets.lookupdb.dev.yaml"
 
 _EVERY_FIELD: Final = (
     f"{Path(__file__).resolve().with_name('data') / CRD_FILE} describes every field, as does, in a cluster, "
-    "`kubectl explain lookupdatasets.spec --recursive`"
+    "`kubectl explain lookupdataset.spec --recursive`"
 )
 
 Json = Any

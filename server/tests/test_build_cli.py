@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from lookupdb import store
+from lookupdb import native, store
 from lookupdb.build import progress_display
 from lookupdb.build.build_report import BuildReport
 from lookupdb.cli.build import command
@@ -422,6 +426,88 @@ class TestExplain:
     def test_reads_the_header_of_a_file_that_is_here(self, project: Project) -> None:
         project.describe(key={"columns": ["idd"]})
         assert "'idd', which is not there; did you mean 'id'?" in str(project.build("--explain").exception)
+
+
+class TestExplainedColumns:
+    """``--explain`` looks for the spec's columns where files have their names."""
+
+    def lines(self, project: Project, file: str, key: str) -> list[str]:
+        project.describe(source={"url": file}, key={"columns": [key]})
+        result = project.build("--explain")
+        if result.exception is not None:
+            return str(result.exception).splitlines()
+        text = result.stdout
+        return [line.strip() for line in text[text.index("\ncolumns") : text.index("\nkey  ")].splitlines() if line]
+
+    def test_those_of_parquet_are_in_its_footer(self, project: Project) -> None:
+        path = project.folder / "e.parquet"
+        duckdb.execute(f"COPY (SELECT {{'mail': 'a'}} AS user, 1 AS score) TO '{path}' (FORMAT parquet)")
+        columns, reader = self.lines(project, "e.parquet", "user.mail")
+        assert columns.split(maxsplit=1) == ["columns", "all are in the footer of 1 parquet file"]
+        assert reader == "read by      parquet: DuckDB"
+        for wrong in ("user.email", "mail"):
+            assert "did you mean 'user.mail'?" in self.lines(project, "e.parquet", wrong)[0]
+
+    def test_those_of_json_lines_are_in_its_rows(self, project: Project) -> None:
+        path = project.folder / "e.jsonl"
+        path.write_text('{"user":{"mail":"a"},"score":1}\n' * 10)
+        columns, reader = self.lines(project, "e.jsonl", "user.mail")
+        assert columns.endswith("all are in the first rows of 1 jsonl file")
+        assert reader.startswith("read by      jsonl: Python")
+        assert (
+            "which none of its 10 rows has; did you mean 'user.mail'?"
+            in self.lines(project, "e.jsonl", "user.email")[0]
+        )
+        path.write_text('{"user":{"mail":"a"},"score":1}\n' * 5000 + '{"user":{"email":"b"}}\n')
+        doubt, hint, _ = self.lines(project, "e.jsonl", "user.email")
+        assert "the beginning of " in doubt
+        assert "'user.email', which none of its 1,000 rows has; did you mean 'user.mail'?" in doubt
+        assert hint == "its columns are user, score, user.mail"
+
+    def test_of_others_it_says_that_they_were_not_looked_at(self, project: Project) -> None:
+        (project.folder / "e.csv.gz").write_bytes(gzip.compress(b"id,name\n1,a\n"))
+        columns, _ = self.lines(project, "e.csv.gz", "nothing")
+        assert columns.endswith("not looked at in 1 file: remote, compressed, one JSON document")
+        (project.folder / "e.json").write_text("[]")
+        assert self.lines(project, "e.json", "id") == [columns, "read by      json: Python"]
+
+    @pytest.mark.parametrize("value", ["0", ""])
+    def test_which_kernels_read(self, project: Project, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        monkeypatch.setenv("LOOKUPDB_NATIVE", value)
+        expected = "native kernels" if native.kernels() else native.describe()
+        assert self.lines(project, "people.csv", "id")[-1] == f"read by      csv: {expected}"
+
+
+class TestTerminal:
+    """A person reads a failure once, a program as JSON."""
+
+    def end(self, project: Project, *words: str) -> tuple[bytes, bytes]:
+        """What a build whose manifest is not there writes to a terminal that is its standard output, and to standard
+        error."""
+        mine, terminal = os.openpty()
+        try:
+            command = [sys.executable, "-m", "lookupdb", "build", "-f", str(project.folder / "none.yaml"), *words]
+            ended = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, check=False)
+            assert ended.returncode == 2
+            os.write(terminal, b"END")
+            written = b""
+            while not written.endswith(b"END"):
+                written += os.read(mine, 65536)
+            return written.removesuffix(b"END"), ended.stderr
+        finally:
+            os.close(mine)
+            os.close(terminal)
+
+    def test_gets_the_message_of_a_failure_and_no_json(self, project: Project, tmp_path: Path) -> None:
+        out, error = self.end(project, "--termination-log", str(tmp_path / "log"))
+        assert out == b""
+        assert error.count(b"none.yaml cannot be read") == 1
+        assert json.loads((tmp_path / "log").read_bytes())["reason"] == "InvalidManifest"
+
+    def test_gets_json_when_it_is_asked_for(self, project: Project) -> None:
+        out, error = self.end(project, "--json")
+        assert json.loads(out)["reason"] == "InvalidManifest"
+        assert b"none.yaml cannot be read" in error
 
 
 def test_help_teaches_with_an_example() -> None:

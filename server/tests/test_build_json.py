@@ -96,10 +96,24 @@ def test_a_column_that_a_row_has_not_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_column_that_no_row_has_is_a_mistake(tmp_path: Path, kind: str) -> None:
     rows = ['{"k":"a","products":1}', '{"k":"b","products":2}']
-    with pytest.raises(BadSource, match=r"none of its 2 rows: value.columns names the column 'product'.*'products'\?"):
+    with pytest.raises(BadSource, match=r"'product', which none of its 2 rows has; did you mean 'products'\?"):
         read_rows(tmp_path, kind, rows, value={"columns": ["product"]})
     with pytest.raises(BadSource, match=r"key.columns names the column 'K'.*did you mean 'k'\?"):
         read_rows(tmp_path, kind, rows, key="K")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_nested_column_that_no_row_has_is_told_with_those_beside_it(tmp_path: Path, kind: str) -> None:
+    rows = ['{"user":{"mail":"a","name":{"first":"A"}},"score":1}', '{"user":7,"score":1}']
+    with pytest.raises(BadSource) as caught:
+        read_rows(tmp_path, kind, rows, key="user.email")
+    message, hint = str(caught.value).splitlines()
+    assert message.endswith(
+        ": key.columns names the column 'user.email', which none of its 2 rows has; did you mean 'user.mail'?"
+    )
+    assert hint == "  its columns are user, score, user.mail, user.name"
+    with pytest.raises(BadSource, match=r"'user.name.frist', which its only row lacks; did you mean 'user.name.first'"):
+        read_rows(tmp_path, kind, rows[:1], key="user.name.frist")
 
 
 def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:

@@ -3,20 +3,17 @@ store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lookupdb import shard_name
 from lookupdb.build import existing_generations, pipeline
-from lookupdb.build.budget import min_memory_limit
+from lookupdb.build.budget import BuildBudget, min_memory_limit
 from lookupdb.build.gates import ActiveGeneration
-from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.progress_display import format_quantity
-from lookupdb.build.source.fetch import find_local_file
 from lookupdb.build.source.listing import SourceObject, resolve_source, source_fingerprint
-from lookupdb.build.source.slices import Slice, SliceFile
+from lookupdb.build.source_columns import describe_columns, describe_readers
 from lookupdb.build.write.generation_writer import max_open_files
-from lookupdb.errors import BadSource
 from lookupdb.network import strip_secrets
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import DatasetSpec, Gates
@@ -25,19 +22,18 @@ from lookupdb.store.directory import free_bytes
 from lookupdb.wording import format_count
 
 _SHOWN_FILES: Final = 20
-_MAX_HEADERS_CHECKED: Final = 20
-_MAX_HEADER_BYTES: Final = 1 << 20
 
 
 def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOptions) -> str:
-    """Several lines of text. Reads the source's listing, the headers of local CSV files, and the store; writes nothing.
+    """Several lines of text. Reads the source's listing, the columns of its local files, and the store; writes nothing.
 
     Raises what ``build_generation`` would raise before it reads the data.
     """
     pipeline.check_resources(spec, options)
     success_file = pipeline.find_success_file(spec, options)
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
-    _check_csv_headers(spec, objects)
+    budget = BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
+    column_lines = list(describe_columns(spec, objects, budget))
     dataset = store.dataset(spec)
     active = existing_generations.find_active(dataset, options.active, options.active_records, spec.gates)
     generation = options.generation or dataset.next_generation()
@@ -47,6 +43,8 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
         ("source", list(_source_lines(objects))),
         ("success file", list(_success_file_line(spec, success_file, options))),
         ("format", list(_format_lines(spec, objects))),
+        ("columns", column_lines),
+        ("read by", list(describe_readers(spec, objects))),
         ("key", list(_key_line(spec))),
         ("value", [_value_line(spec)]),
         ("duplicates", [_duplicates_line(spec)]),
@@ -61,18 +59,6 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     return "\n".join(
         f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
     )
-
-
-def _check_csv_headers(spec: DatasetSpec, objects: Iterable[SourceObject]) -> None:
-    """Check the first CSV files that are neither remote nor compressed. Raises BadSource as the build would."""
-    files = [file for item in objects if item.format == "csv" and (file := find_local_file(item)) is not None]
-    for number, file in enumerate(files[:_MAX_HEADERS_CHECKED]):
-        piece = Slice(number)
-        try:
-            with SliceFile(file.path, piece) as raw:
-                CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES)
-        except OSError as error:
-            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
 
 
 def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -106,6 +107,7 @@ from lookupdb.spec import DatasetSpec, read_manifest
 )
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
 @outcome.termination_log_option
+@click.option("--json", "as_json", is_flag=True, help="On a terminal, too, write the result of a failed build as JSON.")
 @option(
     "--progress",
     "style",
@@ -122,6 +124,7 @@ def command(
     overridden: str | None,
     explains: bool,
     termination_log: Path | None,
+    as_json: bool,
     style: str,
     no_local_files: bool,
     **options: Any,
@@ -130,7 +133,7 @@ def command(
 
     Reads the source, sorts its records within the memory limit, writes one file per shard, publishes the generation
     into the store, and marks it as refused if a gate is closed. Standard output gets the result, failures too, as one
-    line of JSON.
+    line of JSON; a terminal gets of a failure its message alone, unless --json is given.
 
     \b
         lookupdb build -f examples/airports.yaml
@@ -155,7 +158,7 @@ def command(
     """
     began = time.monotonic()
     chosen = pipeline.BuildOptions(**options, local_files=not no_local_files)
-    with _report_outcome(termination_log, began) as attempt:
+    with _report_outcome(termination_log, began, as_json or not sys.stdout.isatty()) as attempt:
         spec = attempt.spec = read_manifest(file)
         place = store.open_store(store_url, cluster_id)
         if explains:
@@ -178,7 +181,7 @@ class _BuildAttempt:
 
 
 @contextmanager
-def _report_outcome(termination_log: Path | None, began: float) -> Iterator[_BuildAttempt]:
+def _report_outcome(termination_log: Path | None, began: float, prints_failures: bool) -> Iterator[_BuildAttempt]:
     """Let SIGTERM end the build as cleanly as Ctrl-C does, and write how it ended, whatever the end."""
     attempt = _BuildAttempt()
     try:
@@ -187,14 +190,17 @@ def _report_outcome(termination_log: Path | None, began: float) -> Iterator[_Bui
         if attempt.result:
             _write_outcome(attempt.result, termination_log)
     except Exception as error:
-        _write_outcome(build_report.failure_report(attempt.spec, error, time.monotonic() - began), termination_log)
+        report = build_report.failure_report(attempt.spec, error, time.monotonic() - began)
+        _write_outcome(report, termination_log, printed=prints_failures)
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        _write_outcome(build_report.interruption_report(attempt.spec, code, time.monotonic() - began), termination_log)
+        report = build_report.interruption_report(attempt.spec, code, time.monotonic() - began)
+        _write_outcome(report, termination_log, printed=prints_failures)
         raise
 
 
-def _write_outcome(result: build_report.BuildReport, termination_log: Path | None) -> None:
-    click.echo(result.to_json())
+def _write_outcome(result: build_report.BuildReport, termination_log: Path | None, *, printed: bool = True) -> None:
+    if printed:
+        click.echo(result.to_json())
     outcome.write_termination_log(termination_log, result.to_json(build_report.MAX_BYTES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from lookupdb.build.parse.rows import unknown_column_error, value_columns
@@ -12,6 +13,9 @@ from lookupdb.spec import DatasetSpec
 ABSENT: Any = object()
 """What ``get_column`` returns for a column that a row does not have: null would be a value."""
 _MAX_NAMES: Final = 1000
+_NESTED_ROWS: Final = 100
+"""So many rows that lack a column are looked through for the nested names beside it."""
+_SIBLINGS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class SeenColumns:
     missing: list[str]
     names: list[str]
     rows: int
+    nested: list[str]
 
 
 class ColumnTracker:
@@ -33,6 +38,8 @@ class ColumnTracker:
         self.missing = set(self.roles)
         """The columns that no record had so far. While there are any, records are passed to ``observe``."""
         self._names: dict[str, None] = {}
+        self._nested: dict[str, None] = {}
+        """Names with dots, of members beside those that are looked for: for messages."""
         self._rows = 0
 
     def observe(self, record: dict[str, Any]) -> None:
@@ -41,6 +48,9 @@ class ColumnTracker:
         self.missing.difference_update([name for name in self.missing if get_column(record, name) is not ABSENT])
         if len(self._names) < _MAX_NAMES:
             self._names.update(dict.fromkeys(record))
+        if self._rows <= _NESTED_ROWS:
+            for name in self.missing:
+                self._nested.update(dict.fromkeys(_list_siblings(record, name)))
 
     def count_more(self, rows: int) -> None:
         """Note so many rows that have no missing column, and none whose name was not noted."""
@@ -53,20 +63,38 @@ class ColumnTracker:
 
     def snapshot(self) -> SeenColumns:
         """What was observed so far, for another tracker to ``merge``."""
-        names = [name.encode(errors="backslashreplace").decode() for name in self._names]  # with no lone surrogates
-        return SeenColumns(sorted(self.missing), names, self._rows)
+        names, nested = (
+            [name.encode(errors="backslashreplace").decode() for name in found]  # with no lone surrogates
+            for found in (self._names, self._nested)
+        )
+        return SeenColumns(sorted(self.missing), names, self._rows, nested)
 
     def merge(self, snapshot: SeenColumns) -> None:
         """Add what another tracker observed in other rows of the same file."""
         self.missing.intersection_update(snapshot.missing)
         self._names.update(dict.fromkeys(snapshot.names[: max(0, _MAX_NAMES - len(self._names))]))
+        self._nested.update(dict.fromkeys(snapshot.nested[: max(0, _MAX_NAMES - len(self._nested))]))
         self._rows += snapshot.rows
 
     def check(self, where: str) -> None:
         """Raises BadSource if a column of the spec occurs in no row of the file ``where``."""
         for name, role in self.roles.items():
             if self._rows and name in self.missing:
-                raise unknown_column_error(f"{where}: none of its {self._rows} rows", role, name, self._names)
+                lack = "which its only row lacks" if self._rows == 1 else f"which none of its {self._rows:,} rows has"
+                raise unknown_column_error(where, role, name, self._names, nested=self._nested, lack=lack)
+
+
+def _list_siblings(record: dict[str, Any], name: str) -> list[str]:
+    """The names of what stands in the nested dicts that the dots of ``name`` lead through, a few of each."""
+    owner: Any = record
+    path = ""
+    found: list[str] = []
+    for part in name.split(".")[:-1]:
+        owner = owner.get(part) if isinstance(owner, dict) else None
+        path += f"{part}."
+        if isinstance(owner, dict):
+            found += [path + member for member in islice(owner, _SIBLINGS)]
+    return found
 
 
 def get_column(record: dict[str, Any], name: str) -> Any:

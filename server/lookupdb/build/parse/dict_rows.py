@@ -45,11 +45,11 @@ class DictRows:
 
     def check_declared(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
         """Check the spec's columns against those that the file declares. Raises BadSource for a missing one."""
-        names = list(names)
+        names, nested = list(names), list(nested)
         declared = {*names, *nested}
         for name, role in self.columns.roles.items():
             if name not in declared:
-                raise unknown_column_error(self._where, role, name, names)
+                raise unknown_column_error(self._where, role, name, names, nested=nested)
         self.columns.missing.clear()
 
 

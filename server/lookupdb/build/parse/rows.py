@@ -87,21 +87,35 @@ def describe_encode_error(error: Exception) -> str:
 _SPACES = bytes.maketrans(b"\r\n\t", b"   ")
 
 
-def unknown_column_error(where: str, role: str, name: str, names: Iterable[str]) -> BadSource:
-    """The error for a missing column, with the most similar name and all there are."""
-    names = list(names)
+def unknown_column_error(
+    where: str,
+    role: str,
+    name: str,
+    names: Iterable[str],
+    *,
+    nested: Iterable[str] = (),
+    lack: str = "which is not there",
+) -> BadSource:
+    """The error for a missing column, with the most similar name and all there are. ``nested`` are names with dots."""
+    names, nested = list(names), list(nested)
     if len(names) == 1 and (delimiter := next((character for character in _DELIMITERS if character in names[0]), None)):
         return BadSource(
             f"{where}: {role} names the column {name!r}, and the header is one column, {names[0][:80]!r}",
             hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
         )
-    similar = difflib.get_close_matches(name, names, n=1) or [n for n in names if n.lower() == name.lower()]
-    listed_names = ", ".join(names[:50]) + (", …" if len(names) > 50 else "")
+    similar = _find_similar_column(name, [*names, *nested])
+    listed = [*names, *nested] if "." in name else names
+    listed_names = ", ".join(listed[:50]) + (", …" if len(listed) > 50 else "")
     return BadSource(
-        f"{where}: {role} names the column {name!r}, which is not there"
-        + (f"; did you mean {similar[0]!r}?" if similar else ""),
+        f"{where}: {role} names the column {name!r}, {lack}" + (f"; did you mean {similar!r}?" if similar else ""),
         hint=f"its columns are {listed_names}" if names else "it has no columns",
     )
+
+
+def _find_similar_column(name: str, names: Sequence[str]) -> str | None:
+    close = difflib.get_close_matches(name, names, n=1)
+    alike = (other for other in names if name.lower() in (other.lower(), other.lower().rpartition(".")[2]))
+    return close[0] if close else next(alike, None)
 
 
 def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:

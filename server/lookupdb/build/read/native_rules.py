@@ -12,12 +12,28 @@ from lookupdb.build.sort.sorter import SPOOL_BYTES
 from lookupdb.spec import CsvColumn, DatasetSpec
 
 
+def find_json_obstacle(spec: DatasetSpec) -> str | None:
+    """Why the native kernel cannot read JSON lines for ``spec``; None if it can."""
+    nested = [name for name in (*spec.key.columns, *value_columns(spec.value)[1]) if "." in name]
+    if nested:
+        return f"the column {nested[0]} may be a nested one"
+    return None if spec.key.columns else "keys are names of members"
+
+
+def find_csv_obstacle(spec: DatasetSpec, delimiter: str) -> str | None:
+    """Why the native kernel cannot read CSV for ``spec``; None if it can."""
+    quote = spec.source.csv.quote
+    if not delimiter.isascii() or not quote.isascii() or delimiter in (quote, "\r", "\n") or quote in ("\r", "\n"):
+        return f"the delimiter is {delimiter!r} and the quote {quote!r}"
+    return None
+
+
 def make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, encode: Callable[[str], bytes]) -> Any:
     """The kernel that reads JSON lines; None if the spec reaches into nested objects."""
+    if find_json_obstacle(spec) is not None:
+        return None
     value = spec.value
     _, columns = value_columns(value)
-    if any("." in name for name in (*spec.key.columns, *columns)) or not spec.key.columns:
-        return None
     rule = "columns"
     if value.column is not None:
         rule = value.format
@@ -41,9 +57,9 @@ def make_csv_rules(
     kernels: Any, spec: DatasetSpec, delimiter: str, names: list[str], max_row: int, encode: Callable[[str], bytes]
 ) -> Any:
     """The kernel that reads CSV; None if the file is written in a way that it does not know."""
-    quote = spec.source.csv.quote
-    if not delimiter.isascii() or not quote.isascii() or delimiter in (quote, "\r", "\n") or quote in ("\r", "\n"):
+    if find_csv_obstacle(spec, delimiter) is not None:
         return None
+    quote = spec.source.csv.quote
     return kernels.CsvRows(
         list(spec.key.normalize),
         encode,

@@ -1,0 +1,98 @@
+"""What can be said of a source's columns before a build reads it, and of what will read its rows: for ``--explain``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lookupdb import native
+from lookupdb.build.budget import BuildBudget
+from lookupdb.build.parse.csv_parser import CsvParser
+from lookupdb.build.parse.json_lines_parser import JsonLinesParser
+from lookupdb.build.read.native_rules import find_csv_obstacle, find_json_obstacle
+from lookupdb.build.source.fetch import find_local_file
+from lookupdb.build.source.fetched_file import LocalFile
+from lookupdb.build.source.listing import SourceObject
+from lookupdb.build.source.slices import Slice, SliceFile
+from lookupdb.errors import BadSource
+from lookupdb.spec import DatasetSpec
+from lookupdb.wording import format_count
+
+_MAX_FILES: Final = 20
+_MAX_HEADER_BYTES: Final = 1 << 20
+_FIRST_ROWS: Final = 1000
+_FIRST_BYTES: Final = 16 << 20
+_PLACES: Final = {"csv": "the header", "parquet": "the footer", "jsonl": "the first rows"}
+"""Where files of a format have the names of their columns."""
+
+
+def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
+    """Look for the columns that the spec names in the first files that are here as they are: neither remote nor
+    compressed, nor one JSON document. Raises BadSource as the build would."""
+    here = [file for item in objects if item.format in _PLACES and (file := find_local_file(item)) is not None]
+    checked: Counter[str] = Counter()
+    for number, file in enumerate(here[:_MAX_FILES]):
+        try:
+            lines = _check_file(spec, number, file, budget)
+        except OSError as error:
+            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
+        yield from lines
+        checked[file.format] += not lines
+    for file_format, count in sorted(checked.items()):
+        if count:
+            yield f"all are in {_PLACES[file_format]} of {format_count(count, f'{file_format} file')}"
+    rest = len(objects) - len(here[:_MAX_FILES])
+    if rest:
+        kinds = "remote, compressed, one JSON document" + (
+            f" or behind the first {_MAX_FILES}" if len(here) > rest else ""
+        )
+        yield f"not looked at in {format_count(rest, 'file')}: {kinds}"
+
+
+def _check_file(spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget) -> list[str]:
+    """What is doubtful about the columns of ``file``, in lines. Raises BadSource, OSError."""
+    piece = Slice(number)
+    if file.format == "parquet":
+        # Imported here, because DuckDB takes 20 MB that other formats do not need.
+        from lookupdb.build.parse.parquet_parser import ParquetParser
+
+        with ParquetParser(spec, file, budget.duckdb, 1):
+            return []
+    with SliceFile(file.path, piece) as raw:
+        if file.format == "csv":
+            CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES)
+            return []
+        return _check_first_rows(JsonLinesParser(spec, file, piece, raw, budget.row), file)
+
+
+def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
+    for row, _ in enumerate(parser, 1):
+        if not parser.columns.missing:
+            return []
+        if row == _FIRST_ROWS or parser.position() > _FIRST_BYTES:
+            break
+    else:
+        parser.columns.check(file.name)
+        return []
+    try:
+        parser.columns.check(f"the beginning of {file.name}")
+    except BadSource as doubt:
+        return [doubt.message, f"  {doubt.hint}"]
+    return []
+
+
+def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
+    """For each format, whether native kernels read the rows, and why not."""
+    has_kernels = native.kernels() is not None
+    for file_format, delimiter in sorted({(item.format, item.delimiter) for item in objects}):
+        if file_format == "parquet":
+            yield "parquet: DuckDB"
+        elif file_format == "json":
+            yield "json: Python"
+        elif not has_kernels:
+            yield f"{file_format}: {native.describe()}"
+        else:
+            is_csv = file_format == "csv"
+            obstacle = find_csv_obstacle(spec, delimiter) if is_csv else find_json_obstacle(spec)
+            yield f"{file_format}: " + (f"Python, because {obstacle}" if obstacle else "native kernels")
