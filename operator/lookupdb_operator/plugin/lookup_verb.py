@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from lookupdb.errors import LookupdbError, Unavailable, UsageError
+from lookupdb.errors import KeyMissing, Unavailable, UsageError
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.options import check_generation, name_argument, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
@@ -16,20 +16,6 @@ from lookupdb_operator.plugin.views import lookup_view
 from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, Lookup
 
 _AT_ONCE: Final = 16
-_EXIT_MISSING: Final = 3
-_EXIT_UNAVAILABLE: Final = 4
-
-
-class KeyMissing(LookupdbError):
-    """No record has the key."""
-
-    exit_code = _EXIT_MISSING
-
-
-class KeyUnavailable(Unavailable):
-    """Nothing can be said of the key now."""
-
-    exit_code = _EXIT_UNAVAILABLE
 
 
 @click.command("get")
@@ -92,13 +78,13 @@ def _print_one(name: str, lookup: Lookup) -> None:
     elif isinstance(lookup, AbsentKey):
         raise KeyMissing(f"{lookup.key!r} is not in {name}: {lookup.why}")
     else:
-        raise KeyUnavailable(f"{lookup.key!r} of {name} is unavailable: {lookup.why}")
+        raise Unavailable(f"{lookup.key!r} of {name} is unavailable: {lookup.why}")
 
 
 def _exit_code(lookups: list[Lookup]) -> int:
     if not all(isinstance(lookup, FoundKey | AbsentKey) for lookup in lookups):
-        return _EXIT_UNAVAILABLE
-    return _EXIT_MISSING if any(isinstance(lookup, AbsentKey) for lookup in lookups) else 0
+        return Unavailable.exit_code
+    return KeyMissing.exit_code if any(isinstance(lookup, AbsentKey) for lookup in lookups) else 0
 
 
 def _expand(keys: tuple[str, ...]) -> list[str]:
