@@ -369,12 +369,18 @@ if native.kernels() is not None:  # Python's kernels park nothing
 
     class TestAWorker:
         def test_finds_data_cold_that_is_on_disk(self, generation: Path, capfd: pytest.CaptureFixture[str]) -> None:
+            """A busy machine may take longer to compute than its disk to answer, which is no reason to take data for
+            cold: hence several workers, of which one has to."""
             (file,) = generation.glob("*.lmdb")
-            with serving(generation, "--warm", "never") as server, redis.Redis(port=server.ports[0]) as client:
-                # Where the file system is in memory alone, everything stays there.
-                is_on_disk = (pagecache.resident_bytes(file) or 0) < file.stat().st_size / 2
-                look_up_all(client)
-            assert ("pages are read from disk" in capfd.readouterr().err) is is_on_disk
+            for _ in range(10):
+                with serving(generation, "--warm", "never") as server, redis.Redis(port=server.ports[0]) as client:
+                    # Where the file system is in memory alone, everything stays there.
+                    is_on_disk = (pagecache.resident_bytes(file) or 0) < file.stat().st_size / 2
+                    look_up_all(client)
+                is_cold = "pages are read from disk" in capfd.readouterr().err
+                if is_cold or not is_on_disk:
+                    break
+            assert is_cold is is_on_disk
 
         def test_finds_no_data_cold_that_is_in_memory_however_much_is_asked(
             self, generation: Path, capfd: pytest.CaptureFixture[str]
