@@ -97,7 +97,7 @@ async def test_a_small_lookup_does_not_wait_for_a_large_batch(stack: AsyncExitSt
 
 
 async def test_answers_slower_than_the_deadline_cost_only_those_that_wait_for_them(stack: AsyncExitStack) -> None:
-    core, [shard] = await serve(stack, answer, deadline=2000)
+    core, [shard] = await serve(stack, answer, deadline=4000)
     await warm_up(core)
     shard.script = slowly(200_000)
     heavy = core.find_many(LARGE[:5])

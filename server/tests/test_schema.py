@@ -1,5 +1,6 @@
 """Manifests are validated and defaulted against the CRD itself, so that laptop and cluster agree."""
 
+import json
 import re
 import subprocess
 import sys
@@ -46,6 +47,15 @@ def test_every_invalid_example_is_refused_for_its_reason(path: Path) -> None:
         spec.read_manifest(path)
     assert _expected(path) in str(caught.value)
     assert str(caught.value).count("; ") == _expected(path).count("; "), "it must be invalid for one reason only"
+
+
+def test_an_expected_value_that_is_not_json_is_refused_where_no_api_server_can(tmp_path: Path) -> None:
+    """An API server cannot know; the cluster says it in a condition."""
+    manifest = tmp_path / "people.yaml"
+    gates = {"expectedValues": [{"key": "jfk@example.org", "value": "Kennedy"}]}
+    manifest.write_text(json.dumps(resource(gates=gates)))
+    with pytest.raises(InvalidManifest, match=r"spec\.gates\.expectedValues\[0\]\.value is not JSON, found 'Kennedy'"):
+        spec.read_manifest(manifest)
 
 
 @pytest.mark.parametrize("scheme", [*listing.SCHEMES, "volume"])
