@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import io
 import json
 import os
@@ -12,12 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
-import yaml
 from click.testing import CliRunner
+from support.build_project import Project
 
-from lookupdb import native, store
 from lookupdb.build import progress_display
 from lookupdb.build.build_report import BuildReport
 from lookupdb.cli.build import command
@@ -28,65 +25,11 @@ from lookupdb.errors import (
     GenerationExists,
     GenerationMissing,
     InvalidManifest,
-    LookupdbError,
     NotEnoughRoom,
     StoreDenied,
     StoreError,
 )
-from lookupdb.spec import read_manifest
-from lookupdb.store import StoredDataset
 from lookupdb.store.directory import DirectoryDataset
-
-
-class Project:
-    """A folder with a source and a manifest, as a user has it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.manifest = folder / "people.yaml"
-        self.store = folder / "store"
-        (folder / "scratch").mkdir()
-        self.rows(1000)
-        self.describe()
-
-    def rows(self, count: int, extra: str = "") -> None:
-        lines = [f"p{number},name {number},team {number % 7}\n" for number in range(count)]
-        (self.folder / "people.csv").write_text("id,name,team\n" + "".join(lines) + extra)
-
-    def describe(self, **spec: Any) -> None:
-        full = {"source": {"url": "people.csv"}, "key": {"columns": ["id"]}, "shards": 2} | spec
-        resource = {"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset", "metadata": {"name": "people"}}
-        self.manifest.write_text(yaml.safe_dump({**resource, "spec": full}))
-
-    def build(self, *arguments: str, **environment: str) -> Any:
-        fixed = ["-f", str(self.manifest), "--store", str(self.store), "--scratch", str(self.folder / "scratch")]
-        runner = CliRunner()
-        return runner.invoke(
-            command, [*fixed, "--progress", "none", *arguments], env=environment, standalone_mode=False
-        )
-
-    def built(self, *arguments: str) -> dict[str, Any]:
-        result = self.build(*arguments)
-        assert result.exception is None, result.exception
-        (line,) = result.stdout.splitlines()
-        parsed: dict[str, Any] = json.loads(line)
-        return parsed
-
-    def refused(self, *arguments: str) -> LookupdbError:
-        error = self.build(*arguments).exception
-        assert isinstance(error, LookupdbError), error
-        assert list((self.folder / "scratch").iterdir()) == []
-        return error
-
-    def damage(self, generation: str) -> None:
-        """Its manifest cannot be read any more."""
-        path = Path(self.dataset.url) / generation / "manifest.json"
-        path.chmod(0o644)
-        path.write_bytes(b"{")
-
-    @property
-    def dataset(self) -> StoredDataset:
-        return store.open_store(str(self.store)).dataset(read_manifest(self.manifest))
 
 
 @pytest.fixture
@@ -378,104 +321,6 @@ def test_same_source_and_spec_give_the_same_files(project: Project) -> None:
     project.built("--memory-limit", "256MiB", "--threads", "1")
     project.built("--memory-limit", "1GiB", "--threads", "2", "--generation", "g12")
     assert project.dataset.manifest("g1").shards == project.dataset.manifest("g12").shards
-
-
-class TestExplain:
-    def test_says_what_would_be_done_and_does_nothing(self, project: Project) -> None:
-        project.built()
-        before = sorted(project.folder.rglob("*"))
-        gates = {
-            "maxShrinkPercent": 10,
-            "maxChangedPercent": 30,
-            "maxValueBytes": 4096,
-            "requiredKeys": ["p1"],
-            "expectedValues": [{"key": "p2", "value": "{}"}],
-        }
-        project.describe(gates=gates, duplicates="last")
-        text = project.build("--explain").stdout
-        for part in (
-            "default/people",
-            "people.csv",
-            "KiB",
-            "shard-00000-of-00002.lmdb … shard-00001-of-00002.lmdb",
-            "at most 10 % fewer records than the active generation (g1 with 1,000 records)",
-            "at most 30 % of the keys differ from it",
-            "values of at most 4,096 bytes",
-            "these keys are found: 'p1'",
-            "these keys have the values that are expected: 'p2'",
-            "the last is kept",
-            "1.0 GiB at most",
-            f"{project.dataset.url}/g2",
-            "free",
-        ):
-            assert part in text
-        assert sorted(project.folder.rglob("*")) == before
-
-    def test_says_whether_anything_would_be_built(self, project: Project) -> None:
-        fingerprint = project.built()["fingerprint"]
-        words = ("--explain", "--unless-fingerprint")
-        assert f"{fingerprint}, as given: nothing would be built" in project.build(*words, fingerprint).stdout
-        assert f"{fingerprint}, not the one given" in project.build(*words, "f" * 32).stdout
-        project.dataset.remove("g1")
-        assert "as given, and no whole generation of it" in project.build(*words, fingerprint).stdout
-
-    def test_fails_as_the_build_would(self, project: Project) -> None:
-        (project.folder / "people.csv").unlink()
-        assert isinstance(project.build("--explain").exception, BadSource)
-
-    def test_reads_the_header_of_a_file_that_is_here(self, project: Project) -> None:
-        project.describe(key={"columns": ["idd"]})
-        assert "'idd', which is not there; did you mean 'id'?" in str(project.build("--explain").exception)
-
-
-class TestExplainedColumns:
-    """``--explain`` looks for the spec's columns where files have their names."""
-
-    def lines(self, project: Project, file: str, key: str) -> list[str]:
-        project.describe(source={"url": file}, key={"columns": [key]})
-        result = project.build("--explain")
-        if result.exception is not None:
-            return str(result.exception).splitlines()
-        text = result.stdout
-        return [line.strip() for line in text[text.index("\ncolumns") : text.index("\nkey  ")].splitlines() if line]
-
-    def test_those_of_parquet_are_in_its_footer(self, project: Project) -> None:
-        path = project.folder / "e.parquet"
-        duckdb.execute(f"COPY (SELECT {{'mail': 'a'}} AS user, 1 AS score) TO '{path}' (FORMAT parquet)")
-        columns, reader = self.lines(project, "e.parquet", "user.mail")
-        assert columns.split(maxsplit=1) == ["columns", "all are in the footer of 1 parquet file"]
-        assert reader == "read by      parquet: DuckDB"
-        for wrong in ("user.email", "mail"):
-            assert "did you mean 'user.mail'?" in self.lines(project, "e.parquet", wrong)[0]
-
-    def test_those_of_json_lines_are_in_its_rows(self, project: Project) -> None:
-        path = project.folder / "e.jsonl"
-        path.write_text('{"user":{"mail":"a"},"score":1}\n' * 10)
-        columns, reader = self.lines(project, "e.jsonl", "user.mail")
-        assert columns.endswith("all are in the first rows of 1 jsonl file")
-        assert reader.startswith("read by      jsonl: Python")
-        assert (
-            "which none of its 10 rows has; did you mean 'user.mail'?"
-            in self.lines(project, "e.jsonl", "user.email")[0]
-        )
-        path.write_text('{"user":{"mail":"a"},"score":1}\n' * 5000 + '{"user":{"email":"b"}}\n')
-        doubt, hint, _ = self.lines(project, "e.jsonl", "user.email")
-        assert "the beginning of " in doubt
-        assert "'user.email', which none of its 1,000 rows has; did you mean 'user.mail'?" in doubt
-        assert hint == "its columns are user, score, user.mail"
-
-    def test_of_others_it_says_that_they_were_not_looked_at(self, project: Project) -> None:
-        (project.folder / "e.csv.gz").write_bytes(gzip.compress(b"id,name\n1,a\n"))
-        columns, _ = self.lines(project, "e.csv.gz", "nothing")
-        assert columns.endswith("not looked at in 1 file: remote, compressed, one JSON document")
-        (project.folder / "e.json").write_text("[]")
-        assert self.lines(project, "e.json", "id") == [columns, "read by      json: Python"]
-
-    @pytest.mark.parametrize("value", ["0", ""])
-    def test_which_kernels_read(self, project: Project, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-        monkeypatch.setenv("LOOKUPDB_NATIVE", value)
-        expected = "native kernels" if native.kernels() else native.describe()
-        assert self.lines(project, "people.csv", "id")[-1] == f"read by      csv: {expected}"
 
 
 class TestTerminal:
