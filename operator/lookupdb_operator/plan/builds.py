@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, Literal, cast
+from typing import Final
 
 from lookupdb.wording import format_count
 from lookupdb_operator import names
@@ -177,7 +177,8 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
             return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
         if result.outcome == "unchanged":
             return _without_build(_with_verified_generation(status, build, result, desired), build)
-        status = generations.add_generation(status, _new_generation(build, result, situation))
+        built = generations.describe_built(build, result, desired)
+        status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))
         return _without_build(replace(status, refused=None), build)
     trouble = _diagnose_failure(job, pods, result)
     if trouble is None:
@@ -186,25 +187,6 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
     if result is not None:
         status = refusals.note_refusal(status, build, result, situation)
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
-
-
-def _new_generation(build: BuildStatus, result: BuildResult, situation: Situation) -> GenerationStatus:
-    desired = situation.desired
-    return GenerationStatus(
-        generation=build.generation,
-        content=build.content,
-        fingerprint=result.fingerprint,
-        records=result.records,
-        bytes=result.file_bytes,
-        largest_shard_bytes=result.largest_shard_bytes,
-        shards=desired.shards,
-        normalize=desired.normalize,
-        value_format=cast(Literal["json", "raw"], desired.value_format),
-        built_at=result.built_at,
-        refresh=build.refresh,
-        success_file=result.success_file,
-        refreshed_at=build.started_at,
-    )
 
 
 def _with_verified_generation(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final
+from dataclasses import fields, replace
+from typing import Any, Final, Literal, TypeVar, cast
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Trouble
+from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import promotion, reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import BuiltGeneration, DatasetStatus, GenerationStatus, RolloutStatus
+from lookupdb_operator.status import BuildStatus, BuiltGeneration, DatasetStatus, GenerationStatus, RolloutStatus
+
+G = TypeVar("G", bound=BuiltGeneration)
 
 _MAX_NAMES: Final = 10
 """Of generations in one message."""
@@ -151,6 +153,31 @@ def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
     """How many shards ``rollout`` has."""
     generation = status.find_generation(rollout.generation)
     return 0 if generation is None else generation.shards
+
+
+def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) -> BuiltGeneration:
+    """What ``build`` has left whole in the store, as its builder reported it."""
+    return BuiltGeneration(
+        generation=build.generation,
+        content=build.content,
+        fingerprint=result.fingerprint,
+        records=result.records,
+        bytes=result.file_bytes,
+        largest_shard_bytes=result.largest_shard_bytes,
+        shards=desired.shards,
+        normalize=desired.normalize,
+        value_format=cast(Literal["json", "raw"], desired.value_format),
+        built_at=result.built_at,
+        refresh=build.refresh,
+        success_file=result.success_file,
+        refreshed_at=build.started_at,
+    )
+
+
+def make_generation(kind: type[G], built: BuiltGeneration, **members: Any) -> G:
+    """``built`` as a generation of ``kind``, with the ``members`` that only that kind has."""
+    common: dict[str, Any] = {member.name: getattr(built, member.name) for member in fields(BuiltGeneration)}
+    return kind(**common, **members)
 
 
 def add_generation(status: DatasetStatus, generation: GenerationStatus) -> DatasetStatus:

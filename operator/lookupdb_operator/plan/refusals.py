@@ -10,7 +10,7 @@ it has not seen what it would let through.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, Literal, cast
+from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
@@ -41,21 +41,10 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
 
 
 def _refused_generation(build: BuildStatus, result: BuildResult, situation: Situation) -> RefusedGeneration:
-    desired, annotation = situation.desired, situation.dataset.override_gates
-    return RefusedGeneration(
-        generation=build.generation,
-        content=build.content,
-        fingerprint=result.fingerprint,
-        records=result.records,
-        bytes=result.file_bytes,
-        largest_shard_bytes=result.largest_shard_bytes,
-        shards=desired.shards,
-        normalize=desired.normalize,
-        value_format=cast(Literal["json", "raw"], desired.value_format),
-        built_at=result.built_at,
-        refresh=build.refresh,
-        success_file=result.success_file,
-        refreshed_at=build.started_at,
+    annotation = situation.dataset.override_gates
+    return generations.make_generation(
+        RefusedGeneration,
+        generations.describe_built(build, result, situation.desired),
         slot=build.slot,
         message=reasons.shorten(_first_line(result.message), MAX_REASON_CHARACTERS),
         premature_override=annotation if annotation == build.generation else "",
@@ -92,23 +81,7 @@ def _is_overridden(refused: RefusedGeneration, status: DatasetStatus, situation:
 
 
 def _admitted_generation(refused: RefusedGeneration) -> GenerationStatus:
-    return GenerationStatus(
-        generation=refused.generation,
-        content=refused.content,
-        fingerprint=refused.fingerprint,
-        records=refused.records,
-        bytes=refused.bytes,
-        largest_shard_bytes=refused.largest_shard_bytes,
-        shards=refused.shards,
-        normalize=refused.normalize,
-        value_format=refused.value_format,
-        built_at=refused.built_at,
-        refresh=refused.refresh,
-        verified_by=refused.verified_by,
-        success_file=refused.success_file,
-        refreshed_at=refused.refreshed_at,
-        overridden=refused.message or reasons.GATE_CLOSED,
-    )
+    return generations.make_generation(GenerationStatus, refused, overridden=refused.message or reasons.GATE_CLOSED)
 
 
 def with_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:

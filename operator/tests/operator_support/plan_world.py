@@ -8,7 +8,6 @@ it checks what must hold at every step. All that lasts has a duration in ``World
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -50,6 +49,7 @@ from operator_support.plan_objects import (
     label,
     ref,
 )
+from operator_support.plan_routers import run_router
 
 NEVER: Final = 1e9
 BEGIN: Final = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -341,7 +341,7 @@ class World:
         for pod in list(self.pods.values()):
             self._need_secret(pod)
             if pod.component == names.ROUTER:
-                self._run_router(pod)
+                run_router(self, pod)
             elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and self.secret is not None:
                 pod.ready = pod.trouble is None
             if pod.dies_at is not None and self.now >= pod.dies_at:
@@ -468,43 +468,7 @@ class World:
         pod.ready, pod.table = False, None
         pod.trouble = Trouble(reasons.OUT_OF_MEMORY, "container router was killed")
 
-    def _run_router(self, pod: Process) -> None:
-        table = self.things.get(("ConfigMap", names.routing_table(NAME)))
-        if pod.dies_at is not None or table is None or self.age(pod) < self.takes.router_start:
-            return
-        content = _table(table.manifest["data"][names.TABLE_FILE])
-        self._sync_mount(pod, table, content)
-        if pod.down_until is not None:
-            if self.now < pod.down_until or pod.mounted is None:
-                return
-            pod.down_until, pod.trouble = None, None
-            pod.ready = True
-        if pod.mounted is None:
-            return
-        if pod.table is None or pod.table["version"] < pod.mounted["version"]:
-            if pod.table is not None:
-                self.invariants.left(pod.table, self.now)
-            pod.table = pod.mounted
-            self.invariants.took(pod.table)
-        elif pod.table["version"] >= content["version"]:
-            pod.ready = pod.trouble is None
-
-    def _sync_mount(self, pod: Process, table: Thing, content: dict[str, Any]) -> None:
-        """The kubelet writes the ConfigMap's content where the router reads it, some time after it is asked to."""
-        if pod.mounted is not None and pod.mounted["version"] >= content["version"]:
-            return
-        nudged = pod.nudged is not None and pod.annotation == str(content["version"])
-        since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.changed)
-        if (self.now - since).total_seconds() >= (self.takes.table if nudged else self.takes.slow_table):
-            pod.mounted = content
-
     def _add(self, name: str, owner: Thing, component: str, manifest: Manifest) -> None:
         self._made += 1
         labels = manifest["metadata"]["labels"]
         self.pods[name] = Process(name, f"pod-{self._made}", owner.uid, component, labels, self.now)
-
-
-@functools.lru_cache(64)
-def _table(text: str) -> dict[str, Any]:
-    content: dict[str, Any] = orjson.loads(text)
-    return content

@@ -1,0 +1,53 @@
+"""The routers of the model cluster, and the kubelet that writes the routing table where they read it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from lookupdb_operator import names
+from operator_support.plan_objects import NAME, Process, Thing
+
+if TYPE_CHECKING:
+    from operator_support.plan_world import World
+
+
+def run_router(world: World, pod: Process) -> None:
+    """Take up the routing table that the kubelet has synced, or start anew after a crash."""
+    table = world.things.get(("ConfigMap", names.routing_table(NAME)))
+    if pod.dies_at is not None or table is None or world.age(pod) < world.takes.router_start:
+        return
+    content = _table(table.manifest["data"][names.TABLE_FILE])
+    _sync_mount(world, pod, table, content)
+    if pod.down_until is not None:
+        if world.now < pod.down_until or pod.mounted is None:
+            return
+        pod.down_until, pod.trouble = None, None
+        pod.ready = True
+    if pod.mounted is None:
+        return
+    if pod.table is None or pod.table["version"] < pod.mounted["version"]:
+        if pod.table is not None:
+            world.invariants.left(pod.table, world.now)
+        pod.table = pod.mounted
+        world.invariants.took(pod.table)
+    elif pod.table["version"] >= content["version"]:
+        pod.ready = pod.trouble is None
+
+
+def _sync_mount(world: World, pod: Process, table: Thing, content: dict[str, Any]) -> None:
+    """The kubelet writes the ConfigMap's content where the router reads it, some time after it is asked to."""
+    if pod.mounted is not None and pod.mounted["version"] >= content["version"]:
+        return
+    nudged = pod.nudged is not None and pod.annotation == str(content["version"])
+    since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.changed)
+    if (world.now - since).total_seconds() >= (world.takes.table if nudged else world.takes.slow_table):
+        pod.mounted = content
+
+
+@functools.lru_cache(64)
+def _table(text: str) -> dict[str, Any]:
+    content: dict[str, Any] = orjson.loads(text)
+    return content
