@@ -34,7 +34,7 @@ def test_a_router_reads_what_was_written() -> None:
         "raw",
         "2026-03-04T05:06:07Z",
     )
-    assert [str(address) for address in entry.shards[1]] == [
+    assert [str(address) for address in entry.shards[1].endpoints] == [
         f"people-r34-s1-{replica}.people-r34.lookups.svc:{port}" for replica in range(3) for port in (7000, 7001)
     ]
 
@@ -42,7 +42,7 @@ def test_a_router_reads_what_was_written() -> None:
 def test_a_table_names_as_many_servers_as_it_says_not_as_the_spec_does() -> None:
     of = airports(replicas=5)
     read = _parsed(manifests.render_routing_table(of, table(of, replicas=2, workers=3), generation(of)))
-    assert [len(shard) for shard in read.active_entry.shards] == [6] * 4
+    assert [len(shard.endpoints) for shard in read.active_entry.shards] == [6] * 4
 
 
 def _long(shards: int) -> ObservedDataset:
@@ -67,7 +67,7 @@ def test_the_largest_tables_fit_a_config_map(of: ObservedDataset, endpoints: int
     built = generation(of, bytes=1 << 50, records=1 << 40)
     manifest = manifests.render_routing_table(of, table(of, rollout="r9999", replicas=endpoints), built)
     assert len(manifest["data"][names.TABLE_FILE]) + 1024 < CONFIG_MAP_BYTES
-    assert [len(shard) for shard in _parsed(manifest).active_entry.shards] == [endpoints] * of.spec["shards"]
+    assert [len(shard.endpoints) for shard in _parsed(manifest).active_entry.shards] == [endpoints] * of.spec["shards"]
 
 
 def test_a_nudge_is_about_one_pod_and_one_annotation() -> None:

@@ -6,15 +6,13 @@ from typing import Any
 
 import orjson
 import pytest
-from support.routing import entry, table, table_file
+from support.routing import BUILT_AT, entry, mixed, table, table_file
 
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.table.routing_table import (
     MAX_BYTES,
     InvalidTable,
-    RoutingTable,
-    diagnose_refusal,
-    may_take_over,
+    ShardEntry,
     parse_table,
 )
 
@@ -25,11 +23,43 @@ def test_a_table_names_the_active_generation_and_its_endpoints() -> None:
     parsed = table(entry([[A, B], [B]]), entry([["[fd00::1]:7001"]], "g2"), version=12)
     assert (parsed.version, str(parsed.dataset), parsed.active) == (12, "default/sample", "g1")
     assert parsed.active_entry.shards == (
-        (ServerAddress("10.0.0.1", 7000), ServerAddress("10.0.0.2", 7000)),
-        (ServerAddress("10.0.0.2", 7000),),
+        ShardEntry("g1", BUILT_AT, (ServerAddress("10.0.0.1", 7000), ServerAddress("10.0.0.2", 7000))),
+        ShardEntry("g1", BUILT_AT, (ServerAddress("10.0.0.2", 7000),)),
     )
-    assert parsed.entries[1].shards == ((ServerAddress("fd00::1", 7001),),)
-    assert str(parsed.entries[1].shards[0][0]) == "[fd00::1]:7001"
+    [shard] = parsed.entries[1].shards
+    assert shard == ShardEntry("g2", BUILT_AT, (ServerAddress("fd00::1", 7001),))
+    assert str(shard.endpoints[0]) == "[fd00::1]:7001"
+    assert not parsed.is_mixed
+
+
+def test_a_mixed_table_names_the_generation_of_each_shard() -> None:
+    older = entry([[A], [A], [A]], "g9", builtAt="2026-11-19T00:00:00Z")
+    target = entry([[B], [B], [B]], "g12")
+    parsed = table(mixed(target, older, {1, 2}))
+    assert parsed.is_mixed
+    assert [entry.generation for entry in parsed.entries] == [parsed.active] == ["g12"]
+    at_a, at_b = (ServerAddress("10.0.0.1", 7000),), (ServerAddress("10.0.0.2", 7000),)
+    assert parsed.active_entry.shards == (
+        ShardEntry("g12", BUILT_AT, at_b),
+        ShardEntry("g9", "2026-11-19T00:00:00Z", at_a),
+        ShardEntry("g9", "2026-11-19T00:00:00Z", at_a),
+    )
+    assert list(parsed.active_entry.shard_generations.items()) == [("g9", 2), ("g12", 1)]
+    assert parsed.active_entry.oldest_built_at == "2026-11-19T00:00:00Z"
+
+
+def test_a_shard_of_a_mixed_table_may_name_the_generation_of_its_entry() -> None:
+    explicit = entry([[A]])
+    explicit["shards"][0]["generation"] = "g1"
+    parsed = table(explicit)
+    assert not parsed.is_mixed
+    assert parsed == table(entry([[A]]))
+
+
+def test_the_oldest_of_a_mixed_table_is_found_across_time_zones() -> None:
+    older = entry([[A], [A]], "g1", builtAt="2026-11-20T01:30:00+02:00")
+    target = entry([[B], [B]], "g2", builtAt="2026-11-20T00:00:00Z")
+    assert table(mixed(target, older, {0})).active_entry.oldest_built_at == "2026-11-20T01:30:00+02:00"
 
 
 def test_members_of_a_later_revision_are_ignored() -> None:
@@ -55,8 +85,9 @@ def changed(path: list[str | int], value: Any) -> bytes:
         (table_file(entry([[A]]))[:-20], "bytes that are not"),
         (b"[]", "a routing table must be an object, found list"),
         (b" " * (MAX_BYTES + 1), f"at most {MAX_BYTES} bytes"),
-        (changed(["formatVersion"], 2), "has format version 2, this lookupdb reads 1"),
-        (changed(["formatVersion"], ...), "has format version None, this lookupdb reads 1"),
+        (changed(["formatVersion"], 3), "has format version 3, this lookupdb reads 1 and 2"),
+        (changed(["formatVersion"], True), "has format version True, this lookupdb reads 1 and 2"),
+        (changed(["formatVersion"], ...), "has format version None, this lookupdb reads 1 and 2"),
         (changed(["version"], ...), "the routing table must have 'version', it has formatVersion, dataset"),
         (changed(["version"], "12"), "version must be a whole number, found str"),
         (changed(["version"], True), "version must be a whole number, found bool"),
@@ -84,59 +115,55 @@ def test_what_is_not_valid_is_refused_with_a_sentence(content: bytes, sentence: 
     assert sentence in error.value.message
 
 
-OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}
+def mixed_file(**members: Any) -> bytes:
+    """A mixed table whose second shard, of g1 still, has other ``members``."""
+    document = mixed(entry([[B], [B]], "g2"), entry([[A], [A]], "g1"), {1})
+    document["shards"][1].update(members)
+    return table_file(document)
 
 
 @pytest.mark.parametrize(
-    ("new", "current", "sentence"),
+    ("content", "sentence"),
     [
-        pytest.param(table(entry([[A]])), None, None, id="the first"),
-        pytest.param(table(entry([[B]]), version=3), table(entry([[A]]), version=2), None, id="newer"),
-        pytest.param(table(entry([[A]])), table(entry([[A]])), None, id="the same again"),
-        pytest.param(table(entry([[B]])), table(entry([[A]])), "in effect with other content", id="same version"),
-        pytest.param(
-            table(entry([[A]]), version=1), table(entry([[A]]), version=2), "is older than version 2", id="rollback"
+        (
+            table_file(mixed(entry([[B], [B]], "g2"), entry([[A], [A]]), {1}), formatVersion=1),
+            "generations[0].shards[1] must not name a generation in format version 1, in which the entry does",
         ),
-        pytest.param(
-            table(entry([[A]]), dataset=OTHER), table(entry([[A]]), version=9), None, id="another dataset starts anew"
+        (mixed_file(generation="12"), "generations[0].shards[1].generation must be g1, g2, …, found '12'"),
+        (mixed_file(generation=None), "generations[0].shards[1]: generation must be text, found NoneType"),
+        (mixed_file(builtAt="yesterday"), "generations[0].shards[1].builtAt must be an ISO 8601 time"),
+        (mixed_file(builtAt=12), "generations[0].shards[1]: builtAt must be text, found int"),
+        (mixed_file(endpoints=[]), "generations[0].shards[1] must have 1 to 4096"),
+        (
+            table_file(mixed(entry([[B], [B]], "g2"), entry([[A], [A]]), {0, 1})),
+            "active generation g2 serves none of the shards: g1 do",
+        ),
+        (
+            table_file(mixed(entry([[B], [B]], "g2"), entry([[A], [A]]), {1}), entry([[A]], "g3")),
+            "of format version 2 has one entry of generations, found g2, g3",
+        ),
+        (
+            table_file(
+                {
+                    **entry([[A]] * 18, "g18"),
+                    "shards": [
+                        {"generation": f"g{number}", "builtAt": BUILT_AT, "endpoints": [A]} for number in range(1, 19)
+                    ],
+                }
+            ),
+            "at most 16 generations may serve the shards of a routing table, found 18",
         ),
     ],
 )
-def test_versions_only_grow(new: RoutingTable, current: RoutingTable | None, sentence: str | None) -> None:
-    why = diagnose_refusal(new, current)
-    assert (why is None) if sentence is None else (why and sentence in why)
+def test_a_mixed_table_that_is_not_valid_is_refused_with_a_sentence(content: bytes, sentence: str) -> None:
+    with pytest.raises(InvalidTable) as error:
+        parse_table(content)
+    assert sentence in error.value.message
 
 
-def test_a_router_of_one_dataset_takes_no_table_of_another() -> None:
-    own, other = table(entry([[A]])), table(entry([[A]]), dataset=OTHER, version=9)
-    sentence = (
-        "it is the table of default/sample with uid 'made again', and this router is of the dataset with uid 'local'"
-    )
-    for current in (None, own):
-        assert diagnose_refusal(own, current, "local") is None
-        assert diagnose_refusal(other, current, "local") == sentence
-    old = diagnose_refusal(own, table(entry([[A]]), version=2), "local")
-    assert old
-    assert "is older than version 2" in old
-
-
-ONE, TWO = table(entry([[A], [A]]), version=1), table(entry([[B], [B]]), version=2)
-NEXT = table(entry([[B], [B]], "g2"), version=2)
-
-
-@pytest.mark.parametrize(
-    ("new", "proven", "current", "current_proven", "may"),
-    [
-        pytest.param(ONE, [False, False], None, [], True, id="anything is better than no table"),
-        pytest.param(NEXT, [True, True], ONE, [True, True], True, id="another generation, all proven"),
-        pytest.param(NEXT, [True, False], ONE, [True, True], False, id="another generation, a shard unproven"),
-        pytest.param(NEXT, [True, False], ONE, [True, False], False, id="not even when the old one is no better"),
-        pytest.param(TWO, [True, False], ONE, [True, True], False, id="same generation, worse"),
-        pytest.param(TWO, [True, False], ONE, [False, False], True, id="same generation, better"),
-        pytest.param(TWO, [True, False], ONE, [True, False], True, id="same generation, no worse"),
-    ],
-)
-def test_what_takes_effect(
-    new: RoutingTable, proven: list[bool], current: RoutingTable | None, current_proven: list[bool], may: bool
-) -> None:
-    assert may_take_over(new, proven, current, current_proven) is may
+def test_a_shard_of_another_generation_says_when_that_was_built() -> None:
+    document = mixed(entry([[B], [B]], "g2"), entry([[A], [A]]), {1})
+    del document["shards"][1]["builtAt"]
+    with pytest.raises(InvalidTable) as error:
+        table(document)
+    assert "generations[0].shards[1] must have 'builtAt'" in error.value.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -124,7 +125,7 @@ class LookupCore:
             records=entry.records,
             shards=len(entry.shards),
             built_at=entry.built_at,
-            age=max(0.0, time.time() - entry.built_timestamp),
+            age=max(0.0, time.time() - datetime.datetime.fromisoformat(entry.built_at).timestamp()),
             candidates=tuple(other.generation for other in table.entries if other.generation != table.active),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +45,22 @@ def entry(shards: Sequence[Sequence[Any]], generation: str = "g1", **members: An
     }
 
 
+def mixed(target: dict[str, Any], source: dict[str, Any], shards: Collection[int]) -> dict[str, Any]:
+    """The entry of ``target`` while its ``shards`` are still served as in the entry ``source``."""
+    of_source = {"generation": source["generation"], "builtAt": source["builtAt"]}
+    places = [
+        {**of_source, **source["shards"][number]} if number in shards else shard
+        for number, shard in enumerate(target["shards"])
+    ]
+    return {**target, "shards": places}
+
+
 def table_file(*entries: dict[str, Any], version: int = 1, **members: Any) -> bytes:
     """A routing table file's content; the first entry is active."""
+    is_mixed = any("generation" in shard for entry in entries for shard in entry["shards"])
     return orjson.dumps(
         {
-            "formatVersion": 1,
+            "formatVersion": 2 if is_mixed else 1,
             "version": version,
             "dataset": {"namespace": "default", "name": "sample", "uid": "local"},
             "active": entries[0]["generation"],

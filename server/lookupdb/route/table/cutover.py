@@ -11,7 +11,7 @@ from lookupdb.route.counters import INDEX, TABLE_VERSION
 from lookupdb.route.servers.link_state import LinkState
 from lookupdb.route.shards.endpoint import Endpoint
 from lookupdb.route.shards.settings import EndpointSettings
-from lookupdb.route.table import routing_table as tables
+from lookupdb.route.table import succession
 from lookupdb.route.table.live_table import EndpointPool, LiveTable
 from lookupdb.route.table.routing_table import RoutingTable
 
@@ -68,7 +68,7 @@ class Cutover:
         """Put ``table`` into effect as soon as it can be; the newest table offered wins."""
         self._seen_version = table.version
         current = self._lookups.live
-        why = tables.diagnose_refusal(table, current.table if current else None, self._dataset_uid)
+        why = succession.diagnose_refusal(table, current.table if current else None, self._dataset_uid)
         if why:
             self.refuse(why)
             return
@@ -124,9 +124,20 @@ class Cutover:
     def _waiting(self) -> str | None:
         if not self._next:
             return None if self._lookups.live else WAITING
-        missing = [str(shard) for shard, proven in enumerate(self._next.proven) if not proven]
-        version = self._next.table.version
-        return f"version {version} waits for an endpoint to prove itself of shard {', '.join(missing[:_MAX_REPORTED])}"
+        awaited = self._awaited_shards(self._next)
+        if not awaited:  # it takes effect in a moment
+            return None
+        shards = ", ".join(map(str, awaited[:_MAX_REPORTED]))
+        return f"version {self._next.table.version} waits for an endpoint to prove itself of shard {shards}"
+
+    def _awaited_shards(self, new: LiveTable) -> list[int]:
+        current = self._lookups.live
+        return succession.awaited_shards(
+            new.table,
+            new.proven,
+            current.table if current else None,
+            current.proven if current else (),
+        )
 
     def _connect(self, table: RoutingTable) -> LiveTable:
         live = self._pool.connect(table)
@@ -147,13 +158,8 @@ class Cutover:
 
     def _consider(self) -> None:
         self._is_scheduled = False
-        current, new = self._lookups.live, self._next
-        if new and tables.may_take_over(
-            new.table,
-            new.proven,
-            current.table if current else None,
-            current.proven if current else (),
-        ):
+        new = self._next
+        if new and not self._awaited_shards(new):
             self._take_over(new)
         self._count_endpoints()
         self._on_change()

@@ -122,7 +122,7 @@ class EndpointPool:
             normalize=entry.normalize,
             value_format=entry.value_format,
         )
-        endpoints = [self._connect_endpoint(address, identity) for address in entry.shards[number]]
+        endpoints = [self._connect_endpoint(address, identity) for address in entry.shards[number].endpoints]
         return ShardReplicas(number, endpoints, self.settings)
 
     def _connect_endpoint(self, address: ServerAddress, identity: ShardIdentity) -> Endpoint:

@@ -1,13 +1,21 @@
-"""The routing table: which generation is active and where its shards are. Parsing and judging, no I/O.
+"""The routing table: which generation is active and where its shards are. Parsing, no I/O.
 
 A table that is not whole or not valid is refused as a whole; the one in effect keeps serving.
+
+Of format version 1, all shards of an entry are of its generation. Of version 2, the table is *mixed*: it is a step of a
+rollout shard by shard. Its one entry is that of the generation that is rolled out, and a shard that another generation
+still serves says so::
+
+    {"generation": "g12", "builtAt": "2026-11-20T00:00:00Z", "endpoints": ["10.0.0.1:6379"]}
+
+All generations of a mixed table have the entry's number of shards, normalisation and value format.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn
 
@@ -18,6 +26,8 @@ from lookupdb.keys import NORMALIZATIONS
 from lookupdb.route.servers.address import ServerAddress
 
 FORMAT_VERSION: Final = 1
+"""In which each entry is of one generation."""
+MIXED_FORMAT_VERSION: Final = 2
 MAX_BYTES: Final = 4 << 20
 """Of a routing table file. 1,024 shards of 16 endpoints need about 1 MiB, which is also a ConfigMap's limit."""
 MAX_GENERATIONS: Final = 16
@@ -47,24 +57,41 @@ class RoutedDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard, and who serves it."""
+
+    generation: str
+    built_at: str
+    """When the generation was built: ISO 8601, with its time zone."""
+    endpoints: tuple[ServerAddress, ...]
+    """At least one."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationEntry:
-    """One generation of a table: the active one, or another that can be asked for by name."""
+    """One generation of a table: the active one, or another that can be asked for by name. In a mixed table, the one
+    that is rolled out, and what serves its shards."""
 
     generation: str
     rollout: str
     records: int
     bytes: int
     built_at: str
-    """ISO 8601, UTC."""
+    """ISO 8601, with its time zone."""
     normalize: tuple[str, ...]
     value_format: Literal["json", "raw"]
-    shards: tuple[tuple[ServerAddress, ...], ...]
-    """Of each shard, its endpoints: at least one."""
+    shards: tuple[ShardEntry, ...]
 
     @property
-    def built_timestamp(self) -> float:
-        """``built_at`` in seconds since 1970."""
-        return datetime.datetime.fromisoformat(self.built_at).timestamp()
+    def shard_generations(self) -> dict[str, int]:
+        """How many shards each generation serves, by number of the generation."""
+        counts = Counter(shard.generation for shard in self.shards)
+        return {name: counts[name] for name in sorted(counts, key=lambda name: int(name[1:]))}
+
+    @property
+    def oldest_built_at(self) -> str:
+        """When the oldest of the generations that serve its shards was built."""
+        return min((shard.built_at for shard in self.shards), key=datetime.datetime.fromisoformat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +108,11 @@ class RoutingTable:
         """The entry of the active generation."""
         return next(entry for entry in self.entries if entry.generation == self.active)
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether several generations serve the shards: then none can be asked for by name."""
+        return any(shard.generation != self.active for shard in self.active_entry.shards)
+
 
 def parse_table(content: bytes) -> RoutingTable:
     """The routing table that a file's ``content`` is. Raises InvalidTable with what was expected and found."""
@@ -92,12 +124,14 @@ def parse_table(content: bytes) -> RoutingTable:
         raise InvalidTable(f"a routing table is JSON, found {len(content)} bytes that are not: {error}") from error
     members = _check_type(members, dict, "a routing table")
     version = members.get("formatVersion")
-    if version != FORMAT_VERSION or isinstance(version, bool):
+    if version not in (FORMAT_VERSION, MIXED_FORMAT_VERSION) or isinstance(version, bool):
         raise InvalidTable(
-            f"the routing table has format version {version!r}, this lookupdb reads {FORMAT_VERSION}",
+            f"the routing table has format version {version!r}, this lookupdb reads {FORMAT_VERSION} and "
+            f"{MIXED_FORMAT_VERSION}",
             hint="upgrade the router before whoever writes its table",
         )
-    entries = tuple(_entry(entry, f"generations[{i}]") for i, entry in enumerate(_entries(members)))
+    may_mix = version == MIXED_FORMAT_VERSION
+    entries = tuple(_entry(entry, f"generations[{i}]", may_mix=may_mix) for i, entry in enumerate(_entries(members)))
     table = RoutingTable(
         version=_count_member(members, "version", "the routing table"),
         dataset=_dataset(_member(members, "dataset", dict, "the routing table")),
@@ -105,45 +139,9 @@ def parse_table(content: bytes) -> RoutingTable:
         entries=entries,
     )
     _check_names(table)
+    if may_mix:
+        _check_mixed(table)
     return table
-
-
-def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
-    """Why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None: of any), as a sentence;
-    None when it may.
-
-    Versions only grow, so that a late or repeated write cannot bring back shards that are being retired. Another
-    dataset (also one deleted and made again: its uid differs) counts from its own beginning.
-    """
-    if uid is not None and new.dataset.uid != uid:
-        return (
-            f"it is the table of {new.dataset} with uid {new.dataset.uid!r}, and this router is of the dataset with "
-            f"uid {uid!r}"
-        )
-    if current is None or new.dataset != current.dataset or new.version > current.version or new == current:
-        return None
-    if new.version == current.version:
-        return f"version {new.version} is in effect with other content; a change needs a greater version"
-    return f"version {new.version} is older than version {current.version}, which is in effect"
-
-
-def may_take_over(
-    new: RoutingTable, proven: Iterable[bool], current: RoutingTable | None, current_proven: Iterable[bool]
-) -> bool:
-    """Whether ``new`` can be put into effect; ``proven`` tells, shard by shard of the active generation, whether
-    an endpoint has proven itself.
-
-    Another generation needs every shard. New endpoints of the same generation need only be no worse than the
-    current ones: a shard that is down before and after must not keep the others from their new addresses.
-    """
-    new_shards = list(proven)
-    if current is None:
-        return True
-    same = new.dataset == current.dataset and new.active == current.active
-    current_shards = list(current_proven)
-    if not same or len(current_shards) != len(new_shards):
-        return all(new_shards)
-    return all(now or not before for now, before in zip(new_shards, current_shards, strict=True))
 
 
 def _check_names(table: RoutingTable) -> None:
@@ -156,6 +154,17 @@ def _check_names(table: RoutingTable) -> None:
         )
 
 
+def _check_mixed(table: RoutingTable) -> None:
+    if len(table.entries) > 1:
+        names = ", ".join(entry.generation for entry in table.entries)
+        _fail(f"a routing table of format version {MIXED_FORMAT_VERSION} has one entry of generations, found {names}")
+    counts = table.active_entry.shard_generations
+    if table.active not in counts:
+        _fail(f"the routing table's active generation {table.active} serves none of the shards: {', '.join(counts)} do")
+    if len(counts) > MAX_GENERATIONS:
+        _fail(f"at most {MAX_GENERATIONS} generations may serve the shards of a routing table, found {len(counts)}")
+
+
 def _dataset(members: dict[str, Any]) -> RoutedDataset:
     return RoutedDataset(*(_text_member(members, name, "dataset") for name in ("namespace", "name", "uid")))
 
@@ -165,32 +174,42 @@ def _entries(members: dict[str, Any]) -> list[Any]:
     return _check_count(entries, MAX_GENERATIONS, "generations")
 
 
-def _entry(value: Any, where: str) -> GenerationEntry:
+def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
     members = _check_type(value, dict, where)
-    name = _text_member(members, "generation", where)
-    if not _GENERATION.fullmatch(name):
-        raise InvalidTable(f"{where}.generation must be g1, g2, …, found {name!r}")
+    name = _generation_member(members, where)
     value_format = _text_member(members, "valueFormat", where)
     if value_format not in ("json", "raw"):
         raise InvalidTable(f"{where}.valueFormat must be json or raw, found {value_format!r}")
     shards = _check_count(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
-    entry = GenerationEntry(
+    built_at = _moment_member(members, where)
+    return GenerationEntry(
         generation=name,
         rollout=_text_member(members, "rollout", where),
         records=_count_member(members, "records", where),
         bytes=_count_member(members, "bytes", where),
-        built_at=_text_member(members, "builtAt", where),
+        built_at=built_at,
         normalize=_steps(_member(members, "normalize", list, where), f"{where}.normalize"),
         value_format="json" if value_format == "json" else "raw",
-        shards=tuple(_shard(shard, f"{where}.shards[{i}]") for i, shard in enumerate(shards)),
+        shards=tuple(
+            _shard(shard, f"{where}.shards[{i}]", name, built_at, may_mix=may_mix) for i, shard in enumerate(shards)
+        ),
     )
+
+
+def _generation_member(members: dict[str, Any], where: str) -> str:
+    name = _text_member(members, "generation", where)
+    return name if _GENERATION.fullmatch(name) else _fail(f"{where}.generation must be g1, g2, …, found {name!r}")
+
+
+def _moment_member(members: dict[str, Any], where: str) -> str:
+    built_at = _text_member(members, "builtAt", where)
     try:
-        moment = datetime.datetime.fromisoformat(entry.built_at)
+        moment = datetime.datetime.fromisoformat(built_at)
     except ValueError as error:
-        raise InvalidTable(f"{where}.builtAt must be an ISO 8601 time, found {entry.built_at!r}") from error
+        raise InvalidTable(f"{where}.builtAt must be an ISO 8601 time, found {built_at!r}") from error
     if moment.tzinfo is None:
-        raise InvalidTable(f"{where}.builtAt must name its time zone (Z), found {entry.built_at!r}")
-    return entry
+        raise InvalidTable(f"{where}.builtAt must name its time zone (Z), found {built_at!r}")
+    return built_at
 
 
 def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
@@ -203,10 +222,18 @@ def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def _shard(value: Any, where: str) -> tuple[ServerAddress, ...]:
-    endpoints = _check_count(_member(_check_type(value, dict, where), "endpoints", list, where), MAX_ENDPOINTS, where)
+def _shard(value: Any, where: str, generation: str, built_at: str, *, may_mix: bool) -> ShardEntry:
+    """A shard of the entry of ``generation``, which was built at ``built_at``."""
+    members = _check_type(value, dict, where)
+    if "generation" in members:
+        if not may_mix:
+            _fail(f"{where} must not name a generation in format version {FORMAT_VERSION}, in which the entry does")
+        own_generation = _generation_member(members, where)
+        if own_generation != generation:
+            generation, built_at = own_generation, _moment_member(members, where)
+    endpoints = _check_count(_member(members, "endpoints", list, where), MAX_ENDPOINTS, where)
     addresses = tuple(_address(endpoint, f"{where}.endpoints[{i}]") for i, endpoint in enumerate(endpoints))
-    return tuple(dict.fromkeys(addresses))
+    return ShardEntry(generation, built_at, tuple(dict.fromkeys(addresses)))
 
 
 def _address(value: Any, where: str) -> ServerAddress:

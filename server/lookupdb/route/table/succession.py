@@ -1,0 +1,48 @@
+"""Which routing table may follow which, and when. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lookupdb.route.table.routing_table import RoutingTable
+
+
+def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
+    """Why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None: of any), as a sentence;
+    None when it may.
+
+    Versions only grow, so that a late or repeated write cannot bring back shards that are being retired. Another
+    dataset (also one deleted and made again: its uid differs) counts from its own beginning.
+    """
+    if uid is not None and new.dataset.uid != uid:
+        return (
+            f"it is the table of {new.dataset} with uid {new.dataset.uid!r}, and this router is of the dataset with "
+            f"uid {uid!r}"
+        )
+    if current is None or new.dataset != current.dataset or new.version > current.version or new == current:
+        return None
+    if new.version == current.version:
+        return f"version {new.version} is in effect with other content; a change needs a greater version"
+    return f"version {new.version} is older than version {current.version}, which is in effect"
+
+
+def awaited_shards(
+    new: RoutingTable, proven: Iterable[bool], current: RoutingTable | None, current_proven: Iterable[bool]
+) -> list[int]:
+    """The shards that keep ``new`` from being put into effect; ``proven`` tells, shard by shard of the active entry,
+    whether an endpoint has proven itself.
+
+    A shard that another generation is to serve needs one. A shard of the same generation need only be no worse off
+    than it is: one that is down before and after must not keep the others from their new addresses.
+    """
+    if current is None:
+        return []
+    shards, current_shards = new.active_entry.shards, current.active_entry.shards
+    if new.dataset != current.dataset or len(shards) != len(current_shards):
+        return [number for number, is_proven in enumerate(proven) if not is_proven]
+    states = zip(shards, proven, current_shards, current_proven, strict=True)
+    return [
+        number
+        for number, (shard, is_proven, current_shard, was_proven) in enumerate(states)
+        if not is_proven and (was_proven or shard.generation != current_shard.generation)
+    ]

@@ -1,0 +1,83 @@
+"""Which routing table may follow which, and when it takes effect."""
+
+from __future__ import annotations
+
+import pytest
+from support.routing import entry, mixed, table
+
+from lookupdb.route.table.routing_table import RoutingTable
+from lookupdb.route.table.succession import awaited_shards, diagnose_refusal
+
+A, B = "10.0.0.1:7000", "10.0.0.2:7000"
+OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}
+
+
+@pytest.mark.parametrize(
+    ("new", "current", "sentence"),
+    [
+        pytest.param(table(entry([[A]])), None, None, id="the first"),
+        pytest.param(table(entry([[B]]), version=3), table(entry([[A]]), version=2), None, id="newer"),
+        pytest.param(table(entry([[A]])), table(entry([[A]])), None, id="the same again"),
+        pytest.param(table(entry([[B]])), table(entry([[A]])), "in effect with other content", id="same version"),
+        pytest.param(
+            table(entry([[A]]), version=1), table(entry([[A]]), version=2), "is older than version 2", id="rollback"
+        ),
+        pytest.param(
+            table(entry([[A]]), dataset=OTHER), table(entry([[A]]), version=9), None, id="another dataset starts anew"
+        ),
+    ],
+)
+def test_versions_only_grow(new: RoutingTable, current: RoutingTable | None, sentence: str | None) -> None:
+    why = diagnose_refusal(new, current)
+    assert (why is None) if sentence is None else (why and sentence in why)
+
+
+def test_a_router_of_one_dataset_takes_no_table_of_another() -> None:
+    own, other = table(entry([[A]])), table(entry([[A]]), dataset=OTHER, version=9)
+    sentence = (
+        "it is the table of default/sample with uid 'made again', and this router is of the dataset with uid 'local'"
+    )
+    for current in (None, own):
+        assert diagnose_refusal(own, current, "local") is None
+        assert diagnose_refusal(other, current, "local") == sentence
+    old = diagnose_refusal(own, table(entry([[A]]), version=2), "local")
+    assert old
+    assert "is older than version 2" in old
+
+
+ONE, TWO = table(entry([[A], [A]]), version=1), table(entry([[B], [B]]), version=2)
+NEXT = table(entry([[B], [B]], "g2"), version=2)
+STEP = table(mixed(entry([[B], [B]], "g2"), entry([[A], [A]]), {1}), version=2)
+BACK = table(mixed(entry([[A], [A]]), entry([[B], [B]], "g2"), {0}), version=3)
+OTHERS = table(entry([[B], [B]]), dataset=OTHER)
+MORE = table(entry([[B], [B], [B]]), version=2)
+
+
+@pytest.mark.parametrize(
+    ("new", "proven", "current", "current_proven", "awaited"),
+    [
+        pytest.param(ONE, [False, False], None, [], [], id="anything is better than no table"),
+        pytest.param(NEXT, [True, True], ONE, [True, True], [], id="another generation, all proven"),
+        pytest.param(NEXT, [True, False], ONE, [True, True], [1], id="another generation, a shard unproven"),
+        pytest.param(NEXT, [True, False], ONE, [True, False], [1], id="not even when the old one is no better"),
+        pytest.param(TWO, [True, False], ONE, [True, True], [1], id="same generation, worse"),
+        pytest.param(TWO, [True, False], ONE, [False, False], [], id="same generation, better"),
+        pytest.param(TWO, [True, False], ONE, [True, False], [], id="same generation, no worse"),
+        pytest.param(OTHERS, [True, False], ONE, [False, False], [1], id="another dataset"),
+        pytest.param(MORE, [True, False, False], ONE, [False, False], [1, 2], id="other shards"),
+        pytest.param(STEP, [True, True], ONE, [True, True], [], id="a step, all proven"),
+        pytest.param(STEP, [False, True], ONE, [True, True], [0], id="a step, the shard that changes unproven"),
+        pytest.param(STEP, [False, True], ONE, [False, True], [0], id="a step whose shard is down before, too"),
+        pytest.param(STEP, [True, False], ONE, [True, True], [1], id="a step, another shard worse off"),
+        pytest.param(STEP, [True, False], ONE, [True, False], [], id="a step, another shard as down as before"),
+        pytest.param(NEXT, [False, True], STEP, [False, True], [], id="the last step, another shard as down as before"),
+        pytest.param(NEXT, [True, False], STEP, [True, False], [1], id="the last step, its shard unproven"),
+        pytest.param(BACK, [False, False], STEP, [False, False], [], id="a mixed table of the same shards"),
+        pytest.param(ONE, [False, True], STEP, [True, True], [0], id="back, the shard that changes unproven"),
+        pytest.param(ONE, [True, False], STEP, [True, False], [], id="back, another shard as down as before"),
+    ],
+)  # fmt: skip
+def test_what_a_table_waits_for(
+    new: RoutingTable, proven: list[bool], current: RoutingTable | None, current_proven: list[bool], awaited: list[int]
+) -> None:
+    assert awaited_shards(new, proven, current, current_proven) == awaited
