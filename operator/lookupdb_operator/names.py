@@ -33,6 +33,9 @@ OPERATOR_LABELS: Final[Mapping[str, str]] = {APP: "lookupdb", MANAGED_BY: FIELD_
 BUILDER: Final = "builder"
 SHARDS: Final = "shard"
 ROUTER: Final = "router"
+DIFF: Final = "diff"
+"""A comparison of two generations, which a person has asked for. No part of a dataset, and the operator does not know
+it."""
 
 # Annotations.
 DIGEST: Final = f"{GROUP}/digest"
@@ -80,6 +83,11 @@ TABLE_FILE: Final = "routing-table.json"
 def build(dataset: str, generation: str) -> str:
     """A build's Job and the ConfigMap it reads: ``airports-g12-build``."""
     return f"{dataset}-{generation}-build"
+
+
+def difference_job(dataset: str, suffix: str) -> str:
+    """The Job that compares two generations: ``airports-diff-x7k2p``."""
+    return f"{dataset}-diff-{suffix}"
 
 
 def rollout(dataset: str, rollout: str) -> str:

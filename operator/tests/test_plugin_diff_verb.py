@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from aiohttp import web
 from manifest_samples import everything, rendered
-from operator_support.kube import Kube, serving
+from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
 from plugin_samples import body, generation
 from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
+from lookupdb_operator.plugin.diff_verb import Patience
+from lookupdb_operator.plugin.job_progress import JobProgress
 
 
 @pytest_asyncio.fixture(name="kube")
@@ -51,7 +56,8 @@ async def _compared(kube: Kube, tmp_path: Path, phase: str, log: str, *words: st
 
 async def test_compares_what_serves_with_its_candidate(kube: Kube, tmp_path: Path) -> None:
     ended, job = await _compared(kube, tmp_path, "Succeeded", json.dumps(DOCUMENT, indent=2))
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
+    assert "error" not in ended.err
     assert ended.out.startswith("g12, 3,000 records\ng13, 3,001 records\n")
     assert job["metadata"]["name"].startswith("airports-diff-")
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -81,3 +87,100 @@ async def test_without_a_candidate_asks_for_two_names(kube: Kube, tmp_path: Path
     assert ended.code == 1
     assert "has no candidate" in ended.err
     assert not kube.writes
+
+
+def _refuse_its_pods(kube: Kube) -> None:
+    (job,) = kube.all("Job")
+    name = job["metadata"]["name"]
+    kube.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": "shop", "name": f"{name}.1"},
+            "type": "Warning",
+            "reason": "FailedCreate",
+            "message": f'Error creating: pods "{name}-x" is forbidden: exceeded quota: small',
+            "involvedObject": {"kind": "Job", "name": name},
+        }
+    )
+
+
+async def _comparing(kube: Kube, tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
+    """The program, in a process of its own, with its Job made and its pods refused."""
+    command = [sys.executable, "-c", "from lookupdb_operator.plugin.cli import main; main()", "diff", "airports"]
+    where = ["-n", "shop", "--kubeconfig", str(tmp_path / "kubeconfig"), *words]
+    process = await asyncio.create_subprocess_exec(
+        *command, *where, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    await until(lambda: kube.all("Job") or process.returncode is not None, "a Job")
+    _refuse_its_pods(kube)
+    return process
+
+
+async def test_a_pod_that_cannot_be_made_is_told_and_not_waited_for_without_end(kube: Kube, tmp_path: Path) -> None:
+    process = await _comparing(kube, tmp_path, "--start-timeout", "3")
+    _, errors = await process.communicate()
+    told = errors.decode()
+    assert process.returncode == 1, told
+    assert told.count("may not make its pods: exceeded quota: small; raise the namespace's quota") == 2, told
+    assert "had not started after 3 s (--start-timeout)" in told.splitlines()[-1]
+    assert not kube.all("Job")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+async def test_nothing_stays_when_somebody_ends_it(
+    kube: Kube, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    process = await _comparing(kube, tmp_path)
+    assert process.stderr is not None
+    await process.stderr.readline()
+    process.send_signal(number)
+    _, errors = await process.communicate()
+    assert (process.returncode, "Traceback" in errors.decode()) == (code, False), errors.decode()
+    assert not kube.all("Job")
+
+
+async def test_a_job_that_was_made_though_its_answer_was_lost_is_deleted(kube: Kube, tmp_path: Path) -> None:
+    def lose_the_answer(write: Write) -> None:
+        if write.verb == "post":
+            kube.before_write = lambda write: None
+            kube.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "shop", "name": write.name}})
+            raise Refusal(504, "the server was unable to return a response in time", "Timeout")
+
+    kube.before_write = lose_the_answer
+    ended = await run_plugin(tmp_path / "kubeconfig", "diff", "airports", "-n", "shop")
+    assert (ended.code, kube.all("Job")) == (1, [])
+    assert "unable to return a response" in ended.err
+
+
+async def test_a_job_that_somebody_deletes_is_not_waited_for(kube: Kube, tmp_path: Path) -> None:
+    process = await _comparing(kube, tmp_path)
+    kube.remove("Job", "shop", kube.all("Job")[0]["metadata"]["name"])
+    _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert "is gone: somebody has deleted it" in errors.decode()
+
+
+async def test_a_job_that_is_refused_is_not_deleted(kube: Kube, tmp_path: Path) -> None:
+    def refuse(write: Write) -> None:
+        raise Refusal(403, "ann cannot create jobs", "Forbidden")
+
+    kube.before_write = refuse
+    ended = await run_plugin(tmp_path / "kubeconfig", "diff", "airports", "-n", "shop")
+    assert (ended.code, [write.verb for write in kube.writes]) == (1, ["post"])
+    assert "ann cannot create jobs" in ended.err
+
+
+class TestPatience:
+    @pytest.mark.parametrize(
+        ("phase", "seconds", "told"),
+        [
+            ("Starting", 9.0, ""),
+            ("Starting", 10.0, "--start-timeout): why"),
+            ("Running", 10.0, ""),
+            ("Running", 60.0, "--timeout): why"),
+        ],
+    )
+    def test_ends(self, phase: Any, seconds: float, told: str) -> None:
+        found = Patience(start=10, end=60).judge(JobProgress(phase, "x", "why"), seconds)
+        assert (told in found, bool(found)) == (True, bool(told))

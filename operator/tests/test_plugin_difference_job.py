@@ -41,7 +41,7 @@ def _shard_set() -> dict[str, Any]:
 def _job(*, sampled: bool = True, **after: Any) -> dict[str, Any]:
     of = everything()
     both = built_generation(of, "g12"), built_generation(of, "g13", **after)
-    return render_difference_job(dataset(), _shard_set(), both, sampled=sampled, samples=5)
+    return render_difference_job(dataset(), _shard_set(), both, sampled=sampled, samples=5, deadline_seconds=90)
 
 
 def _pod(job: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +66,12 @@ def test_it_is_not_taken_for_the_operators_and_goes_with_its_dataset() -> None:
         assert not {names.DATASET, names.DATASET_UID, names.MANAGED_BY} & labels.keys()
     (owner,) = job["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner.get("controller")) == ("LookupDataset", "uid-of-airports", None)
-    assert (job["spec"]["backoffLimit"], job["spec"]["ttlSecondsAfterFinished"]) == (0, 600)
+
+
+def test_it_ends_by_itself_and_is_collected_when_nobody_deletes_it() -> None:
+    spec = _job()["spec"]
+    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["ttlSecondsAfterFinished"]) == (0, 90, 600)
+    assert _job()["metadata"]["name"] != _job()["metadata"]["name"], "two may compare at a time"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,8 @@ def test_it_asks_for_the_disk_that_it_may_fill_and_else_for_what_the_fetcher_doe
     (fetcher,) = shard_set["spec"]["template"]["spec"]["initContainers"]
     fetcher["resources"]["limits"] = {"memory": "256Mi", **limits}
     both = built_generation(everything(), "g12"), built_generation(everything(), "g13")
-    (container,) = _pod(render_difference_job(dataset(), shard_set, both, sampled=True, samples=5))["containers"]
+    job = render_difference_job(dataset(), shard_set, both, sampled=True, samples=5, deadline_seconds=90)
+    (container,) = _pod(job)["containers"]
     storage = {"ephemeral-storage": str((300 + 300 + 64 + 64) << 20)}
     assert container["resources"]["requests"] == fetcher["resources"]["requests"] | storage
     assert container["resources"]["limits"] == fetcher["resources"]["limits"] | (storage if limits else {})
@@ -134,6 +140,10 @@ class TestReading:
         with pytest.raises(ComparisonFailed) as failed:
             read_document(log, is_done=not log.endswith("denies"))
         assert (log.splitlines() or ["nothing"])[-1] in str(failed.value)
+
+    def test_says_what_is_known_rather_than_what_was_logged_last(self) -> None:
+        with pytest.raises(ComparisonFailed, match="it was killed"):
+            read_document("read shard 1", is_done=False, why="it was killed")
 
     def test_is_shown_with_its_samples_and_no_control_characters(self) -> None:
         shown = render_difference(DOCUMENT)

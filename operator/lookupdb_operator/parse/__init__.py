@@ -6,6 +6,7 @@ from lookupdb_operator.parse.build_result import parse_build_result
 from lookupdb_operator.parse.dataset import parse_dataset
 from lookupdb_operator.parse.header import Header, parse_header
 from lookupdb_operator.parse.messages import diagnose_warning
+from lookupdb_operator.parse.pod_diagnosis import diagnose_pod
 from lookupdb_operator.parse.pods import awaits_images, parse_pod
 from lookupdb_operator.parse.workloads import Drift, compare_fields, parse_existing, parse_job, parse_shard_set
 
@@ -14,6 +15,7 @@ __all__ = [
     "Header",
     "awaits_images",
     "compare_fields",
+    "diagnose_pod",
     "diagnose_warning",
     "parse_build_result",
     "parse_dataset",

@@ -17,6 +17,7 @@ RESOURCE_FIELDS: Final = {
     names.BUILDER: "spec.build.resources",
     names.SHARDS: "spec.serving.resources",
     names.ROUTER: "spec.router.resources",
+    names.DIFF: "spec.serving.resources",  # its Job is made from a shard server's template
 }
 """By component, the field that says what its pods need."""
 VOLUME_FIELDS: Final = {names.BUILDER: "spec.source.volume", names.SHARDS: "spec.serving.storageClassName"}

@@ -42,12 +42,13 @@ _VOLATILE: Final = re.compile(
 """Uids of pods, names of sandboxes, and the ports that a failed connection came from."""
 
 
-def diagnose_warning(kind: str, name: str, reason: str, message: str) -> Trouble | None:
+def diagnose_warning(kind: str, name: str, reason: str, message: str, *, component: str = "") -> Trouble | None:
     """What a Warning event, or a condition, says about the object ``name``; None when that is nothing to act upon, or
-    when the object's own status tells it better."""
+    when the object's own status tells it better. ``component`` is what its pods are, if not what the operator's own of
+    this kind are."""
     match reason:
         case "FailedCreate":
-            return _diagnose_refused_pods(kind, name, message)
+            return _diagnose_refused_pods(kind, name, message, component or _COMPONENTS.get(kind, ""))
         case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" if not _PASSING.search(message):
             return diagnose_mount(name, message)
         case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
@@ -97,17 +98,17 @@ def _flatten_stable(message: str) -> str:
     return flatten(_VOLATILE.sub("", message))
 
 
-def _diagnose_refused_pods(kind: str, name: str, message: str) -> Trouble:
+def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -> Trouble:
     workload, why = f"{kind} {name}", flatten(_REFUSED_POD.sub("", message))
     if _QUOTA.search(why):
-        return causes.QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(kind, why))
+        return causes.QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(component, why))
     cause = causes.PODS_LACK if _LACKING.search(why) else causes.PODS_REFUSED
     return cause.trouble(workload=workload, why=why)
 
 
-def _quota_remedy(kind: str, message: str) -> str:
-    """What to do about a quota, or a limit range, that does not let pods of ``kind`` in."""
-    field = causes.RESOURCE_FIELDS.get(_COMPONENTS.get(kind, ""), "resources")
+def _quota_remedy(component: str, message: str) -> str:
+    """What to do about a quota, or a limit range, that does not let pods of ``component`` in."""
+    field = causes.RESOURCE_FIELDS.get(component, "resources")
     unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
     if unspecified:
         # A quota calls requests.cpu cpu, too.

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb_operator.api.client import AlreadyExists, ApiError, Refused
 from lookupdb_operator.plugin.changes import NotPossible
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.difference_job import CONTAINER, render_difference_job
+from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
 from lookupdb_operator.plugin.options import name_argument, output_option, print_json, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
 from lookupdb_operator.status import GenerationStatus
 
 _POLL_SECONDS: Final = 1.0
+_CREATION_SECONDS: Final = 5.0
+"""For which the answer to a Job's creation is waited for, before it is deleted."""
 _LOG_LINES: Final = 5000
 _SHOWN_CHARACTERS: Final = 200
 _SAMPLES: Final = 5
@@ -28,6 +36,23 @@ class ComparisonFailed(LookupdbError):
     """The Job did not end well."""
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """For how many seconds a Job is waited for."""
+
+    start: float
+    """Until its pod runs."""
+    end: float
+
+    def judge(self, progress: JobProgress, seconds: float) -> str:
+        """Why a Job that has come as far as ``progress`` in ``seconds`` is given up; empty while it is not."""
+        if progress.phase == "Starting" and seconds >= self.start:
+            return f"the Job had not started after {self.start:g} s (--start-timeout): {progress.why}"
+        if seconds >= self.end:
+            return f"it was not done after {self.end:g} s (--timeout): {progress.why}"
+        return ""
+
+
 @click.command("diff")
 @name_argument()
 @click.argument("before", required=False, metavar="[G1]")
@@ -35,14 +60,38 @@ class ComparisonFailed(LookupdbError):
 @with_target
 @output_option
 @click.option("--exact", is_flag=True, help="Compare all keys, and not some 100,000 that their hashes have chosen.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=3600.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=1),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the Job's pod may take to start: a node may have to be added, and the image to be pulled.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long all of it may take.",
+)
 def command(
-    name: str, before: str | None, after: str | None, target: Target, output: str | None, exact: bool, timeout: float
+    name: str,
+    before: str | None,
+    after: str | None,
+    target: Target,
+    output: str | None,
+    exact: bool,
+    start_timeout: float,
+    timeout: float,
 ) -> None:
     """Compare two generations of the dataset NAME in the cluster: what serves and its candidate, or G1 and G2.
 
-    A Job reads both from the store; only counts and a few keys come back. It needs disk for a shard of each.
+    A Job reads both from the store; only counts and a few keys come back. It needs disk for a shard of each. What it
+    waits for is told on standard error, and the Job is deleted when the command ends, also by Ctrl-C.
     """
+    patience = Patience(start_timeout, timeout)
 
     async def compare(session: ClusterSession) -> Mapping[str, Any]:
         dataset = await session.get_dataset(name)
@@ -50,14 +99,17 @@ def command(
         shard_sets = await session.list_shard_sets(dataset)
         if not shard_sets:
             raise NotPossible(f"{dataset.key} has no shard server from which to know the store")
-        job = render_difference_job(dataset, shard_sets[-1], generations, sampled=not exact, samples=_SAMPLES)
-        async with asyncio.timeout(timeout):
-            return await _run(session, dataset, job)
+        job = render_difference_job(
+            dataset,
+            shard_sets[-1],
+            generations,
+            sampled=not exact,
+            samples=_SAMPLES,
+            deadline_seconds=math.ceil(timeout),
+        )
+        return await _run(session, dataset, job, patience)
 
-    try:
-        document = run(target, compare)
-    except TimeoutError as error:
-        raise ComparisonFailed(f"it was not done in {timeout:g} s") from error
+    document = run(target, compare)
     print_json(document) if output else click.echo(render_difference(document))
 
 
@@ -78,23 +130,64 @@ def choose_generations(
     return chosen[0], chosen[1]
 
 
-async def _run(session: ClusterSession, dataset: Dataset, job: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _run(
+    session: ClusterSession, dataset: Dataset, job: Mapping[str, Any], patience: Patience
+) -> Mapping[str, Any]:
     """The document that the Job writes. The Job is deleted afterwards, whatever comes of it."""
-    name = await session.create_job(dataset.namespace, job)
+    namespace, name = dataset.namespace, str(job["metadata"]["name"])
+    creation = asyncio.ensure_future(session.create_job(namespace, job))
     try:
-        while True:
-            pods = await session.list_pods_of_job(dataset.namespace, name)
-            phase = (pods[-1].get("status") or {}).get("phase") if pods else None
-            if phase in ("Succeeded", "Failed"):
-                log = await session.read_log(dataset.namespace, pods[-1]["metadata"]["name"], CONTAINER, _LOG_LINES)
-                return read_document(log, is_done=phase == "Succeeded")
-            await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.shield(creation)
+        progress = await _wait_for_end(session, namespace, name, patience)
+        log = ""
+        if progress.pod:
+            with suppress(ApiError):  # of a pod whose container never ran, there is none
+                log = await session.read_log(namespace, progress.pod, CONTAINER, _LOG_LINES)
+        return read_document(log, is_done=progress.phase == "Succeeded", why=progress.why)
     finally:
-        await session.delete_job(dataset.namespace, name)
+        await _delete(session, namespace, name, creation)
 
 
-def read_document(log: str, *, is_done: bool) -> Mapping[str, Any]:
-    """The JSON in the Job's log, behind what it has logged. Raises ComparisonFailed."""
+async def _wait_for_end(session: ClusterSession, namespace: str, name: str, patience: Patience) -> JobProgress:
+    """How the Job has ended. What it waits for is told. Raises ComparisonFailed when patience is at its end."""
+    began, told = time.monotonic(), ""
+    while True:
+        progress = await _look(session, namespace, name)
+        if progress.phase in ("Succeeded", "Failed"):
+            return progress
+        if impatience := patience.judge(progress, time.monotonic() - began):
+            raise ComparisonFailed(impatience)
+        if progress.why != told:
+            told = progress.why
+            click.echo(clean(told), err=True)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _look(session: ClusterSession, namespace: str, name: str) -> JobProgress:
+    job, pods = await session.get_job(namespace, name), await session.list_pods_of_job(namespace, name)
+    if job is None:
+        return JobProgress("Failed", why=f"Job {name} is gone: somebody has deleted it")
+    pod = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
+    subject = ("Job", name) if pod is None else ("Pod", pod["metadata"]["name"])
+    is_starting = pod is None or (pod.get("status") or {}).get("phase", "Pending") == "Pending"
+    return judge_job(job, pod, await session.list_warnings(namespace, *subject) if is_starting else ())
+
+
+async def _delete(session: ClusterSession, namespace: str, name: str, creation: asyncio.Future[None]) -> None:
+    """Delete the Job. It may have been made though nobody has heard of it."""
+    await asyncio.wait((creation,), timeout=_CREATION_SECONDS)
+    creation.cancel()
+    if creation.done() and not creation.cancelled() and isinstance(creation.exception(), Refused | AlreadyExists):
+        return
+    try:
+        await session.delete_job(namespace, name)
+    except ApiError as error:
+        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {error}"), err=True)
+
+
+def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any]:
+    """The JSON in the Job's log, behind what it has logged. Raises ComparisonFailed, which says ``why`` if that is
+    known, and else the last line."""
     start = 0 if log.startswith("{\n") else log.find("\n{\n") + 1
     try:
         if is_done and log[start:].startswith("{\n"):
@@ -103,7 +196,7 @@ def read_document(log: str, *, is_done: bool) -> Mapping[str, Any]:
     except ValueError:
         pass
     lines = [line for line in log.splitlines() if line.strip()]
-    raise ComparisonFailed(f"the Job failed: {clean(lines[-1]) if lines else 'it has logged nothing'}")
+    raise ComparisonFailed(f"the Job failed: {clean(why or (lines or ['it has logged nothing'])[-1])}")
 
 
 def render_difference(document: Mapping[str, Any]) -> str:

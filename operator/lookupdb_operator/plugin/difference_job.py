@@ -1,26 +1,29 @@
 """The Job that compares two generations of a dataset where the store is: nothing of them is downloaded to a person's
-machine. Pure.
+machine. Pure but for a random name.
 
 It is made from the StatefulSet of a shard, whose init container has the image, the store's address and its credentials
 by reference. So a person needs the right to make Jobs in the namespace, and none to read Secrets. The operator does not
-know the Job: it ends by its deadline, is collected ten minutes later, and goes with its dataset.
+know the Job: it ends by its deadline, is collected ten minutes later, and goes with its dataset. Its pod has nothing to
+finish, and ends at once when it is deleted.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.plugin.dataset import Dataset, Members
 from lookupdb_operator.status import GenerationStatus
 
-LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: "diff"}
+LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
 """Not those by which the operator knows what is its own. The chart's NetworkPolicy of the store goes by them."""
-CONTAINER: Final = "diff"
+CONTAINER: Final = names.DIFF
 _SCRATCH: Final = "/scratch"
 _SPARE_BYTES: Final = 64 << 20
-_DEADLINE_SECONDS: Final = 3600
 _KEPT_SECONDS: Final = 600
+_GRACE_SECONDS: Final = 2
+_SUFFIX_BYTES: Final = 4
 _FETCHER: Final = "fetch"
 _STORAGE: Final = "ephemeral-storage"
 _STORE_FLAGS: Final = ("--store", "--cluster-id")
@@ -44,9 +47,12 @@ def render_difference_job(
     *,
     sampled: bool,
     samples: int,
+    deadline_seconds: int,
 ) -> dict[str, Any]:
-    """The Job that compares ``generations``, from any StatefulSet of ``dataset``. Its log is the document that
-    ``lookupdb diff --json`` writes."""
+    """The Job that compares ``generations``, from any StatefulSet of ``dataset``, for ``deadline_seconds`` at most. Its
+    log is the document that ``lookupdb diff --json`` writes. Its name is its own before it is made: it can be deleted
+    though nobody has heard that it was."""
+    name = names.difference_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
     template = shard_set["spec"]["template"]["spec"]
     owner = {
         "apiVersion": names.API_VERSION,
@@ -58,16 +64,17 @@ def render_difference_job(
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"generateName": f"{dataset.name}-diff-", "labels": LABELS, "ownerReferences": [owner]},
+        "metadata": {"name": name, "labels": LABELS, "ownerReferences": [owner]},
         "spec": {
             "backoffLimit": 0,
-            "activeDeadlineSeconds": _DEADLINE_SECONDS,
+            "activeDeadlineSeconds": deadline_seconds,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {
                 "metadata": {"labels": LABELS},
                 "spec": {
                     **{member: template[member] for member in _POD_MEMBERS if member in template},
                     "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": _GRACE_SECONDS,
                     "containers": [_render_container(dataset, template, generations, sampled=sampled, samples=samples)],
                     "volumes": [_render_scratch(generations, sampled=sampled)],
                 },

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar
@@ -18,6 +21,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 JSON: Final = "json"
+_BY_SIGNAL: Final = 128
+"""Plus its number: the exit code of a program that a signal has ended."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of a namespace or an object. In a path, nothing would be the whole collection, and ``..`` all namespaces."""
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
@@ -80,13 +85,37 @@ def wait_options(command: F) -> F:
 
 
 def run(target: Target, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
-    """What ``work`` comes to in a session with ``target``."""
+    """What ``work`` comes to in a session with ``target``. A program that is asked to end undoes first what ``work``
+    undoes when it is cancelled."""
+    ended_by: list[int] = []
 
     async def in_session() -> T:
+        _cancel_on_signals(ended_by)
         async with open_session(target) as session:
             return await work(session)
 
-    return asyncio.run(in_session())
+    try:
+        return asyncio.run(in_session())
+    except asyncio.CancelledError:
+        if not ended_by:
+            raise
+        sys.exit(_BY_SIGNAL + ended_by[0])
+
+
+def _cancel_on_signals(ended_by: list[int]) -> None:
+    """Have the running task cancelled by what asks a program to end; asyncio does so for Ctrl-C. What somebody, nohup
+    say, has ignored stays ignored."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "it is called in a task"
+
+    def cancel(number: int) -> None:
+        ended_by.append(number)
+        task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, cancel, number)
 
 
 def print_json(document: Mapping[str, Any] | list[Any]) -> None:

@@ -149,10 +149,20 @@ class ClusterSession:
         bodies = await self._list(path, f"the StatefulSets of {dataset.key}", {"labelSelector": selector})
         return sorted(bodies, key=lambda body: body["metadata"].get("creationTimestamp") or "")
 
-    async def create_job(self, namespace: str, job: Mapping[str, Any]) -> str:
-        """Create ``job``. Returns the name that it got."""
-        answer = await self._api.request("POST", kinds.JOB.path(namespace), subject="a Job", body=job)
-        return str(answer["metadata"]["name"])
+    async def create_job(self, namespace: str, job: Mapping[str, Any]) -> None:
+        """Create ``job``."""
+        subject = f"Job {job['metadata']['name']}"
+        await self._api.request("POST", kinds.JOB.path(namespace), subject=subject, body=job)
+
+    async def get_job(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """The Job as the API server has it; None when it is gone."""
+        try:
+            job: Mapping[str, Any] = await self._api.request(
+                "GET", kinds.JOB.path(namespace, name), subject=f"Job {name}"
+            )
+        except NotFound:
+            return None
+        return job
 
     async def delete_job(self, namespace: str, name: str) -> None:
         """Delete the Job and its pod; one that is gone already is no error."""
@@ -164,6 +174,13 @@ class ClusterSession:
         """The pods of a Job."""
         query = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
         return await self._list(kinds.POD.path(namespace), f"the pods of Job {name}", query)
+
+    async def list_warnings(self, namespace: str, kind: str, name: str) -> list[Mapping[str, Any]]:
+        """Warning events about an object; none for who may not list events."""
+        query = {"fieldSelector": f"type=Warning,involvedObject.kind={kind},involvedObject.name={name}"}
+        with contextlib.suppress(Refused):
+            return await self._list(kinds.EVENT.path(namespace), f"events about {kind} {name}", query)
+        return []
 
     async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
         """The last lines that a container has written."""
