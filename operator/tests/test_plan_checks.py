@@ -11,7 +11,7 @@ import pytest
 from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
-from lookupdb_operator.plan import builds, checks, clock
+from lookupdb_operator.plan import build_outcome, checks, clock
 from lookupdb_operator.plan.situation import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
 
@@ -98,7 +98,7 @@ class TestASlot:
     def test_whose_check_fails_is_tried_again_with_the_back_off_of_builds(self) -> None:
         world = scheduled()
         world.fails = lambda spec: broken()
-        pass_time(world, 3600 + 300 + builds.FIRST_RETRY_DELAY)
+        pass_time(world, 3600 + 300 + build_outcome.FIRST_RETRY_DELAY)
         assert due(world)
         assert world.status.failure is not None
         assert world.status.builds[-1].outcome == "failed"

@@ -1,51 +1,48 @@
-"""A build. This module decides whether one begins, claims its number, records how it ended, and says when the next
-attempt is. It diagnoses what keeps a build from getting on, and judges Built.
-
-A builder's own word counts, whatever Kubernetes says about its Job: what is published is published.
+"""A build. This module decides whether one begins and whether it goes on, claims its number, and judges Built.
+``build_job`` reads from its Job and pods what keeps it from getting on; ``build_outcome`` records how it ended, and
+says when the next attempt is.
 
 What ends a build:
 
     what                       where                               then
-    its pod ends with a        record_outcome, by                  built, adopted, unchanged: the generation is
-    result                     parse.build_result                  noted; waiting: it is begun again, after 300 s
+    its pod ends with a        build_outcome.record_outcome,       built, adopted, unchanged: the generation is
+    result                     by parse.build_result               noted; waiting: it is begun again, after 300 s
                                                                    at most; failed: a failure; interrupted:
                                                                    Kubernetes says why
-    its pod ends without one   _diagnose_failure, by parse.causes  a failure; BuildFailed when neither Job nor pod
-                                                                   tells why
+    its pod ends without one   build_outcome.record_outcome,       a failure; BuildFailed when neither Job nor pod
+                               by parse.causes                     tells why
     the deadline: spec.build.  manifests.builder sets it on the    Kubernetes ends the pod; then a failure:
     deadlineSeconds            Job, parse.workloads reads it       DeadlineExceeded
     its turn is given up: in   turns.is_long_stall,                its Job is deleted; the next build waits for a
     trouble for 180 s (the     turn_queues._must_yield             turn after 60 s, doubling up to 30 min, but not
     store's: 600 s), and                                           for the store's (turns.give_turn_up)
     others wait or stall, too
-    its Job is stuck: being    has_stuck_job                       the same, though nobody waits; the next build
+    its Job is stuck: being    build_job.has_stuck_job             the same, though nobody waits; the next build
     deleted, in trouble 180 s                                      has a number and a Job of its own
     the spec changed, or no    _without_unneeded_build             its Job is deleted at once
     build is needed; or its
     Job would differ now, and
     it does not get on
+    spec.suspend is true       suspension.end_build                its Job is deleted at once
     status was wiped           recovery.recover_status             its number is past, its Job is deleted
 
-After a failure the next build begins after 30 s, doubling up to 30 min (``retry_delay``). A builder that hangs while
-its pod runs is in no trouble: the deadline alone ends it. A Job that succeeded and whose pod is gone ends no build: it
-runs again under its number (``has_lost_result``).
+After a failure the next build begins after 30 s, doubling up to 30 min (``build_outcome.retry_delay``). A builder that
+hangs while its pod runs is in no trouble: the deadline alone ends it. A Job that succeeded and whose pod is gone ends
+no build: it runs again under its number (``build_job.has_lost_result``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Final
 
 from lookupdb.wording import format_count
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
-from lookupdb_operator.names import BUILDER
+from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import (
-    checks,
+    build_job,
+    build_outcome,
     clock,
     generations,
-    history,
     reasons,
     refusals,
     rollouts,
@@ -55,17 +52,7 @@ from lookupdb_operator.plan import (
 )
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
-
-FIRST_RETRY_DELAY: Final = 30.0
-"""Seconds. A source that is being uploaded is there the next time."""
-LONGEST_RETRY_DELAY: Final = 1800.0
-"""Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
-LONGEST_WAIT: Final = 300.0
-"""Seconds between two looks for a success file that is not there: it is expected, and data is late until it is seen."""
-MAX_MESSAGE_CHARACTERS: Final = 4000
-"""Characters: a little less than the CRD allows."""
-_NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
+from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus
 
 
 def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -104,11 +91,11 @@ def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> Data
     if build is not None and not (
         build.content == desired.content_hash
         and generations.is_build_needed(status, desired)
-        and (build.digest == desired.build_digest or is_progressing(build, situation.observed))
+        and (build.digest == desired.build_digest or build_job.is_progressing(build, situation.observed))
     ):
         build = None
     if failure is not None and not (
-        is_current_failure(failure, desired) and generations.is_build_needed(status, desired)
+        build_outcome.is_current_failure(failure, desired) and generations.is_build_needed(status, desired)
     ):
         failure = None
     return replace(status, build=build, failure=failure)
@@ -116,8 +103,8 @@ def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> Data
 
 def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the build under way; without it when it gives its turn up."""
-    trouble = diagnose_stall(build, situation)
-    is_given_up = situation.observed.turns.build.must_yield or has_stuck_job(build, situation)
+    trouble = build_job.diagnose_stall(build, situation)
+    is_given_up = situation.observed.turns.build.must_yield or build_job.has_stuck_job(build, situation)
     if trouble is None or not is_given_up:
         return replace(status, build_ticket=turns.take_turn(status.build_ticket))
     return replace(
@@ -129,7 +116,7 @@ def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
     failure = status.failure
     if failure is None or store.may_end_failure(failure.reason, status, situation):
         return False
-    return remaining_backoff(failure.retry_at, situation.now) > 0
+    return build_outcome.remaining_backoff(failure.retry_at, situation.now) > 0
 
 
 def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -163,192 +150,13 @@ def _refused_name(status: DatasetStatus, desired: Desired) -> str:
     return refused.generation if refused is not None and refused.content == desired.content_hash else ""
 
 
-def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the outcome of the build under way, if it has ended and is still of interest."""
-    build, desired = status.build, situation.desired
-    if build is None or build.content != desired.content_hash:
-        return status
-    job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
-    result = next((pod.result for pod in pods if pod.result is not None), None)
-    if result is not None and result.outcome != "failed":
-        status = history.record_success(status, build, result, situation.now)
-        if result.outcome == "waiting":
-            waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
-            return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
-        if result.outcome == "unchanged":
-            return _without_build(_with_verified_generation(status, build, result, desired), build)
-        built = generations.describe_built(build, result, desired)
-        status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))
-        return _without_build(replace(status, refused=None), build)
-    trouble = _diagnose_failure(job, pods, result)
-    if trouble is None:
-        return status
-    status = history.record_failure(status, build, trouble, result, situation.now)
-    if result is not None:
-        status = refusals.note_refusal(status, build, result, situation)
-    return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
-
-
-def _with_verified_generation(
-    status: DatasetStatus, build: BuildStatus, result: BuildResult, desired: Desired
-) -> DatasetStatus:
-    """``status`` when the source is as it was for the generation that is there already."""
-    known = generations.newest_matching_generation(status, desired)
-    if known is None:
-        return status
-    verified = replace(
-        known,
-        refresh=build.refresh,
-        verified_by=names.read_number(build.generation),
-        success_file=result.success_file,
-        refreshed_at=build.started_at,
-    )
-    return generations.add_generation(status, verified)
-
-
-def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
-    """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered."""
-    status = replace(status, build=None, failure=None)
-    return checks.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
-
-
-def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
-    """Why the build failed; None while it may still succeed.
-
-    An interrupted builder does not know whether the deadline or an eviction ended it. Kubernetes says so a little
-    later. The end of a Job may be seen before that of its pod: each has a watch of its own.
-    """
-    if result is not None and result.reason != reasons.INTERRUPTED:
-        return Trouble(_failure_reason(result), result.message or "The builder gave no message.")
-    if job is None or job.state == "Running" or job.deleting or any(_is_running(pod) for pod in pods):
-        return None
-    if job.state == "Succeeded":
-        return _NO_RESULT if pods else None
-    if job.failure is not None:
-        return job.failure
-    pod_trouble = next((pod.trouble for pod in pods if pod.trouble is not None), None)
-    if pod_trouble is not None:
-        return pod_trouble
-    return _NO_RESULT if result is None else Trouble(reasons.INTERRUPTED, result.message)
-
-
-def _is_running(pod: Pod) -> bool:
-    return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
-
-
-def _failure_reason(result: BuildResult) -> str:
-    return result.reason if result.reason in reasons.BUILDER_REASONS else reasons.BUILD_FAILED
-
-
-def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
-    """The failure that ``build`` ended with, after the failure ``before`` it."""
-    is_repeated = before is not None and attempt_key(before) == attempt_key(build)
-    count = before.count + 1 if before is not None and is_repeated else 1
-    return BuildFailure(
-        reason=trouble.reason,
-        message=reasons.shorten(trouble.message, MAX_MESSAGE_CHARACTERS),
-        generation=build.generation,
-        content=build.content,
-        refresh=build.refresh,
-        count=count,
-        retry_at=clock.format_moment(now + timedelta(seconds=retry_delay(count, trouble.reason))),
-        digest=build.digest,
-    )
-
-
-def retry_delay(count: int, reason: str = "") -> float:
-    """Seconds between the ``count``-th failure in a row, for ``reason``, and the next attempt."""
-    longest = LONGEST_WAIT if reason == reasons.WAITING_FOR_SOURCE else LONGEST_RETRY_DELAY
-    return clock.doubling_delay(count, FIRST_RETRY_DELAY, longest)
-
-
-def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
-    """What an attempt answers and was made from: a retry with the same key is a repetition."""
-    return attempt.content, attempt.refresh, attempt.digest
-
-
-def is_current_failure(failure: BuildFailure, desired: Desired) -> bool:
-    """Whether ``failure`` is one of what is asked for now. A corrected spec owes nothing to the broken one."""
-    return attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
-
-
-def remaining_backoff(retry_at: str, now: datetime) -> float:
-    """Seconds until the next attempt."""
-    return max(0.0, (clock.parse_moment(retry_at) - now).total_seconds())
-
-
-def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until a build that failed is tried again; None when none is due."""
-    if status.build is not None or status.failure is None:
-        return None
-    return remaining_backoff(status.failure.retry_at, situation.now)
-
-
-def has_lost_result(build: BuildStatus, observed: Observed) -> bool:
-    """Whether the Job of ``build`` succeeded, and no pod is left to say what it built: it runs again under its number,
-    and finds what it has published."""
-    job = find_job(observed, build)
-    return job is not None and job.state == "Succeeded" and not find_pods(observed, build)
-
-
-def is_progressing(build: BuildStatus, observed: Observed) -> bool:
-    """Whether the Job of ``build`` is there and nothing keeps it from coming to an end by itself."""
-    job, pods = find_job(observed, build), find_pods(observed, build)
-    if job is None or job.deleting or (job.state != "Running" and not pods):
-        return False
-    return diagnose_obstacle(build, observed) is None
-
-
-def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
-    """What keeps ``build`` from getting on, as far as its Job, its pods or a refused write tell."""
-    job = find_job(observed, build)
-    if job is not None and job.failure is not None:
-        return job.failure
-    if job is None:
-        name = names.build(observed.dataset.name, build.generation)
-        return next(reasons.list_refusals(observed, "Job", name), None)
-    return next((pod.trouble for pod in find_pods(observed, build) if pod.trouble is not None), None)
-
-
-def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
-    """What keeps ``build`` from getting on. That nothing runs for it is such a thing, too: its Job is suspended, or is
-    being deleted and a finalizer keeps it."""
-    observed = situation.observed
-    trouble, job = diagnose_obstacle(build, observed), find_job(observed, build)
-    if trouble is not None or job is None or any(_is_running(pod) for pod in find_pods(observed, build)):
-        return trouble
-    if not job.deleting and job.state != "Running":
-        return None
-    if clock.seconds_until(build.started_at, turns.PATIENCE, situation.now) > 0:
-        return None
-    why = " and is being deleted, but something, a finalizer say, keeps it" if job.deleting else ""
-    return Trouble(reasons.INTERRUPTED, f"Job {job.ref.name} has no pod that runs{why}")
-
-
-def has_stuck_job(build: BuildStatus, situation: Situation) -> bool:
-    """Whether nothing will run for ``build`` any more: its Job has been deleted for long and is still there, so that no
-    other Job of its name can be made."""
-    job, stall = find_job(situation.observed, build), build.stall
-    return job is not None and job.deleting and stall is not None and turns.is_long_stall(stall, situation.now)
-
-
 def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with what keeps the build that has its turn from getting on."""
     build = status.build
     if build is None:
         return status
-    stall = turns.note_stall(build.stall, diagnose_stall(build, situation), situation.now)
+    stall = turns.note_stall(build.stall, build_job.diagnose_stall(build, situation), situation.now)
     return replace(status, build=replace(build, stall=stall))
-
-
-def find_job(observed: Observed, build: BuildStatus) -> BuildJob | None:
-    """The Job of ``build``."""
-    return next((job for job in observed.jobs if job.generation == build.generation), None)
-
-
-def find_pods(observed: Observed, build: BuildStatus) -> tuple[Pod, ...]:
-    """The pods of ``build``: one, unless Kubernetes was in trouble."""
-    return tuple(pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
 
 
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
@@ -356,7 +164,7 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     return reasons.assess(
         judge_built(status, situation),
         (diagnose_build(status, situation),),
-        (next_attempt_in(status, situation),),
+        (build_outcome.next_attempt_in(status, situation),),
         outlook=describe_next_attempt(status, situation),
     )
 
@@ -420,7 +228,7 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
     """What keeps the build under way from getting on, else how the last one failed."""
     build, failure = status.build, status.failure
     if build is not None:
-        trouble = diagnose_stall(build, situation)
+        trouble = build_job.diagnose_stall(build, situation)
         if trouble is not None:
             return trouble
     given_up = turns.diagnose_ticket(status.build_ticket)

@@ -28,6 +28,7 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import (
+    build_outcome,
     builds,
     checks,
     cutover,
@@ -144,7 +145,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="record the outcome",
-        step=builds.record_outcome,
+        step=build_outcome.record_outcome,
         edges=(
             (GenerationPhase.BUILDING, GenerationPhase.BUILT),
             (GenerationPhase.BUILDING, GenerationPhase.REFUSED),

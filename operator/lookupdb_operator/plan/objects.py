@@ -10,7 +10,7 @@ from typing import Final
 
 from lookupdb_operator import manifests
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
-from lookupdb_operator.plan import builds, cutover, lifecycle, reasons, rollouts, suspension
+from lookupdb_operator.plan import build_job, cutover, lifecycle, reasons, rollouts, suspension
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.situation import (
     Situation,
@@ -74,7 +74,7 @@ def _list_build_objects(status: DatasetStatus, situation: Situation) -> Iterator
     build = status.build
     if build is None or build.digest != situation.desired.build_digest:
         return  # what an older spec's build was made from is not known any more, and its pod may yet read it
-    if not builds.has_lost_result(build, situation.observed):
+    if not build_job.has_lost_result(build, situation.observed):
         yield from manifests.render_builder(situation.dataset, build, situation.config)
 
 
@@ -213,8 +213,8 @@ def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Itera
 
 
 def _find_lost_jobs(status: DatasetStatus, observed: Observed) -> Iterator[ObjectRef]:
-    if status.build is not None and builds.has_lost_result(status.build, observed):
-        job = builds.find_job(observed, status.build)
+    if status.build is not None and build_job.has_lost_result(status.build, observed):
+        job = build_job.find_job(observed, status.build)
         if job is not None and not job.deleting:
             yield job.ref
 

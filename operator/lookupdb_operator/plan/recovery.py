@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import builds, clock, cutover, history, turns
+from lookupdb_operator.plan import build_outcome, clock, cutover, history, turns
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus
 
@@ -113,7 +113,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
             confirmed_at=clock.clamp_to_now(table.confirmed_at, now),
         )
     if failure is not None:
-        latest = now + timedelta(seconds=builds.retry_delay(failure.count, failure.reason))
+        latest = now + timedelta(seconds=build_outcome.retry_delay(failure.count, failure.reason))
         failure = replace(failure, retry_at=clock.clamp_moment(failure.retry_at, latest))
     return replace(
         status,

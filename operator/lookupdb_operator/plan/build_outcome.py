@@ -1,0 +1,143 @@
+"""How a build ended. This module records it, and says when the next attempt is; ``builds`` lists all that ends one.
+
+A builder's own word counts, whatever Kubernetes says about its Job: what is published is published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from lookupdb_operator import names
+from lookupdb_operator.model import BuildJob, BuildResult, Pod, Trouble
+from lookupdb_operator.plan import build_job, checks, clock, generations, history, reasons, refusals
+from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
+
+FIRST_RETRY_DELAY: Final = 30.0
+"""Seconds. A source that is being uploaded is there the next time."""
+LONGEST_RETRY_DELAY: Final = 1800.0
+"""Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
+LONGEST_WAIT: Final = 300.0
+"""Seconds between two looks for a success file that is not there: it is expected, and data is late until it is seen."""
+MAX_MESSAGE_CHARACTERS: Final = 4000
+"""Characters: a little less than the CRD allows."""
+_NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
+
+
+def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with the outcome of the build under way, if it has ended and is still of interest."""
+    build, desired = status.build, situation.desired
+    if build is None or build.content != desired.content_hash:
+        return status
+    job, pods = build_job.find_job(situation.observed, build), build_job.find_pods(situation.observed, build)
+    result = next((pod.result for pod in pods if pod.result is not None), None)
+    if result is not None and result.outcome != "failed":
+        status = history.record_success(status, build, result, situation.now)
+        if result.outcome == "waiting":
+            waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
+            return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
+        if result.outcome == "unchanged":
+            return _without_build(_with_verified_generation(status, build, result, desired), build)
+        built = generations.describe_built(build, result, desired)
+        status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))
+        return _without_build(replace(status, refused=None), build)
+    trouble = _diagnose_failure(job, pods, result)
+    if trouble is None:
+        return status
+    status = history.record_failure(status, build, trouble, result, situation.now)
+    if result is not None:
+        status = refusals.note_refusal(status, build, result, situation)
+    return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
+
+
+def _with_verified_generation(
+    status: DatasetStatus, build: BuildStatus, result: BuildResult, desired: Desired
+) -> DatasetStatus:
+    """``status`` when the source is as it was for the generation that is there already."""
+    known = generations.newest_matching_generation(status, desired)
+    if known is None:
+        return status
+    verified = replace(
+        known,
+        refresh=build.refresh,
+        verified_by=names.read_number(build.generation),
+        success_file=result.success_file,
+        refreshed_at=build.started_at,
+    )
+    return generations.add_generation(status, verified)
+
+
+def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
+    """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered."""
+    status = replace(status, build=None, failure=None)
+    return checks.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
+
+
+def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
+    """Why the build failed; None while it may still succeed.
+
+    An interrupted builder does not know whether the deadline or an eviction ended it. Kubernetes says so a little
+    later. The end of a Job may be seen before that of its pod: each has a watch of its own.
+    """
+    if result is not None and result.reason != reasons.INTERRUPTED:
+        return Trouble(_failure_reason(result), result.message or "The builder gave no message.")
+    if job is None or job.state == "Running" or job.deleting or any(build_job.is_running(pod) for pod in pods):
+        return None
+    if job.state == "Succeeded":
+        return _NO_RESULT if pods else None
+    if job.failure is not None:
+        return job.failure
+    pod_trouble = next((pod.trouble for pod in pods if pod.trouble is not None), None)
+    if pod_trouble is not None:
+        return pod_trouble
+    return _NO_RESULT if result is None else Trouble(reasons.INTERRUPTED, result.message)
+
+
+def _failure_reason(result: BuildResult) -> str:
+    return result.reason if result.reason in reasons.BUILDER_REASONS else reasons.BUILD_FAILED
+
+
+def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
+    """The failure that ``build`` ended with, after the failure ``before`` it."""
+    is_repeated = before is not None and attempt_key(before) == attempt_key(build)
+    count = before.count + 1 if before is not None and is_repeated else 1
+    return BuildFailure(
+        reason=trouble.reason,
+        message=reasons.shorten(trouble.message, MAX_MESSAGE_CHARACTERS),
+        generation=build.generation,
+        content=build.content,
+        refresh=build.refresh,
+        count=count,
+        retry_at=clock.format_moment(now + timedelta(seconds=retry_delay(count, trouble.reason))),
+        digest=build.digest,
+    )
+
+
+def retry_delay(count: int, reason: str = "") -> float:
+    """Seconds between the ``count``-th failure in a row, for ``reason``, and the next attempt."""
+    longest = LONGEST_WAIT if reason == reasons.WAITING_FOR_SOURCE else LONGEST_RETRY_DELAY
+    return clock.doubling_delay(count, FIRST_RETRY_DELAY, longest)
+
+
+def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
+    """What an attempt answers and was made from: a retry with the same key is a repetition."""
+    return attempt.content, attempt.refresh, attempt.digest
+
+
+def is_current_failure(failure: BuildFailure, desired: Desired) -> bool:
+    """Whether ``failure`` is one of what is asked for now. A corrected spec owes nothing to the broken one."""
+    return attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
+
+
+def remaining_backoff(retry_at: str, now: datetime) -> float:
+    """Seconds until the next attempt."""
+    return max(0.0, (clock.parse_moment(retry_at) - now).total_seconds())
+
+
+def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until a build that failed is tried again; None when none is due."""
+    if status.build is not None or status.failure is None:
+        return None
+    return remaining_backoff(status.failure.retry_at, situation.now)
