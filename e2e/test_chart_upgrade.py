@@ -8,14 +8,14 @@ from typing import Any
 from e2e.support import helm, release, store
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, until
-from e2e.support.story import PATIENT, Story
+from e2e.support.story import BRISK, PATIENT, Story
 
 LABEL = "example.com/upgraded"
 
 
 def test_an_upgrade_of_the_chart_loses_nothing(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, rollout={"drainSeconds": 1}, router=PATIENT))
+    story.apply(story.dataset("records", "records", shards=2, rollout=BRISK, router=PATIENT))
     story.wait_settled("records")
     installed, credentials = helm.values(), store.secret()["data"]
     operator, keeper = release.operator_pod(), store.pod()

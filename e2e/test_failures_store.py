@@ -10,6 +10,7 @@ from typing import Final
 from e2e.support import fault as faults
 from e2e.support import store
 from e2e.support.fault import DATASET, Fault
+from e2e.support.kubectl import Manifest, find, until
 from e2e.support.story import Story
 
 AWAY: Final = Fault("StoreUnavailable", r"cannot \w+ s3://lookupdb at http://\S+:7070: \S+ refuses connections", {})
@@ -27,11 +28,11 @@ def test_nothing_is_built_or_fetched_while_the_store_is_away(shared_story: Story
 
     with store.stopped():
         story.change(DATASET, serving={"workers": 2})
+        until(lambda: _fetchers(story), seconds=60, what="a server that fetches")
+        version = _change_source(story)
+        # Both wait a minute for the store before they give up.
         faults.check_shown(story, AWAY, earlier_warnings, ("RolledOut", "False"))
         assert faults.read_answers(story) == served
-        assert faults.count_warnings(story, AWAY.reason) == earlier_warnings + 1
-
-        version = _change_source(story)
         faults.check_shown(story, AWAY, earlier_warnings + 1, ("Built", "False"))
         assert faults.read_answers(story) == served
 
@@ -56,6 +57,12 @@ def test_a_build_whose_credentials_the_store_refuses_says_so(shared_story: Story
     after = story.wait_settled(DATASET)
     assert faults.read_answers(story) == (after["generation"], version)
     assert faults.count_warnings(story, DENIED.reason) == earlier_warnings + 1
+
+
+def _fetchers(story: Story) -> list[Manifest]:
+    """Shard servers that do not serve yet."""
+    pods = find("pods", story.namespace, "app.kubernetes.io/component=shard")
+    return [pod for pod in pods if pod["status"]["phase"] == "Pending"]
 
 
 def _change_source(story: Story) -> str:

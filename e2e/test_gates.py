@@ -6,15 +6,18 @@ from __future__ import annotations
 import time
 from typing import Final
 
+import pytest
 from e2e.support.figures import record
-from e2e.support.story import PATIENT, Story
+from e2e.support.story import BRISK, PATIENT, Story
+
+pytestmark = pytest.mark.in_pairs
 
 DATASET: Final = "records"
 
 
 def test_what_a_gate_refuses_does_not_serve_until_it_is_let_through(story: Story) -> None:
     keys = story.source(DATASET, version="old", records=2000)
-    story.apply(story.dataset(DATASET, DATASET, shards=4, router=PATIENT))
+    story.apply(story.dataset(DATASET, DATASET, shards=4, router=PATIENT, rollout=BRISK))
     story.wait_settled(DATASET, generation="g1")
 
     halved = keys[:1000]

@@ -1,5 +1,5 @@
 """A node is lost for good: its servers and routers are replaced on other nodes, without anybody's help. Of kind's nodes
-only: there docker can take one away."""
+only: there docker can take one away. Other stories run meanwhile, so it has neither operator nor store."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from e2e.support import nodes
+import pytest
+from e2e.support import nodes, release
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, until
 from e2e.support.story import PATIENT, Story
+
+pytestmark = pytest.mark.node_lost
 
 AWAY = 900
 """Seconds at most: Kubernetes notices after 50, deletes the pods after 300 more, and the operator waits for them."""
@@ -23,7 +26,7 @@ def test_what_ran_on_a_node_that_is_lost_comes_back_elsewhere(story: Story) -> N
     node = nodes.spare_worker()
     assert _pods_on(story, node), f"nothing of the dataset runs on {node}"
 
-    with _paused(node):
+    with nodes.cordoned(node), _paused(node):
         began = time.monotonic()
         until(lambda: not _pods_on(story, node), seconds=AWAY, what=f"no pod of the dataset on {node}")
         story.wait_settled("records")
@@ -36,6 +39,8 @@ def test_what_ran_on_a_node_that_is_lost_comes_back_elsewhere(story: Story) -> N
 
 @contextlib.contextmanager
 def _paused(node: str) -> Iterator[None]:
+    if release.operator_pod()["spec"]["nodeName"] == node:
+        release.restart_operator()
     nodes.pause(node)
     try:
         yield

@@ -8,7 +8,7 @@ from typing import Final
 from e2e.support import kinds, release
 from e2e.support.figures import record
 from e2e.support.kubectl import find, kubectl, until
-from e2e.support.story import LDS, PATIENT, Story
+from e2e.support.story import BRISK, LDS, PATIENT, Story
 
 DERIVED: Final = {"Pod", "ReplicaSet", "ControllerRevision", "EndpointSlice"}
 """Some of the kinds that Kubernetes makes and has to collect; they are there while the dataset is."""
@@ -18,7 +18,7 @@ KILLS: Final = 5
 
 def test_lookups_do_not_notice_that_the_operator_goes_in_the_midst_of_a_rebuild(story: Story) -> None:
     keys = story.source("records", version="v1", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, rollout={"drainSeconds": 1}, router=PATIENT))
+    story.apply(story.dataset("records", "records", shards=2, rollout=BRISK, router=PATIENT))
     story.wait_settled("records")
 
     with story.load("records", keys, per_second=500) as load:

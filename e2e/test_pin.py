@@ -14,7 +14,7 @@ import yaml
 from e2e.support.figures import BUSY, record
 from e2e.support.kubectl import Manifest, kubectl, until
 from e2e.support.load import Load, Report
-from e2e.support.story import EXAMPLES, PATIENT, Story
+from e2e.support.story import BRISK, EXAMPLES, PATIENT, Story
 
 STANDING_SECONDS: Final = 2
 STORE_SECONDS: Final = 20
@@ -24,7 +24,7 @@ AIRPORTS: Final = "airports.csv.gz"
 
 def test_servers_that_stand_take_over_and_what_was_left_stays_away(story: Story) -> None:
     keys = story.source("records", version="good", records=2000)
-    story.apply(story.dataset("records", "records", shards=4, router=PATIENT, rollout={"keepPrevious": "30m"}))
+    story.apply(story.dataset("records", "records", shards=4, router=PATIENT, rollout=BRISK | {"keepPrevious": "30m"}))
     story.wait_settled("records", generation="g1")
 
     with story.load("records", keys) as load:
@@ -117,7 +117,7 @@ def _apply_airports(story: Story, version: str) -> tuple[str, list[str]]:
     manifest = yaml.safe_load((EXAMPLES / "airports.yaml").read_text())
     spec: dict[str, Any] = manifest["spec"]
     spec["source"] |= {"url": f"volume://{AIRPORTS}", "volume": {"configMapName": "airports"}}
-    story.apply({**manifest, "spec": spec | {"router": PATIENT}})
+    story.apply({**manifest, "spec": spec | {"router": PATIENT, "rollout": BRISK}})
     return str(manifest["metadata"]["name"]), keys
 
 

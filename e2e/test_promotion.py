@@ -9,7 +9,7 @@ from typing import Final
 from e2e.support import wrong_answers
 from e2e.support.figures import BUSY, record
 from e2e.support.kubectl import Manifest, until
-from e2e.support.story import PATIENT, Story
+from e2e.support.story import BRISK, PATIENT, Story
 
 PROMOTE: Final = "lookupdb.dev/promote"
 REJECT: Final = "lookupdb.dev/reject"
@@ -19,7 +19,7 @@ NOT_SERVED: Final = 412
 
 def test_a_candidate_is_asked_by_name_and_rejected_and_the_next_one_is_promoted(story: Story) -> None:
     keys = story.source("records", version="old", records=1000)
-    story.apply(story.dataset("records", "records", shards=2, router=PATIENT, rollout={"promotion": "Manual"}))
+    story.apply(story.dataset("records", "records", shards=2, router=PATIENT, rollout=BRISK | {"promotion": "Manual"}))
     story.wait_settled("records", generation="g1")
 
     with story.load("records", keys) as load:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, kubectl, until
-from e2e.support.story import LDS, PATIENT, Story
+from e2e.support.story import BRISK, LDS, PATIENT, Story
+
+pytestmark = pytest.mark.in_pairs
 
 
 def test_replicas_go_from_one_to_three_and_back_under_load(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, router=PATIENT))
+    story.apply(story.dataset("records", "records", shards=2, router=PATIENT, rollout=BRISK))
     rollout = story.wait_settled("records")["rollouts"][0]["rollout"]
 
     with story.load("records", keys) as load:

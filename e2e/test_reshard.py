@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from e2e.support.figures import record
 from e2e.support.kubectl import find
-from e2e.support.story import PATIENT, Story
+from e2e.support.story import BRISK, PATIENT, Story
+
+pytestmark = pytest.mark.in_pairs
 
 
 def test_four_shards_become_seven_under_load(story: Story) -> None:
     keys = story.source("records", version="old", records=2000)
-    story.apply(story.dataset("records", "records", shards=4, router=PATIENT))
+    story.apply(story.dataset("records", "records", shards=4, router=PATIENT, rollout=BRISK))
     story.wait_settled("records")
 
     with story.load("records", keys) as load:

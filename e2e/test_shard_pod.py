@@ -7,6 +7,8 @@ from e2e.support.figures import record
 from e2e.support.kubectl import find, until
 from e2e.support.story import PATIENT, Story
 
+pytestmark = pytest.mark.in_pairs
+
 ABRUPT = ("--grace-period=0", "--force")
 
 

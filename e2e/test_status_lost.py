@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from e2e.support.kubectl import kubectl
-from e2e.support.story import LDS, PATIENT, Story
+from e2e.support.story import BRISK, LDS, PATIENT, Story
+
+pytestmark = pytest.mark.in_pairs
 
 
 def test_a_status_that_is_wiped_takes_nothing_from_what_serves(story: Story) -> None:
     keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, router=PATIENT))
+    story.apply(story.dataset("records", "records", shards=2, router=PATIENT, rollout=BRISK))
     before = story.wait_settled("records")
 
     with story.load("records", keys) as load:

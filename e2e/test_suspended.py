@@ -72,7 +72,8 @@ def _wait_servers(story: Story, lost: Manifest) -> None:
 
     def look() -> bool:
         name = lost["metadata"]["name"]
-        (found,) = (item for item in find("statefulsets", story.namespace, SHARDS) if item["metadata"]["name"] == name)
+        sets = {item["metadata"]["name"]: item for item in find("statefulsets", story.namespace, SHARDS)}
+        found = sets[name]
         assert found["metadata"]["uid"] != lost["metadata"]["uid"]
         return bool(found["status"].get("readyReplicas") == found["spec"]["replicas"])
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from e2e.support import release, store
 from e2e.support.command import run
-from e2e.support.kubectl import find, get
+from e2e.support.kubectl import find, get, kubectl
 from e2e.support.pods import CONTROL_PLANE
 
 _DOCKER_SECONDS = 60.0
@@ -19,6 +22,21 @@ def spare_worker() -> str:
     spare = [str(name) for name in workers if name != home]
     assert spare, f"all of {workers} hold the embedded store: a story that takes a node away needs two workers"
     return min(spare, key=lambda name: (name in busy, name))
+
+
+@contextlib.contextmanager
+def cordoned(node: str) -> Iterator[None]:
+    """While the block runs, the node takes no more pods."""
+    kubectl("cordon", node)
+    try:
+        yield
+    finally:
+        kubectl("uncordon", node)
+
+
+def has_cordoned() -> bool:
+    """Whether a story has taken a node away."""
+    return any(node["spec"].get("unschedulable") for node in find("nodes"))
 
 
 def pause(node: str) -> None:

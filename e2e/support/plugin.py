@@ -20,10 +20,10 @@ from e2e.support.story import Story
 STORY_SECONDS: Final = 900
 """A story that takes longer hangs; pytest's own limit is meant for tests without a cluster."""
 
-FIRST: Final = ("test_first_lookup", "test_rebuild")
-"""Modules that run before all others: what they show matters most."""
+FIRST: Final = ("test_first_lookup", "test_rebuild", "test_failures_build", "test_schedule", "test_shard_pod")
+"""Modules that run before all others of their part: what they show matters most, or they take longest."""
 LAST: Final = ("test_chart_upgrade", "test_fifty_datasets")
-"""Modules that run after all others: they leave the cluster busy."""
+"""Modules that run after all others of their part: they leave the cluster busy."""
 
 _failed = pytest.StashKey[bool]()
 _stories = pytest.StashKey[list[Story]]()
@@ -59,10 +59,12 @@ def story(request: pytest.FixtureRequest, new_story: Callable[..., Story]) -> St
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
+    for marker in (
         "side_by_side: a story with no more than a gentle load, that disturbs no other and has no goal to reach",
-    )
+        "in_pairs: a story under load that disturbs no other and has no goal of seconds to reach; two run at a time",
+        "node_lost: a story that takes a node away for minutes; those that disturb no other run meanwhile",
+    ):
+        config.addinivalue_line("markers", marker)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,8 +20,11 @@ API_VERSION: Final = "lookupdb.dev/v1alpha1"
 REFRESH: Final = "lookupdb.dev/refresh"
 OVERRIDE_GATES: Final = "lookupdb.dev/override-gates"
 LDS: Final = "lookupdatasets.lookupdb.dev"
-PATIENT: Final = {"deadlineMilliseconds": 20_000}
-"""A router for stories under load. All else that runs shares the few processors, so a late answer is no failed one."""
+PATIENT: Final = {"deadlineMilliseconds": 10_000}
+"""A router for stories under load. All else that runs shares the few processors, so a late answer is no failed one. The
+load waits as long, and old servers stay as long after each rollout, so more would only take time."""
+BRISK: Final = {"drainSeconds": 1}
+"""A rollout for stories whose subject is not the drain; PATIENT's deadline comes on top of it."""
 
 
 @dataclass(frozen=True, slots=True)

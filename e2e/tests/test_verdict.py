@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from e2e.support import figures, load, run_stories, wrong_answers
 INSIDE = Path(__file__).parents[1] / "inside"
 COUNTED = {"answers": 100, "keys": 100, "failed": 0, "mixed": 0, "wrong": 0, "back": 0, "samples": [], "longest": 0.1}
 COUNTED |= {"connections": 16, "now": 3.0}
+PARTS = [run_stories.NODE_LOST, run_stories.SIDE_BY_SIDE, run_stories.IN_PAIRS, run_stories.ALONE]
 GENERATIONS = {"g1": {"first": 1.0, "last": 2.5, "answers": 60, "versions": ["old"]}}
 
 
@@ -35,33 +37,36 @@ class TestSecondRun:
     @pytest.mark.parametrize(
         ("codes", "again", "expected"),
         [
-            pytest.param([0, 0], True, 0, id="all pass"),
-            pytest.param([0, 1], False, 1, id="one fails"),
-            pytest.param([1, 0, 0], True, 0, id="one beside others is late, and not the second time"),
-            pytest.param([0, 1, 0], True, 0, id="one alone is late, and not the second time"),
-            pytest.param([1, 0, 1], True, 1, id="one fails twice"),
-            pytest.param([5, 0], True, 0, id="only stories that run alone were selected"),
-            pytest.param([5, 5], True, 5, id="nothing was selected"),
+            pytest.param([0, 0, 0, 0], True, 0, id="all pass"),
+            pytest.param([0, 0, 0, 1], False, 1, id="one fails"),
+            pytest.param([0, 1, 0, 0, 0], True, 0, id="one beside others is late, and not the second time"),
+            pytest.param([0, 0, 0, 1, 0], True, 0, id="one alone is late, and not the second time"),
+            pytest.param([1, 0, 0, 0, 0], True, 0, id="the lost node is late, and not the second time"),
+            pytest.param([0, 1, 1, 0, 1, 0], True, 1, id="one fails twice, another once"),
+            pytest.param([5, 5, 5, 0], True, 0, id="only stories that run alone were selected"),
+            pytest.param([5, 5, 5, 5], True, 5, id="nothing was selected"),
         ],
     )
     def test_what_failed_runs_once_more_where_that_is_asked_for(
         self, codes: list[int], again: bool, expected: int
     ) -> None:
         scripted = ScriptedPytest(codes)
-        assert run_stories.run_all(scripted, again=again) == expected
-        assert (
-            scripted.arguments == [run_stories.SIDE_BY_SIDE, run_stories.ALONE, run_stories.ONLY_FAILED][: len(codes)]
-        )
+        assert run(scripted, again=again) == expected
+        failed = [part for part, code in zip(PARTS, codes, strict=False) if code == 1] if again else []
+        assert scripted.ran == [(part, False) for part in PARTS] + [(part, True) for part in failed]
 
-    @pytest.mark.parametrize("codes", [[0, 0], [0, 1], [1, 0]])
-    @pytest.mark.parametrize("part", [1, 2])
+    @pytest.mark.parametrize("codes", [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
+    @pytest.mark.parametrize("part", [1, 2, 3, 4])
     def test_a_wrong_answer_has_no_second_run(self, codes: list[int], part: int) -> None:
         scripted = ScriptedPytest(codes, wrong_in=part)
-        assert run_stories.run_all(scripted, again=True) == 1
-        assert scripted.arguments == [run_stories.SIDE_BY_SIDE, run_stories.ALONE]
+        assert run(scripted, again=True) == 1
+        assert scripted.ran == [(part, False) for part in PARTS]
 
     def test_a_wrong_answer_in_the_second_run_is_not_forgiven_either(self) -> None:
-        assert run_stories.run_all(ScriptedPytest([0, 1, 0], wrong_in=3), again=True) == 1
+        assert run(ScriptedPytest([0, 0, 0, 1, 0], wrong_in=5), again=True) == 1
+
+    def test_what_one_part_failed_is_not_forgotten_by_another(self) -> None:
+        assert len({part.cache for part in PARTS}) == len(PARTS)
 
 
 class TestReports:
@@ -141,13 +146,22 @@ class ScriptedPytest:
 
     def __init__(self, codes: list[int], wrong_in: int = 0) -> None:
         self._codes, self._wrong_in = codes, wrong_in
-        self.arguments: list[tuple[str, ...]] = []
+        self.ran: list[tuple[run_stories.Part, bool]] = []
 
-    def __call__(self, further: Sequence[str]) -> int:
-        self.arguments.append(tuple(further))
-        if len(self.arguments) == self._wrong_in:
+    def __call__(self, part: run_stories.Part, only_failed: bool) -> int:
+        self.ran.append((part, only_failed))
+        if len(self.ran) == self._wrong_in:
             wrong_answers.record("here/records", "answered old, expected new")
-        return self._codes[len(self.arguments) - 1]
+        return self._codes[len(self.ran) - 1]
+
+
+def run(scripted: ScriptedPytest, *, again: bool) -> int:
+    """With a node that is lost and back before other stories begin."""
+
+    def wait_lost(story: Future[int]) -> None:
+        wait([story])
+
+    return run_stories.run_all(scripted, again=again, wait_lost=wait_lost)
 
 
 def read(**counted: Any) -> load.Report:
