@@ -134,9 +134,8 @@ def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp
         with connected(server) as client:
             for _ in range(20):
                 assert len(client.get("big") or b"") == 1_000_000
-        # The allocator keeps up to twice as much again of what was freed between.
-        assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
-        assert metrics(server)["lookupdb_shard_connections_cut_total"] > 0
+        until(lambda: metrics(server)["lookupdb_shard_connections_cut_total"], "some are cut off")
+        assert metrics(server)[MEMORY] < before + 2 * HELD + 16e6  # half of it is what the allocator keeps
 
 
 @pytest.mark.usefixtures("kernels")

@@ -1,4 +1,6 @@
-"""The commands of a client. A reply is an iterable of pieces: a large one is sent as it is made."""
+"""The commands of a client. A reply is an iterable of pieces: a large one is sent as it is made, and is yielded, not
+returned in a tuple: that would keep it beside what its client has not taken.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def _show_arguments(arguments: Command) -> str:
 
 
 def _get(session: Session, command: Command) -> Reply:
-    return (session.worker.replies.find(command[1]) or session.nil,)
+    yield session.worker.replies.find(command[1]) or session.nil
 
 
 def _mget(session: Session, command: Command) -> Reply:
@@ -88,11 +90,11 @@ def _dbsize(session: Session, _: Command) -> Reply:
 
 
 def _ping(_: Session, command: Command) -> Reply:
-    return (bulk(command[1]) if len(command) > 1 else PONG,)
+    yield bulk(command[1]) if len(command) > 1 else PONG
 
 
 def _echo(_: Session, command: Command) -> Reply:
-    return (bulk(command[1]),)
+    yield bulk(command[1])
 
 
 def _info(session: Session, command: Command) -> Reply:

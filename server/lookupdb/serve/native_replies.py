@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lookupdb import native
 from lookupdb.serve import shard_counters
 from lookupdb.serve.damage import DAMAGED, DamageReport
 from lookupdb.serve.limits import CHUNK_BYTES, READ_BYTES, TIME_SLICE_SECONDS
-from lookupdb.serve.stored_replies import CHUNK_KEYS, Answer
+from lookupdb.serve.stored_replies import Answer, RemainingReplies
 from lookupdb.shardfile import DamagedValue, ShardReader
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ class NativeReplies:
 
     def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
         """See ``KeyReplies``."""
-        start = 0
-        while start < len(keys):
-            replies, count = self.kernel.replies(keys[start : start + CHUNK_KEYS], nil)
-            self.report_damage()
-            yield replies
-            start += count
+        return RemainingReplies(keys, partial(self._make_chunk, nil))
+
+    def _make_chunk(self, nil: bytes, keys: list[bytes]) -> tuple[bytes, int]:
+        chunk = self.kernel.replies(keys, nil)
+        self.report_damage()
+        return chunk
 
     def report_damage(self) -> bool:
         """Report the lookups of something damaged since the last call; whether there were any."""

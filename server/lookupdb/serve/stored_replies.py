@@ -6,7 +6,8 @@ is looked up again key by key, and every reply is checked to its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 from typing import Final, Protocol
 
@@ -50,6 +51,30 @@ class KeyReplies(Protocol):
         """Yield the replies to ``keys``, which have been counted, some at a time."""
 
 
+class RemainingReplies:
+    """The replies to ``keys``, a chunk at a time: ``make_chunk`` returns those to the first of its keys, and how many.
+
+    No generator: it would keep the chunk that it yielded last while its client takes none, and no budget counts that.
+    """
+
+    __slots__ = ("_keys", "_make_chunk", "_start")
+
+    def __init__(self, keys: list[bytes], make_chunk: Callable[[list[bytes]], tuple[bytes, int]]) -> None:
+        self._keys = keys
+        self._make_chunk = make_chunk
+        self._start = 0
+
+    def __iter__(self) -> RemainingReplies:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._start >= len(self._keys):
+            raise StopIteration
+        replies, count = self._make_chunk(self._keys[self._start : self._start + CHUNK_KEYS])
+        self._start += count
+        return replies
+
+
 class StoredReplies:
     """Replies by py-lmdb and zstandard. The native kernels have ``NativeReplies`` for it."""
 
@@ -88,11 +113,11 @@ class StoredReplies:
 
     def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
         """See ``KeyReplies``."""
-        start = 0
-        while start < len(keys):
-            replies = self._next_replies(keys[start : start + CHUNK_KEYS], nil)
-            yield b"".join(replies)
-            start += len(replies)
+        return RemainingReplies(keys, partial(self._make_chunk, nil))
+
+    def _make_chunk(self, nil: bytes, keys: list[bytes]) -> tuple[bytes, int]:
+        replies = self._next_replies(keys, nil)
+        return b"".join(replies), len(replies)
 
     def verify(self, key: bytes, reply: bytes) -> bytes | None:
         """Return what ``find`` would, for a key that has been counted and for which ``reply`` was read: MISSING, a bulk
