@@ -303,30 +303,40 @@ def reply_of(keys: BatchKeys, values: list[bytes | None]) -> Any:
     return KERNELS.ShardReply.read(data, len(values)) if values else values
 
 
-def generation(is_raw: bool) -> ServedGeneration:
-    return ServedGeneration("g1", "raw" if is_raw else "json", 1, "", str.encode, ())
+def generation(is_raw: bool, *names: str) -> ServedGeneration:
+    return ServedGeneration(names or ("g1",), "raw" if is_raw else "json", str.encode, ())
 
 
 cases = st.lists(st.tuples(texts.filter(lambda text: text.isprintable()), values | st.just(UNAVAILABLE)), max_size=12)
 
 
-@given(cases, st.integers(1, 5), st.booleans(), st.booleans(), st.booleans())
-@example([("a", b"1"), ("b", None), ("ü", b"2"), ('"', None), ("c", UNAVAILABLE)], 2, True, False, True)
+@given(
+    cases, st.integers(1, 5), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([("g1",), ("g12", "g13")])
+)
+@example([("a", b"1"), ("b", None), ("ü", b"2"), ('"', None), ("c", UNAVAILABLE)], 2, True, False, True, ("g1", "g2"))
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 def test_an_answer_is_the_same(
-    cases: list[tuple[str, Any]], slice_keys: int, in_one_reply: bool, is_raw: bool, partial: bool
+    cases: list[tuple[str, Any]],
+    slice_keys: int,
+    in_one_reply: bool,
+    is_raw: bool,
+    partial: bool,
+    names: tuple[str, ...],
 ) -> None:
     records = dict(cases)
+    served = generation(is_raw, *names)
     answers: list[Any] = []
     for batches, keys in zip(kinds(), keys_of_both(list(records)), strict=True):
         values, size = gather(keys, list(records.values()), slice_keys, in_one_reply)
         listed = list(values.to_list(UNAVAILABLE))
-        encoded = batches.encode(b"Content-Length: ", b"X: y\r\n", generation(is_raw), keys, values, partial=partial)
-        pieces = batches.encode_in_pieces(generation(is_raw), keys, values, partial=partial)
+        encoded = batches.encode(b"Content-Length: ", b"X: y\r\n", served, keys, values, partial=partial)
+        pieces = batches.encode_in_pieces(served, keys, values, partial=partial)
         body = b"".join(pieces)
         assert encoded == b"Content-Length: %d\r\nX: y\r\n\r\n%b" % (len(body), body)
         answers.append((encoded, size, listed, values.unavailable_count, len(values)))
     assert answers[0] == answers[1]
+    said = b'"g1"' if len(names) == 1 else b'null,"generations":' + json.dumps(names, separators=(",", ":")).encode()
+    assert body.startswith(b'{"generation":%b,"found":{' % said)
 
 
 def test_a_key_that_is_no_text_can_be_no_answer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 import yaml
 from support.fleets import fleet, fleet_entry
 from support.routers import routing
-from support.routing import table_file
+from support.routing import mixed, table_file
 from support.shards import write_generation
 
 from lookupdb.route.http import problems, routes
@@ -24,17 +25,23 @@ DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docs" / 
 CASES = Path(__file__).with_name("support") / "openapi_cases.py"
 
 
-@pytest.fixture(scope="module")
-def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a real router before two real shards, which know the examples' keys."""
+@pytest.fixture(scope="module", params=["one generation", "two generations"])
+def router(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a real router before two real shards, of one generation or two, which know the examples' keys."""
     home = tmp_path_factory.mktemp("openapi")
     records = {"kjfk": b'{"name":"Kennedy"}', "egll": b'{"name":"Heathrow"}', "a&b c++": b"[1]", "0": b"2"}
-    generation = write_generation(home, records, shards=2, value_format="json", normalize=["strip", "lowercase"])
-    with fleet(generation) as shards:
+    names = ["g1"] if request.param == "one generation" else ["g2", "g1"]
+    with contextlib.ExitStack() as stack:
+        entries = []
+        for name in names:
+            made = write_generation(
+                home, records, shards=2, generation=name, value_format="json", normalize=["strip", "lowercase"]
+            )
+            entries.append(fleet_entry(made, stack.enter_context(fleet(made))))
         table = home / "table.json"
-        table.write_bytes(table_file(fleet_entry(generation, shards)))
-        with routing(table) as running:
-            yield f"http://127.0.0.1:{running.port}"
+        table.write_bytes(table_file(entries[0] if len(entries) == 1 else mixed(entries[0], entries[1], {1})))
+        running = stack.enter_context(routing(table))
+        yield f"http://127.0.0.1:{running.port}"
 
 
 def test_a_running_router_answers_as_the_document_says(router: str) -> None:

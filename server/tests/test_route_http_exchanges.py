@@ -31,9 +31,18 @@ def server(kernels: str) -> Iterator[Server]:
     lookups = ScriptedLookups(
         values={"KJFK": KENNEDY, "big": b'"' + b"x" * 1_000_000 + b'"', **ODD_KEYS},
         unavailable={"lost", "gone"},
-        candidates=(generation("g2"), generation("g3", "raw")),
+        candidates=(generation("g2"), generation("g3", value_format="raw")),
     )
     with serving(lookups) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mixed_server(kernels: str) -> Iterator[Server]:
+    old, new = generation("g9"), generation("g12")
+    values = {"old": b"1", "new": b"2", "big": b'"' + b"x" * 1_000_000 + b'"'}
+    of_key = {"old": old, "new": new, "gone": old}
+    with serving(ScriptedLookups(values=values, active=generation("g9", "g12"), of_key=of_key)) as server:
         yield server
 
 
@@ -220,6 +229,60 @@ class TestGenerations:
         assert (response.fields["content-type"], response.body) == ("application/octet-stream", KENNEDY)
         batch = json.loads(client.post(b'{"keys": ["KJFK"]}', "Lookupdb-Generation: g3").body)
         assert base64.b64decode(batch["found"]["KJFK"]) == KENNEDY
+
+
+class TestMixed:
+    """While the routing table is mixed."""
+
+    @pytest.fixture
+    def client(self, mixed_server: Server) -> Iterator[Client]:
+        with mixed_server.connect() as client:
+            yield client
+
+    def test_each_answer_names_its_own_generation_also_to_repeats_on_one_connection(self, client: Client) -> None:
+        for _ in range(3):
+            for key, name in (("old", "g9"), ("new", "g12")):
+                response = client.get(f"/v1/lookup/{key}")
+                assert (response.status, response.fields["lookupdb-generation"]) == (200, name)
+            missing = client.get("/v1/lookup/gone")
+            assert (missing.status, missing.fields["lookupdb-generation"]) == (404, "g9")
+            assert json.loads(missing.body)["detail"] == "generation g9 holds no record with this key"
+
+    def test_a_key_that_no_record_can_have_is_missing_in_all(self, client: Client) -> None:
+        response = client.get("/v1/lookup/" + "x" * 600)
+        assert (response.status, response.fields["lookupdb-generation"]) == (404, "g9, g12")
+        assert "no record can have this key" in json.loads(response.body)["detail"]
+
+    def test_a_batch_names_all_that_it_comes_from(self, client: Client) -> None:
+        response = client.post(b'{"keys": ["old", "new", "gone"]}')
+        assert response.fields["lookupdb-generation"] == "g9, g12"
+        assert response.body == (
+            b'{"generation":null,"generations":["g9","g12"],"found":{"old":1,"new":2},"missing":["gone"]}'
+        )
+
+    def test_so_does_one_that_is_sent_in_pieces(self, client: Client) -> None:
+        response = client.post(b'{"keys": ["big", "gone"], "partial": true}')
+        assert response.body.startswith(b'{"generation":null,"generations":["g9","g12"],"found":{"big":"xxx')
+        assert response.body.endswith(b'},"missing":["gone"],"unavailable":[]}')
+        assert int(response.fields["content-length"]) == len(response.body)
+
+    @pytest.mark.parametrize("name", ["g9", "g12", "g9, g12", "g99", ""])
+    def test_no_generation_can_be_asked_for_by_name(self, client: Client, name: str) -> None:
+        for response in (
+            client.get("/v1/lookup/old", f"Lookupdb-Generation: {name}"),
+            client.post(b'{"keys": ["old"]}', f"Lookupdb-Generation: {name}"),
+        ):
+            assert (response.status, problem(response.body)) == (412, "unknown-generation")
+            assert json.loads(response.body)["detail"] == (
+                "the dataset is being rolled out shard by shard, and no generation is whole: its shards answer from "
+                "g9, g12; leave Lookupdb-Generation out to ask them"
+            )
+
+    def test_the_dataset_says_how_many_shards_are_whose(self, client: Client) -> None:
+        response = client.get("/v1/dataset")
+        document = json.loads(response.body)
+        assert (document["generation"], document["shardGenerations"]) == ("g12", {"g9": 2, "g12": 2})
+        assert response.fields["lookupdb-generation"] == "g9, g12"
 
 
 class TestMediaTypes:

@@ -42,6 +42,7 @@ class Replicas:
     """Takes back what failed."""
 
     number = 0
+    generation = None
 
     def __init__(self, counters: memoryview) -> None:
         self.counters = counters
@@ -84,8 +85,7 @@ class Bench:
         return self
 
     def lookup(self, key: bytes = b"k") -> SingleKey:
-        none: Any = None
-        return SingleKey(key, self.waiter, none, self.replicas, 0.0)  # type: ignore[arg-type]
+        return SingleKey(key, self.waiter, self.replicas, 0.0)  # type: ignore[arg-type]
 
     def submit(self, *keys: bytes) -> list[SingleKey]:
         lookups = [self.lookup(key) for key in keys]

@@ -10,6 +10,7 @@ import pytest
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers.address import ServerAddress
@@ -63,10 +64,13 @@ class Lookup(PendingLookup):
         self.problem = problem
 
 
+GENERATION = ServedGeneration(("g1",), "raw", str.encode, ())
+
+
 def replicas_of(*endpoints: Endpoint, deadline: float = 10, max_queued_keys: int = 100) -> ShardReplicas:
     counters = memoryview(bytearray(8 * len(NAMES))).cast("Q")
     link = LinkSettings(counters, random.Random(1), RouterBudget(1 << 20))
-    return ShardReplicas(0, endpoints, EndpointSettings(deadline, max_queued_keys, link))  # type: ignore[arg-type]
+    return ShardReplicas(0, GENERATION, endpoints, EndpointSettings(deadline, max_queued_keys, link))  # type: ignore[arg-type]
 
 
 def submitted(replicas: ShardReplicas) -> Lookup:

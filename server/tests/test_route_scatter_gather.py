@@ -63,7 +63,7 @@ class Request:
     def unavailable(self, problem: Problem) -> None:
         self._tell(problem)
 
-    def unknown_generation(self, name: str) -> None:
+    def unknown_generation(self, name: str, active: object) -> None:
         raise AssertionError
 
     def unavailable_keys(self) -> int:

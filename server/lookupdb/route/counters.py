@@ -44,7 +44,8 @@ GAUGES: Final = {
     "connections": "Open client connections.",
     "budget_bytes": "Bytes of requests and answers that the workers may hold.",
     "budget_used_bytes": "Bytes of requests and answers that they hold now.",
-    "endpoints_ready": "Endpoints of the active generation that are connected and proven, summed over workers.",
+    "endpoints_ready": "Endpoints of the active generation that are connected and proven, summed over workers. In a "
+    "mixed routing table: of all that serve its shards.",
     "endpoints_unready": "Endpoints of the active generation that are not, summed over workers.",
     "candidate_endpoints_ready": "The same of the generations that are asked for by name: connected and proven.",
     "candidate_endpoints_unready": "The same of the generations that are asked for by name: not proven.",

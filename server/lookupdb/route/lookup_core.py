@@ -31,10 +31,14 @@ class DatasetInfo:
     namespace: str
     name: str
     generation: str
+    """The active one; while the routing table is mixed, the one that is rolled out."""
+    shard_generations: dict[str, int] | None
+    """While it is mixed, how many shards each generation serves."""
     records: int
+    """Of ``generation``."""
     shards: int
     built_at: str
-    """ISO 8601, UTC."""
+    """Of the oldest generation that serves a shard: ISO 8601, UTC."""
     age: float
     """Seconds since then."""
     candidates: tuple[str, ...]
@@ -63,7 +67,7 @@ class LookupCore:
             return
         chosen = live.active if generation is None else live.generations.get(generation)
         if chosen is None:
-            waiter.unknown_generation(generation or "")
+            waiter.unknown_generation(generation or "", live.active)
             return
         try:
             encoded = chosen.encode(key)
@@ -77,13 +81,14 @@ class LookupCore:
             return
         shards = chosen.shards
         shard = shards[shard_number(encoded, len(shards))]
-        lookup = SingleKey(encoded, waiter, chosen, shard, self._now())
+        lookup = SingleKey(encoded, waiter, shard, self._now())
         shard.submit(lookup)
         if not lookup.is_done:
             self._watch(lookup)
 
     def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None) -> ScatterGather | None:
-        """Look all ``keys`` up in one generation, retries included. May call the waiter at once.
+        """Look all ``keys`` up in the active generation, or in the one of that name, retries included. All come from
+        one routing table. May call the waiter at once.
 
         What comes back, if anything, may be abandoned until the waiter is called.
         """
@@ -94,7 +99,7 @@ class LookupCore:
             return None
         chosen = live.active if generation is None else live.generations.get(generation)
         if chosen is None:
-            waiter.unknown_generation(generation or "")
+            waiter.unknown_generation(generation or "", live.active)
             return None
         if self.budget.used > self.budget.batch_mark:
             self._counters[_UNAVAILABLE] += len(keys)
@@ -102,6 +107,8 @@ class LookupCore:
             return None
         gather = ScatterGather(keys, waiter, chosen, self.budget)
         slices = self._slices(keys, gather, chosen)
+        if chosen.is_mixed:
+            gather.generation = chosen.select(shard_slice.replicas for shard_slice in slices)
         if not slices:
             gather.finish()
             return None
@@ -122,10 +129,11 @@ class LookupCore:
             namespace=table.dataset.namespace,
             name=table.dataset.name,
             generation=entry.generation,
+            shard_generations=live.mixture,
             records=entry.records,
             shards=len(entry.shards),
-            built_at=entry.built_at,
-            age=max(0.0, time.time() - datetime.datetime.fromisoformat(entry.built_at).timestamp()),
+            built_at=live.built_at,
+            age=max(0.0, time.time() - datetime.datetime.fromisoformat(live.built_at).timestamp()),
             candidates=tuple(other.generation for other in table.entries if other.generation != table.active),
         )
 

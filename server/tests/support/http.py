@@ -42,13 +42,11 @@ LIMITS = RouterLimits(
 UNREACHABLE = Problem("Unreachable", "shard 1: no endpoint of 2 answers", shard=1)
 
 
-def generation(name: str, value_format: Literal["json", "raw"] = "json") -> ServedGeneration:
-    """A generation without shards."""
+def generation(*names: str, value_format: Literal["json", "raw"] = "json") -> ServedGeneration:
+    """A generation without shards, or several of a mixed table."""
     return ServedGeneration(
-        name=name,
+        names=names,
         value_format=value_format,
-        records=3,
-        built_at="2026-11-21T00:00:00Z",
         encode=make_key_encoder(["strip", "lowercase"]),
         normalize=("strip", "lowercase"),
     )
@@ -65,6 +63,8 @@ class ScriptedLookups:
     """Keys that are answered only once ``release`` is called."""
     active: ServedGeneration = field(default_factory=lambda: generation("g1"))
     candidates: tuple[ServedGeneration, ...] = ()
+    of_key: dict[str, ServedGeneration] = field(default_factory=dict)
+    """Of a mixed table: which generation serves a key's shard."""
     asked: list[str] = field(default_factory=list)
     budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ScriptedLookups:
         self.asked.append(key)
         chosen = self._choose(generation)
         if chosen is None:
-            waiter.unknown_generation(generation or "")
+            waiter.unknown_generation(generation or "", self.active)
         elif key in self.held:
             self._waiting.append(lambda: self._answer(key, waiter, chosen))
         elif key in self.delays:
@@ -89,7 +89,7 @@ class ScriptedLookups:
             answer()
 
     def _choose(self, name: str | None) -> ServedGeneration | None:
-        served = {served.name: served for served in (self.active, *self.candidates)}
+        served = {served.name: served for served in (self.active, *self.candidates) if len(served.names) == 1}
         return self.active if name is None else served.get(name)
 
     def _answer(self, key: str, waiter: Waiter, chosen: ServedGeneration) -> None:
@@ -98,6 +98,7 @@ class ScriptedLookups:
         except InvalidKey:
             waiter.missing(chosen)
             return
+        chosen = self.of_key.get(key, chosen)
         if key in self.unavailable:
             waiter.unavailable(UNREACHABLE)
         elif key in self.values:
@@ -109,7 +110,7 @@ class ScriptedLookups:
         chosen = self._choose(generation)
         texts = keys.to_list()
         if chosen is None:
-            waiter.unknown_generation(generation or "")
+            waiter.unknown_generation(generation or "", self.active)
         elif texts and self.unavailable.issuperset(texts):
             waiter.unavailable(UNREACHABLE)
         else:
@@ -124,10 +125,11 @@ class ScriptedLookups:
         return DatasetInfo(
             namespace="default",
             name="airports",
-            generation=self.active.name,
-            records=self.active.records,
+            generation=self.active.names[-1],
+            shard_generations=dict.fromkeys(self.active.names, 2) if len(self.active.names) > 1 else None,
+            records=3,
             shards=4,
-            built_at=self.active.built_at,
+            built_at="2026-11-21T00:00:00Z",
             age=12.3456,
             candidates=tuple(candidate.name for candidate in self.candidates),
         )

@@ -118,8 +118,8 @@ class Answer:
     def unavailable(self, problem: Problem) -> None:
         self._tell(problem)
 
-    def unknown_generation(self, name: str) -> None:
-        self._tell(name)
+    def unknown_generation(self, name: str, active: ServedGeneration) -> None:
+        self._tell(name, active)
 
 
 SHORT_DEADLINE = 400

@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from lookupdb.route.http import problems
-from lookupdb.route.http.limits import MAX_HEADS
+from lookupdb.route.http.limits import MAX_GENERATIONS, MAX_HEADS
 from lookupdb.route.http.problems import REASONS, HttpProblem
 from lookupdb.route.lookups.generation import ServedGeneration
 
@@ -53,7 +53,8 @@ class AnswerHeads:
 
 def missing_detail(generation: ServedGeneration) -> str:
     """The sentence about a key that is missing."""
-    return f"generation {generation.name} holds no record with this key"
+    holds = "generations {} hold" if len(generation.names) > 1 else "generation {} holds"
+    return f"{holds.format(generation.name)} no record with this key"
 
 
 class Answers:
@@ -78,6 +79,8 @@ class Answers:
         """The heads of answers out of ``generation``."""
         heads = self.known_heads.get(generation)
         if heads is None:
+            if len(self.known_heads) >= MAX_GENERATIONS:
+                self.known_heads.clear()
             heads = self.known_heads[generation] = AnswerHeads(generation, self._date)
         return heads
 

@@ -86,7 +86,7 @@ class PackedBatches:
 
 
 def _beginning(generation: ServedGeneration) -> bytes:
-    return b'{"generation":%b,"found":{' % orjson.dumps(generation.name)
+    return b'%b,"found":{' % orjson.dumps(generation.members)[:-1]
 
 
 class ListedBatches:
@@ -119,7 +119,7 @@ class ListedBatches:
                 unavailable.append(key)
             else:
                 found[key] = base64.b64encode(value).decode() if raw else orjson.Fragment(value)
-        document = {"generation": generation.name, "found": found, "missing": missing}
+        document = {**generation.members, "found": found, "missing": missing}
         if partial:
             document["unavailable"] = unavailable
         body = orjson.dumps(document)

@@ -113,10 +113,16 @@ class Exchange:
             members["shard"] = problem.shard
         self.refuse(HttpProblem(problems.UNAVAILABLE, problem.detail, members=members))
 
-    def unknown_generation(self, name: str) -> None:
-        """The routing table in effect has no generation of this name."""
+    def unknown_generation(self, name: str, active: ServedGeneration) -> None:
+        """The routing table in effect has no generation of this name, or is mixed and has none of any name."""
         detail = f"the generation {name!r} is neither the active one nor a candidate; leave Lookupdb-Generation out"
-        self.refuse(HttpProblem(problems.UNKNOWN_GENERATION, detail + " to ask the active one"))
+        detail += " to ask the active one"
+        if len(active.names) > 1:
+            detail = (
+                "the dataset is being rolled out shard by shard, and no generation is whole: its shards answer from "
+                f"{active.name}; leave Lookupdb-Generation out to ask them"
+            )
+        self.refuse(HttpProblem(problems.UNKNOWN_GENERATION, detail))
 
 
 class ContinueExchange(Exchange):
@@ -175,20 +181,21 @@ class DatasetExchange(Exchange):
         if info is None:
             self.unavailable(NO_TABLE)
             return
-        body = orjson.dumps(
-            {
-                "namespace": info.namespace,
-                "name": info.name,
-                "generation": info.generation,
-                "records": info.records,
-                "shards": info.shards,
-                "builtAt": info.built_at,
-                "ageSeconds": round(info.age, 3),
-                "candidates": info.candidates,
-            }
-        )
+        document = {
+            "namespace": info.namespace,
+            "name": info.name,
+            "generation": info.generation,
+            "records": info.records,
+            "shards": info.shards,
+            "builtAt": info.built_at,
+            "ageSeconds": round(info.age, 3),
+            "candidates": info.candidates,
+        }
+        if info.shard_generations:
+            document["shardGenerations"] = info.shard_generations
+        body = orjson.dumps(document)
         connection.counts[_OK] += 1
-        fields = {"Lookupdb-Generation": info.generation}
+        fields = {"Lookupdb-Generation": ", ".join(info.shard_generations or (info.generation,))}
         head, body = connection.answers.encode_document(JSON, body, connection.choose_connection_field(self), fields)
         connection.answer(self, head if self.bodyless else head + body)
 

@@ -34,6 +34,9 @@ MAX_REMEMBERED_HOST_BYTES: Final = 256
 MAX_HEADS: Final = 1024
 """Encoded heads a generation, one for each size of a value."""
 
+MAX_GENERATIONS: Final = 64
+"""Generations, and combinations of them, of which heads are kept encoded."""
+
 JOINED_BYTES: Final = 256 * 1024
 """An answer to a batch up to this size is sent as one piece; a larger one value by value, and never copied."""
 

@@ -8,7 +8,7 @@
 405 method-not-allowed     the resource is there, the method is not
 406 not-acceptable         the value is of a media type that Accept rules out
 408 request-timeout        the request did not arrive in time; the connection is closed
-412 unknown-generation     the generation asked for is not served here
+412 unknown-generation     the generation asked for is not served here, or not whole
 413 body-too-large         the connection is closed
 413 too-many-keys          in one batch
 413 answer-too-large       of one batch

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedGeneration:
-    """One generation of the routing table in effect. Compared by identity."""
+    """What an answer comes from: a generation, or several of a mixed routing table. Compared by identity."""
 
-    name: str
-    """``g12``."""
+    names: tuple[str, ...]
+    """``g12``; of several, in the order of their numbers."""
     value_format: Literal["json", "raw"]
-    records: int
-    built_at: str
-    """ISO 8601, UTC."""
     encode: Callable[[str], bytes]
     """From a key as asked to the bytes it is stored under (see ``keys.make_key_encoder``); raises InvalidKey."""
     normalize: tuple[str, ...]
     """The steps by which ``encode`` normalises."""
+    name: str = field(init=False)
+    """``g12``, or ``g12, g13``: as the header has it."""
+    members: dict[str, object] = field(init=False)
+    """As the answer to a batch has it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", ", ".join(self.names))
+        members: dict[str, object] = {"generation": self.name}
+        if len(self.names) > 1:
+            members = {"generation": None, "generations": self.names}
+        object.__setattr__(self, "members", members)

@@ -40,6 +40,8 @@ class LookupReplicas(Protocol):
 
     number: int
     """Of the shard."""
+    generation: ServedGeneration
+    """Which all of them have proven to serve."""
     counters: memoryview
 
     def submit(self, lookup: PendingLookup) -> None:
@@ -109,14 +111,12 @@ class PendingLookup:
 class SingleKey(PendingLookup):
     """One key that one waiter waits for."""
 
-    __slots__ = ("generation", "packed", "waiter")
+    __slots__ = ("packed", "waiter")
     key_count = 1
     packed: bytes
     """The key as a RESP bulk string. No property: an attribute is read at half the cost."""
 
-    def __init__(
-        self, key: bytes, waiter: Waiter, generation: ServedGeneration, replicas: LookupReplicas, started_at: float
-    ) -> None:
+    def __init__(self, key: bytes, waiter: Waiter, replicas: LookupReplicas, started_at: float) -> None:
         # Not through super(): this is the hot path.
         self.replicas = replicas
         self.started_at = started_at
@@ -125,16 +125,15 @@ class SingleKey(PendingLookup):
         self.first_target = None
         self.packed = b"$%d\r\n%b\r\n" % (len(key), key)
         self.waiter = waiter
-        self.generation = generation
 
     def deliver(self, values: ReplyValues, offset: int) -> None:
         """Tell the waiter its value."""
         self.is_done = True
         value = values[offset]
         if value is None:
-            self.waiter.missing(self.generation)
+            self.waiter.missing(self.replicas.generation)
         else:
-            self.waiter.found(value, self.generation)
+            self.waiter.found(value, self.replicas.generation)
 
     def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
         """Fail the try: the one value could not be read."""

@@ -42,6 +42,7 @@ class ScatterGather:
         """A key that is in no slice is missing."""
         self._waiter: BatchWaiter | None = waiter
         self.generation = generation
+        """What the answer comes from."""
         self.value_bytes = 0
         """Of the values that have come, or are known to come."""
         self.pending_slices = 0

@@ -62,8 +62,9 @@ class Waiter(Protocol):
     def unavailable(self, problem: Problem) -> None:
         """Nothing can be said about the key now."""
 
-    def unknown_generation(self, name: str) -> None:
-        """The routing table in effect has no generation of this name."""
+    def unknown_generation(self, name: str, active: ServedGeneration) -> None:
+        """The routing table in effect, whose active generation is ``active``, has none of this name. A mixed one has
+        none of any name."""
 
 
 class BatchWaiter(Protocol):
@@ -79,5 +80,6 @@ class BatchWaiter(Protocol):
     def unavailable(self, problem: Problem) -> None:
         """Nothing can be said about any of the keys now."""
 
-    def unknown_generation(self, name: str) -> None:
-        """The routing table in effect has no generation of this name."""
+    def unknown_generation(self, name: str, active: ServedGeneration) -> None:
+        """The routing table in effect, whose active generation is ``active``, has none of this name. A mixed one has
+        none of any name."""

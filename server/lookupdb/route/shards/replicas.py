@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lookupdb.route.counters import INDEX
+from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.pending import LookupTarget, PendingLookup
 from lookupdb.route.lookups.waiters import Problem, make_endpoint_problem
 from lookupdb.route.servers.link_state import LinkState
@@ -25,8 +26,11 @@ _MAX_NAMED_ENDPOINTS: Final = 3
 class ShardReplicas:
     """One shard of one generation in one routing table. ``close()`` when the table is retired."""
 
-    def __init__(self, number: int, endpoints: Sequence[Endpoint], settings: EndpointSettings) -> None:
+    def __init__(
+        self, number: int, generation: ServedGeneration, endpoints: Sequence[Endpoint], settings: EndpointSettings
+    ) -> None:
         self.number = number
+        self.generation = generation
         self.endpoints = tuple(endpoints)
         self.counters = settings.link.counters
         self._settings = settings

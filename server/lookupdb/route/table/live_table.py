@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from lookupdb.keys import make_key_encoder
 from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.lookups.pending import LookupReplicas
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.identity import ShardIdentity
 from lookupdb.route.shards.endpoint import Endpoint
@@ -18,12 +19,40 @@ from lookupdb.route.shards.replicas import ShardReplicas
 from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table.routing_table import GenerationEntry, RoutingTable
 
+_MAX_COMBINATIONS: Final = 64
+"""Of generations of a mixed table, that are remembered."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutedGeneration(ServedGeneration):
-    """One generation with its shards' connections."""
+    """One generation with its shards' connections; in a mixed table, all that serve its shards."""
 
     shards: tuple[ShardReplicas, ...]
+    _combinations: dict[frozenset[ServedGeneration], ServedGeneration] = field(default_factory=dict)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether several generations serve the shards."""
+        return len(self.names) > 1
+
+    def select(self, shards: Iterable[LookupReplicas]) -> ServedGeneration:
+        """What an answer comes from that ``shards`` of it gave; all of it when none did."""
+        generations = frozenset(shard.generation for shard in shards)
+        if len(generations) == 1:
+            return next(iter(generations))
+        if not generations or len(generations) == len(self.names):
+            return self
+        return self._combinations.get(generations) or self._combine(generations)
+
+    def _combine(self, generations: frozenset[ServedGeneration]) -> ServedGeneration:
+        """The new entry of ``_combinations``."""
+        if len(self._combinations) >= _MAX_COMBINATIONS:
+            self._combinations.clear()
+        found = {generation.name for generation in generations}
+        names = tuple(name for name in self.names if name in found)
+        combined = ServedGeneration(names, self.value_format, self.encode, self.normalize)
+        self._combinations[generations] = combined
+        return combined
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +62,20 @@ class LiveTable:
     table: RoutingTable
     active: RoutedGeneration
     generations: dict[str, RoutedGeneration]
+    """Those that can be asked for by name: none of a mixed table, because none is whole."""
+    mixture: dict[str, int] | None
+    """How many shards each generation of a mixed table serves; None of another."""
+    built_at: str
+    """When the oldest generation that serves a shard of the active entry was built: ISO 8601, with its time zone."""
 
     @property
     def proven(self) -> list[bool]:
-        """Of each shard of the active generation, whether an endpoint is ready now."""
+        """Of each shard of the active entry, whether an endpoint is ready now."""
         return [shard.is_proven for shard in self.active.shards]
 
     @property
     def unreached(self) -> list[int]:
-        """The shards of the active generation of which no endpoint has ever been ready."""
+        """The shards of the active entry of which no endpoint has ever been ready."""
         return [shard.number for shard in self.active.shards if not shard.was_proven]
 
     def endpoints(self) -> Iterator[Endpoint]:
@@ -50,7 +84,7 @@ class LiveTable:
         yield from self.candidate_endpoints()
 
     def active_endpoints(self) -> Iterator[Endpoint]:
-        """Of the active generation."""
+        """Of the active generation, or what serves its shards."""
         return _endpoints((self.active,))
 
     def candidate_endpoints(self) -> Iterator[Endpoint]:
@@ -64,12 +98,12 @@ class LiveTable:
             for shard in generation.shards:
                 for endpoint in shard.describe():
                     if endpoint["state"] != "ready" and len(found) < most:
-                        found.append({"generation": generation.name, "shard": shard.number, **endpoint})
+                        found.append({"generation": shard.generation.name, "shard": shard.number, **endpoint})
         return found
 
     def close(self) -> None:
         """Stop observing the endpoints."""
-        for generation in self.generations.values():
+        for generation in (self.active, *self._candidates()):
             for shard in generation.shards:
                 shard.close()
 
@@ -91,7 +125,11 @@ class EndpointPool:
     def connect(self, table: RoutingTable) -> LiveTable:
         """``table`` with its endpoints, of which new ones begin to connect."""
         generations = {entry.generation: self._connect_generation(table, entry) for entry in table.entries}
-        return LiveTable(table, generations[table.active], generations)
+        entry = table.active_entry
+        active = generations[table.active]
+        if table.is_mixed:
+            return LiveTable(table, active, {}, entry.shard_generations, entry.oldest_built_at)
+        return LiveTable(table, active, generations, None, entry.built_at)
 
     def close_unused(self, tables: Iterable[LiveTable]) -> None:
         """Close the endpoints that are in none of ``tables``."""
@@ -102,28 +140,29 @@ class EndpointPool:
                 endpoint.close()
 
     def _connect_generation(self, table: RoutingTable, entry: GenerationEntry) -> RoutedGeneration:
-        return RoutedGeneration(
-            name=entry.generation,
-            value_format=entry.value_format,
-            records=entry.records,
-            built_at=entry.built_at,
-            encode=make_key_encoder(entry.normalize),
-            normalize=tuple(entry.normalize),
-            shards=tuple(self._connect_shard(table, entry, number) for number in range(len(entry.shards))),
+        names = tuple(entry.shard_generations)
+        about = (entry.value_format, make_key_encoder(entry.normalize), entry.normalize)
+        served = {name: ServedGeneration((name,), *about) for name in names}
+        shards = tuple(
+            self._connect_shard(table, entry, number, served[shard.generation])
+            for number, shard in enumerate(entry.shards)
         )
+        return RoutedGeneration(names, *about, shards)
 
-    def _connect_shard(self, table: RoutingTable, entry: GenerationEntry, number: int) -> ShardReplicas:
+    def _connect_shard(
+        self, table: RoutingTable, entry: GenerationEntry, number: int, generation: ServedGeneration
+    ) -> ShardReplicas:
         identity = ShardIdentity(
             dataset=str(table.dataset),
             uid=table.dataset.uid,
-            generation=entry.generation,
+            generation=generation.name,
             shard=number,
             shards=len(entry.shards),
             normalize=entry.normalize,
             value_format=entry.value_format,
         )
         endpoints = [self._connect_endpoint(address, identity) for address in entry.shards[number].endpoints]
-        return ShardReplicas(number, endpoints, self.settings)
+        return ShardReplicas(number, generation, endpoints, self.settings)
 
     def _connect_endpoint(self, address: ServerAddress, identity: ShardIdentity) -> Endpoint:
         endpoint = self._endpoints.get((identity, address))
