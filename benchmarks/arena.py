@@ -61,6 +61,7 @@ class Arena:
     def __enter__(self) -> Self:
         shutil.rmtree(self.run, ignore_errors=True)
         self.run.mkdir(parents=True)
+        lookupdb.compile_bytecode()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import sys
@@ -9,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import lookupdb
 from benchmarks.datasets import Generation
+from benchmarks.machine import BenchError
 from benchmarks.processes import Cost, Server, measured
 from benchmarks.results import OURS, PYTHON
 
@@ -21,6 +24,15 @@ Kernels = Literal["native", "python"]
 """Which of the two a process runs. Native ones must be there: none takes the other's place unnoticed."""
 KINDS: Final[dict[str, Kernels]] = {OURS: "native", PYTHON: "python"}
 """Side → its kernels."""
+
+
+def compile_bytecode() -> None:
+    """Have lookupdb's bytecode at hand, as in the image: what compiles a source keeps memory that it needs no more.
+
+    Raises BenchError.
+    """
+    if not compileall.compile_dir(Path(lookupdb.__file__).parent, quiet=1):
+        raise BenchError("lookupdb's bytecode cannot be compiled: is its folder writable?")
 
 
 def build(manifest: Path, store: Path, kernels: Kernels = "native") -> Cost:

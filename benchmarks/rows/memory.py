@@ -21,8 +21,8 @@ _NOTE: Final = (
     "Flask's worker holds the data as a dict; every further worker holds it again. Redis: its used_memory."
 )
 _POD_NOTE: Final = (
-    "Supervisor and worker, on this machine without the image's allocator. A shard server is asked by pipelined GETs, "
-    "a router for nine tenths of the keys in batches of 100."
+    "Supervisor and worker, from compiled bytecode, as in the image. A shard server is asked by pipelined GETs, a "
+    "router for nine tenths of the keys in batches of 100."
 )
 
 
