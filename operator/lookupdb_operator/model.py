@@ -38,7 +38,7 @@ class ObservedDataset:
     status_problem: str | None = None
     """Why the status cannot be read: then nothing is done, so that nothing is claimed twice."""
     refresh: str = ""
-    """The value of the refresh annotation."""
+    """The value of the refresh annotation, or its hash when it is long."""
     override_gates: str = ""
     """The value of the annotation that overrides gates: a generation's name; empty for none."""
     promote: str = ""

@@ -17,7 +17,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api.client import Api, ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.api.client import Api, ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.model import ObjectRef, RouterReport
 from lookupdb_operator.parse import parse_dataset
@@ -235,6 +235,13 @@ async def test_a_namespaces_uid() -> None:
         (400, {"message": "bad"}, Refused),
         (401, {"message": "Unauthorized"}, Unreachable),
         (403, {"message": "exceeded quota: q"}, Refused),
+        (
+            403,
+            {"message": "it is being terminated", "details": {"causes": [{"reason": "NamespaceTerminating"}]}},
+            NamespaceTerminating,
+        ),
+        (403, {"message": "forbidden", "details": {"causes": [{"reason": "Other"}, "what?"]}}, Refused),
+        (403, {"message": "forbidden", "details": "what?"}, Refused),
         (404, {"message": "not found"}, NotFound),
         (409, {"message": "the object has been modified", "reason": "Conflict"}, Conflict),
         (422, {"message": "invalid"}, Refused),

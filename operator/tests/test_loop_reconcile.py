@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from lookupdb_operator.api.client import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health
@@ -200,6 +200,17 @@ async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Ben
     assert await bench.look() == 3600.0
     refusals = [refusals for _, refusals in bench.observer.asked]
     assert refusals == [{}, {("Job", "airports"): "exceeded quota"}, {}]
+
+
+async def test_of_a_namespace_that_is_being_deleted_one_object_is_tried_and_not_all(bench: Bench) -> None:
+    """Five hundred datasets in it would else send ten thousand requests that can only be refused."""
+    bench.plan = Plan(
+        status=DATASET.status, apply=(manifest("Job"), manifest("Service")), delete=(ObjectRef("Pod", "old", "u-9"),)
+    )
+    bench.cluster.failures["apply Job gently"] = NamespaceTerminating("Job airports", "it is being terminated")
+    with pytest.raises(RequeueRequested, match="being terminated"):
+        await bench.look()
+    assert bench.cluster.done == ["status", "apply Job gently", "delete Pod u-9"]
 
 
 async def test_what_is_somebody_elses_is_not_taken(bench: Bench) -> None:

@@ -62,6 +62,17 @@ def test_what_its_user_says_in_annotations() -> None:
     assert parsed.override_gates == ""
 
 
+def test_annotations_of_any_length_take_little_room() -> None:
+    """They are kept for every dataset, and a refresh annotation goes into status."""
+    long = "x" * 250_000
+    parsed = parse_dataset(dataset(metadata=meta(annotations={names.REFRESH: long, names.OPERATOR: long})))
+    other = parse_dataset(dataset(metadata=meta(annotations={names.REFRESH: long + "y"})))
+    assert (len(parsed.refresh), len(parsed.assigned)) == (64, 512)
+    assert other.refresh != parsed.refresh, "however long, another value asks for another refresh"
+    longest = "x" * 256
+    assert parse_dataset(dataset(metadata=meta(annotations={names.REFRESH: longest}))).refresh == longest
+
+
 @pytest.mark.parametrize(("value", "read"), [("g13", "g13"), ("g13\n", "g13\n"), ("g1" * 1000, "g1" * 16)])
 def test_an_override_of_gates_is_read_as_it_stands_and_cut_where_it_is_longer_than_any_name(
     value: str, read: str

@@ -188,13 +188,6 @@ class TestRefresh:
         world.settle()
         assert world.status.refreshed == "tuesday"
 
-    def test_a_very_long_one_still_fits_status(self) -> None:
-        world = World()
-        world.annotate("x" * 100_000)
-        planned = world.look()
-        assert planned.status.build is not None
-        assert len(planned.status.build.refresh) == 64
-
 
 class TestJobs:
     def test_that_vanished_without_a_word_run_again_under_their_number(self) -> None:

@@ -65,6 +65,10 @@ class Refused(ApiError):
     """The API server will not take it, now or as it is: quota, permissions, admission, validation."""
 
 
+class NamespaceTerminating(Refused):
+    """The object's namespace is being deleted: nothing is created in it any more."""
+
+
 class Unreachable(ApiError):
     """The API server cannot be asked, or cannot answer, at the moment."""
 
@@ -277,7 +281,16 @@ def _make_error(subject: str, status: int, headers: Mapping[str, str], text: byt
         # An apply whose fields are of the wrong type: the API server calls that its own fault (seen with 1.34).
         case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
             return Unreachable(subject, message, retry_after)
-    return Refused(subject, message)
+    return NamespaceTerminating(subject, message) if _is_terminating(answer) else Refused(subject, message)
+
+
+def _is_terminating(answer: Mapping[str, Any]) -> bool:
+    """Whether the error response ``answer`` says that the namespace is being deleted."""
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    if not isinstance(causes, list):
+        return False
+    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)
 
 
 def _parse_retry_after(retry_after: str | None) -> float | None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from lookupdb_operator import kinds
-from lookupdb_operator.api.client import ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.observe import Observer
@@ -227,9 +227,10 @@ class Reconciler:
 
     async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
         """Apply one after the other; the refusals, by kind and name. A refused one does not keep the others from being
-        written."""
+        written, unless their namespace is being deleted: then all that could be missing would be refused."""
         refused: dict[tuple[str, str], str] = {}
         ours = observed.object_names
+        is_terminating = False
         for manifest in manifests:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             try:
@@ -242,12 +243,15 @@ class Reconciler:
                 if isinstance(error, Conflict) and (kind, name) in ours:
                     raise
                 refused[kind, name] = error.message
+                is_terminating = isinstance(error, NamespaceTerminating)
             else:
                 self._repairs.note_write(observed, manifest)
                 if kind != kinds.SECRET.name:
                     self._cache.put(kind, answer, is_own_write=True)
                 continue
             log.warning("%s/%s: %s %s: refused: %s", *observed.dataset.key, kind, name, refused[kind, name])
+            if is_terminating:
+                break
         return refused
 
     async def _delete(self, dataset: ObservedDataset, refs: tuple[ObjectRef, ...]) -> dict[tuple[str, str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +16,10 @@ from lookupdb_operator.status import DatasetStatus
 
 _MAX_NAME_CHARACTERS: Final = 32
 """Of an annotation that names a generation: more than any name has."""
+_MAX_IDENTITY_CHARACTERS: Final = 512
+"""Of the annotation that names an operator: as in status, and more than any identity has."""
+_MAX_REFRESH_CHARACTERS: Final = 256
+"""Of the refresh annotation, as in status."""
 
 
 def parse_dataset(body: Body, before: ObservedDataset | None = None) -> ObservedDataset:
@@ -28,6 +33,7 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
         completed, parsed, problem = _complete_spec(body)
         renderings = {}
     status, status_problem = _parse_status(body)
+    annotations = read_annotations(body)
     return ObservedDataset(
         namespace=header.namespace,
         name=header.name,
@@ -39,14 +45,19 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
         problem=problem,
         status=status,
         status_problem=status_problem,
-        refresh=read_annotations(body).get(names.REFRESH) or "",
-        override_gates=(read_annotations(body).get(names.OVERRIDE_GATES) or "")[:_MAX_NAME_CHARACTERS],
-        promote=(read_annotations(body).get(names.PROMOTE) or "")[:_MAX_NAME_CHARACTERS],
-        reject=(read_annotations(body).get(names.REJECT) or "")[:_MAX_NAME_CHARACTERS],
-        assigned=read_annotations(body).get(names.OPERATOR) or "",
+        refresh=_shorten_refresh(annotations.get(names.REFRESH) or ""),
+        override_gates=(annotations.get(names.OVERRIDE_GATES) or "")[:_MAX_NAME_CHARACTERS],
+        promote=(annotations.get(names.PROMOTE) or "")[:_MAX_NAME_CHARACTERS],
+        reject=(annotations.get(names.REJECT) or "")[:_MAX_NAME_CHARACTERS],
+        assigned=(annotations.get(names.OPERATOR) or "")[:_MAX_IDENTITY_CHARACTERS],
         deleting=is_deleting(body),
         renderings=renderings,
     )
+
+
+def _shorten_refresh(refresh: str) -> str:
+    """``refresh``, or its hash when it is long: an annotation may have 256 KiB, and is kept for every dataset."""
+    return refresh if len(refresh) <= _MAX_REFRESH_CHARACTERS else hashlib.sha256(refresh.encode()).hexdigest()
 
 
 def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | None]:

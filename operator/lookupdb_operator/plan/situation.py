@@ -7,7 +7,6 @@ and how much is cached of one does not depend on how many there are.
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from lookupdb_operator.status import GenerationStatus, RolloutStatus
 T = TypeVar("T")
 Stamp = tuple[str, str, str]
 """Kind, name and digest."""
-_MAX_REFRESH_CHARACTERS: Final = 256
 _MAX_RENDERINGS: Final = 64
 """Of one dataset: more than its rollouts and generations need at any time. Beyond, the cache is emptied."""
 _INGREDIENTS: Final = "ingredients"
@@ -90,7 +88,7 @@ class Desired:
     content_hash: str
     """``DatasetSpec.content_hash()``: which shard files."""
     refresh: str
-    """The refresh annotation, or its hash when it is long; empty for none."""
+    """The refresh annotation; empty for none."""
     schedule: DesiredSchedule | None
     stale_after_seconds: int | None
     """How old the data that serve may become."""
@@ -127,7 +125,7 @@ class Desired:
         deadline = spec.router.deadline_milliseconds / 1000
         return cls(
             content_hash=content_hash(Ingredients(dataset, config)),
-            refresh=_shorten_refresh(dataset.refresh),
+            refresh=dataset.refresh,
             schedule=DesiredSchedule.from_refresh(spec.refresh),
             stale_after_seconds=spec.refresh.stale_after_seconds,
             build_digest=build_digest(Ingredients(dataset, config)),
@@ -153,11 +151,6 @@ def _count_replicas(dataset: ObservedDataset, spec: DatasetSpec) -> int:
     """As many as the spec says; while it is suspended as many as serve."""
     table = dataset.status.table
     return table.replicas if dataset.spec["suspend"] and table is not None else spec.replicas
-
-
-def _shorten_refresh(refresh: str) -> str:
-    """An annotation may be 256 KiB long; in status it has less room."""
-    return refresh if len(refresh) <= _MAX_REFRESH_CHARACTERS else hashlib.sha256(refresh.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
