@@ -6,12 +6,11 @@ import asyncio
 import copy
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from operator_support.kube import Kube, Refusal, Write, serving
+from operator_support.kube import Kube, Refusal, Write
 from operator_support.kube_story import (
     all_steps,
     condition,
@@ -25,23 +24,11 @@ from operator_support.kube_story import (
     step_to_servers,
     step_to_table,
 )
-from operator_support.kubelet import Kubelet, kubelet_of
+from operator_support.kubelet import Kubelet
 from operator_support.running import Running, operating, options, until
 
+pytest_plugins = ["operator_support.cluster_fixtures"]
 pytestmark = pytest.mark.timeout(240)  # a story has many steps, each of which may take its patience
-
-
-@pytest.fixture
-async def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kube]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    async with serving(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-async def kubelet(kube: Kube) -> AsyncIterator[Kubelet]:
-    async with kubelet_of(kube) as made:
-        yield made
 
 
 async def looked(operator: Running, times: int = 1) -> None:

@@ -4,37 +4,23 @@ the routing table while the servers of the generation before are kept."""
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from operator_support.kube import Kube, serving
+from operator_support.kube import Kube
 from operator_support.kube_story import all_steps, condition, dataset, quiet, respecified, seen, status_of
-from operator_support.kubelet import Kubelet, kubelet_of
+from operator_support.kubelet import Kubelet
 from operator_support.running import operating, options, until
 
 from lookupdb_operator import names
 
+pytest_plugins = ["operator_support.cluster_fixtures"]
 pytestmark = pytest.mark.timeout(240)  # a story has many steps, each of which may take its patience
 
 KEPT: dict[str, Any] = {"rollout": {"drainSeconds": 0, "keepPrevious": "10m"}}
 ROLLBACK_SECONDS = 2.0
 """The most that a rollback may take to servers that stand. Kubelets sync their mount within less than another one."""
-
-
-@pytest.fixture
-async def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kube]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    async with serving(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-async def kubelet(kube: Kube) -> AsyncIterator[Kubelet]:
-    async with kubelet_of(kube) as running:
-        yield running
 
 
 async def _refresh(kube: Kube, kubelet: Kubelet) -> None:

@@ -1,0 +1,26 @@
+"""The cluster of a test of the operator as it runs. A test module names this one in its ``pytest_plugins``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from operator_support.kube import Kube, serving
+from operator_support.kubelet import Kubelet, kubelet_of
+
+
+@pytest.fixture
+async def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kube]:
+    """An API server in memory, which an operator that is started finds."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    async with serving(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def kubelet(kube: Kube) -> AsyncIterator[Kubelet]:
+    """What runs the pods of ``kube``."""
+    async with kubelet_of(kube) as running:
+        yield running
