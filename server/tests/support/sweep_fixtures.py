@@ -1,0 +1,33 @@
+"""Where sweeps are tested. A test module names this one in its ``pytest_plugins``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lookupdb import store
+from support.buckets import new_bucket, s3_server
+from support.sweeps import Clock, Place
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    if request.param == "directory":
+        return Place(tmp_path, str(tmp_path / "store"), None)
+    bucket = new_bucket(request.getfixturevalue("server"), monkeypatch)
+    made = Place(tmp_path, bucket.url, bucket)
+    monkeypatch.setattr(store, "open_store", lambda _url, cluster: made.open(cluster))  # with a short lease
+    return made
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
