@@ -151,7 +151,7 @@ async def test_the_process_works_until_sigterm_and_ends_well(tmp_path: Path) -> 
             pods = ("WATCH", "/api/v1/pods")
             await until(lambda: pods in kube.reads, "a watch", (tmp_path / "log").read_text)
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(25):
+            async with asyncio.timeout(60):
                 assert await process.wait() == 0, (tmp_path / "log").read_text()
         finally:
             if process.returncode is None:

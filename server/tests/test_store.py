@@ -273,6 +273,7 @@ class TestObjects:
     def test_a_builder_that_stood_still_and_lost_its_claim_publishes_nothing(
         self, bucket: Bucket, scratch: Path
     ) -> None:
+        bucket.heartbeat = 3600.0  # it stands still
         dataset = BucketDataset(bucket, ADDRESS)
         with dataset.claim("g1", scratch) as claim:
             obstore.put(bucket.store, f"{ADDRESS.path}/g1/claim.json", b"somebody else")

@@ -73,7 +73,7 @@ def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec]:
     metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
     resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": orjson.loads(given)}
     whole = schema.complete_resource(resource)
-    return whole["spec"], spec.parse_resource(whole)
+    return whole["spec"], spec.parse_completed_resource(whole)
 
 
 def ref(thing: Thing) -> ObjectRef:

@@ -20,7 +20,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.main import OperatorOptions, run
 from lookupdb_operator.model import Observed, Plan
 
-PATIENCE = 25.0
+PATIENCE = 60.0
 """Seconds until a test gives up: the machine may be loaded."""
 
 

@@ -97,10 +97,19 @@ class Site:
                 known = self._read[entry["e_tag"]] = {key: unframe(value) for key, value in shard.items()}
         return known
 
+    def _look(self, dataset: BucketDataset) -> tuple[tuple[str, ...], dict[str, dict[str, dict[str, Any]]]]:
+        """The generations, and all objects. A request that is late may have its effect between the two lists, so they
+        are made once more when they differ."""
+        for _ in range(2):
+            whole, found = dataset.generations(), self.direct.entries(dataset.address.path)
+            if {name for name, files in found.items() if FILE_NAME in files} == set(whole):
+                break
+        return whole, found
+
     def check(self, spec: DatasetSpec, generation: str, content: dict[bytes, bytes]) -> None:
         """``generation`` is whole and right, and nothing of the dataset is only half there."""
         dataset = self.dataset(spec)
-        whole, found = dataset.generations(), self.direct.entries(dataset.address.path)
+        whole, found = self._look(dataset)
         assert generation in whole
         assert {name for name, files in found.items() if FILE_NAME in files} == set(whole)
         shards = dataset.manifest(generation).shards
