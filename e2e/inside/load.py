@@ -7,6 +7,9 @@ line of standard output. Meanwhile ``GET /`` on port 8000 answers the summary so
 Counted: ``failed`` (no answer, or another status than 200), ``mixed`` (a batch, or a generation, with two versions),
 ``wrong`` (not the keys asked, or a record of another key),
 ``back`` (how many times a connection went back to an older generation; each does so once in a rollback).
+
+With LOAD_PER_SHARD=1 the dataset is rolled out shard by shard: a batch may come from several generations, which it has
+to name, and what goes back is a key whose value is again what it was before.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ BATCHES = int(os.environ.get("LOAD_BATCHES", "4"))
 BATCH_KEYS = 50
 PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "500"))
 """Answers a second, over all connections: the machine has other things to do."""
+PER_SHARD = os.environ.get("LOAD_PER_SHARD", "") == "1"
 ASK_PORT = 8000
 SAMPLES = 6
 """The samples that are kept of each kind of fault."""
@@ -44,6 +48,8 @@ class Summary:
         self.samples: dict[str, list[str]] = {}
         self.generations: dict[str, dict[str, Any]] = {}
         """By name: times of the first and the last answer, their number, their versions."""
+        self.together: dict[str, dict[str, Any]] = {}
+        """Of batches of several generations: by their names, the number of answers and their versions."""
         self.longest = 0.0
 
     def sample(self, kind: str, text: str) -> None:
@@ -64,9 +70,15 @@ class Summary:
                 self.mixed += 1
                 self.sample("mixed", f"generation {generation} answers versions {held['versions']}")
 
+    def count_together(self, names: str, versions: set[str]) -> None:
+        """Count one batch out of several generations."""
+        held = self.together.setdefault(names, {"answers": 0, "versions": []})
+        held["answers"] += 1
+        held["versions"] = sorted({*held["versions"], *versions})
+
     def document(self) -> dict[str, Any]:
         """As JSON; times are seconds since the Unix epoch."""
-        names = ("answers", "keys", "failed", "mixed", "wrong", "back", "generations", "began", "longest")
+        names = ("answers", "keys", "failed", "mixed", "wrong", "back", "generations", "together", "began", "longest")
         samples = [text for kind in ("wrong", "mixed", "back", "failed") for text in self.samples.get(kind, [])]
         counted = {name: getattr(self, name) for name in names}
         return counted | {"samples": samples, "connections": SINGLES + BATCHES, "now": time.time()}
@@ -80,6 +92,8 @@ class Asker:
         self._keys, self._summary, self._batch = keys, summary, batch
         self._last = 0
         """The number of the generation that answered last."""
+        self._had: dict[str, list[str]] = {}
+        """By key, the versions that its value had, the present one last."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Asks at its share of the pace until ``stop``."""
@@ -116,9 +130,9 @@ class Asker:
         summary.answers += 1
         summary.keys += len(keys)
         found = body["found"] if self._batch else {keys[0]: body}
-        generation = body["generation"] if self._batch else answer.generation
+        names = body.get("generations") or [body["generation"]] if self._batch else [answer.generation]
         if (
-            answer.generation not in ("", generation)
+            answer.generation not in ("", ", ".join(names))
             or set(found) != set(keys)
             or any(found[key].get("id", key) != key for key in keys)
         ):
@@ -126,17 +140,34 @@ class Asker:
             summary.sample("wrong", f"asked {keys[:3]}…, found {str(body)[:300]}")
             return None
         versions = {value["version"] for value in found.values()}
-        if len(versions) > 1:
+        if len(versions) > len(names) or (len(names) > 1 and not PER_SHARD):
             summary.mixed += 1
-            summary.sample("mixed", f"one batch of generation {generation} holds versions {sorted(versions)}")
-        for version in versions:
-            summary.count_generation(generation, version)
-        number = int(generation[1:])
-        if number < self._last:
-            summary.back += 1
-            summary.sample("back", f"a connection went from g{self._last} back to {generation}")
-        self._last = number
+            summary.sample("mixed", f"one batch of {', '.join(names)} holds versions {sorted(versions)}")
+        if len(names) > 1:
+            summary.count_together(", ".join(names), versions)
+        else:
+            for version in versions:
+                summary.count_generation(names[0], version)
+        if PER_SHARD:
+            self._follow_keys({key: value["version"] for key, value in found.items()})
+        else:
+            self._follow_generation(int(names[0][1:]))
         return None
+
+    def _follow_generation(self, number: int) -> None:
+        if number < self._last:
+            self._summary.back += 1
+            self._summary.sample("back", f"a connection went from g{self._last} back to g{number}")
+        self._last = number
+
+    def _follow_keys(self, versions: dict[str, str]) -> None:
+        for key, version in versions.items():
+            had = self._had.setdefault(key, [version])
+            if version != had[-1]:
+                if version in had:
+                    self._summary.back += 1
+                    self._summary.sample("back", f"{key} went from {had[-1]} back to {version}")
+                had.append(version)
 
 
 async def main() -> None:

@@ -30,6 +30,8 @@ class Report:
     """The first few of the answers that must not come."""
     generations: dict[str, dict[str, Any]]
     """By name: ``first`` and ``last`` answer (Unix time), ``answers``, ``versions``."""
+    together: dict[str, dict[str, Any]]
+    """Of batches of several generations, by their names (``g1, g2``): ``answers``, ``versions``."""
     longest: float
     """Seconds of the slowest answer."""
     connections: int
@@ -72,7 +74,8 @@ class Load:
     """
 
     def __init__(self, namespace: str, url: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> None:
-        """``settings``: singles, batches (connections), per_second (answers, of all)."""
+        """``settings``: singles, batches (connections), per_second (answers, of all), per_shard (1: a batch may be of
+        several generations)."""
         self._namespace, self._name = namespace, name
         variables = {f"LOAD_{key.upper()}": str(value) for key, value in settings.items()}
         self._manifests = pods.load(name, url, keys, variables)

@@ -15,7 +15,7 @@ from e2e.support import figures, load, run_stories, wrong_answers
 
 INSIDE = Path(__file__).parents[1] / "inside"
 COUNTED = {"answers": 100, "keys": 100, "failed": 0, "mixed": 0, "wrong": 0, "back": 0, "samples": [], "longest": 0.1}
-COUNTED |= {"connections": 16, "now": 3.0}
+COUNTED |= {"connections": 16, "now": 3.0, "together": {}}
 PARTS = [run_stories.NODE_LOST, run_stories.SIDE_BY_SIDE, run_stories.IN_PAIRS, run_stories.ALONE]
 GENERATIONS = {"g1": {"first": 1.0, "last": 2.5, "answers": 60, "versions": ["old"]}}
 
@@ -122,6 +122,22 @@ class TestJudging:
         counted = judged(inside, *({"a": name, "b": name} for name in generations), generations=generations)
         assert (counted["back"], counted["mixed"]) == (1, 0)
 
+    def test_a_batch_of_two_generations_is_mixed_unless_shards_change_one_by_one(
+        self, inside: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert judged_together(inside, {"a": "old", "b": "new"})["mixed"] == 1
+        monkeypatch.setattr(inside, "PER_SHARD", True)
+        counted = judged_together(inside, {"a": "old", "b": "new"}, {"a": "new", "b": "new"})
+        assert (counted["mixed"], counted["wrong"], counted["back"]) == (0, 0, 0)
+        assert counted["together"] == {"g1, g2": {"answers": 2, "versions": ["new", "old"]}}
+
+    def test_a_key_that_goes_back_is_counted_when_shards_change_one_by_one(
+        self, inside: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(inside, "PER_SHARD", True)
+        answers = [{"a": old, "b": "old"} for old in ("old", "new", "old")]
+        assert judged_together(inside, *answers)["back"] == 1
+
     def test_what_is_wrong_is_shown_however_much_has_failed(self, inside: ModuleType) -> None:
         summary = inside.Summary()
         for number in range(100):
@@ -177,5 +193,17 @@ def judged(inside: ModuleType, *batches: dict[str, str], generations: Sequence[s
         found = {key: {"id": key, "version": version} for key, version in versions.items()}
         body = json.dumps({"generation": generation, "found": found, "missing": sorted({"a", "b"} - set(found))})
         asker.judge(["a", "b"], importlib.import_module("client").Answer(200, generation, body.encode()))
+    document: dict[str, Any] = summary.document()
+    return document
+
+
+def judged_together(inside: ModuleType, *batches: dict[str, str]) -> dict[str, Any]:
+    """The same, each batch answered by g1 and g2."""
+    summary = inside.Summary()
+    asker = inside.Asker("http://127.0.0.1:1", ["a", "b"], summary, batch=True)
+    for versions in batches:
+        found = {key: {"id": key, "version": version} for key, version in versions.items()}
+        body = json.dumps({"generation": None, "generations": ["g1", "g2"], "found": found, "missing": []})
+        asker.judge(["a", "b"], importlib.import_module("client").Answer(200, "g1, g2", body.encode()))
     document: dict[str, Any] = summary.document()
     return document
