@@ -105,35 +105,40 @@ def merge(base: Manifest, change: Manifest) -> Manifest:
 
 
 def check_shown(
-    story: Story, fault: Fault, earlier_warnings: int, *conditions: tuple[str, str], seconds: float = 300
+    story: Story, fault: Fault, earlier_warnings: int, *conditions: tuple[str, str], dataset: str = DATASET
 ) -> None:
     """Wait until Degraded and ``conditions`` show the fault, and one more Event than ``earlier_warnings`` does; assert
     that the dataset still serves."""
     for kind, truth in (("Degraded", "True"), *conditions):
-        found = story.wait_condition(DATASET, kind, truth, reason=fault.reason, seconds=seconds)
+        found = story.wait_condition(dataset, kind, truth, reason=fault.reason)
         message = found["message"]
         assert re.search(fault.message_pattern, message), f"{kind} does not say {fault.message_pattern!r}: {message}"
         assert message.endswith((".", "!")), f"not a sentence: {message}"
-    until(lambda: count_warnings(story, fault.reason) > earlier_warnings, seconds=30, what=f"an Event {fault.reason}")
-    assert story.condition(DATASET, "Ready")["status"] == "True", "what served goes on serving"
+    until(
+        lambda: count_warnings(story, fault.reason, dataset) > earlier_warnings,
+        seconds=30,
+        what=f"an Event {fault.reason}",
+    )
+    assert story.condition(dataset, "Ready")["status"] == "True", "what served goes on serving"
 
 
-def count_warnings(story: Story, reason: str) -> int:
+def count_warnings(story: Story, reason: str, dataset: str = DATASET) -> int:
     """The number of Warning events about the dataset with ``reason``, repetitions included."""
     warnings = (
         event
         for event in find("events", story.namespace)
-        if event["involvedObject"]["kind"] == "LookupDataset" and event["type"] == "Warning"
+        if (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("LookupDataset", dataset)
+        and event["type"] == "Warning"
     )
     return sum(event.get("count") or 1 for event in warnings if event["reason"] == reason)
 
 
-def read_answers(story: Story) -> tuple[str, str]:
+def read_answers(story: Story, dataset: str = DATASET) -> tuple[str, str]:
     """The generation and the version of every key's answer; asserts that all are the same."""
-    found = story.lookup(DATASET, KEYS, batch=100)
+    found = story.lookup(dataset, KEYS, batch=100)
     assert {answer.status for answer in found} == {200}, found[:3]
     pairs = {(answer.generation, answer.value["version"]) for answer in found}
-    wrong_answers.check(len(pairs) == 1, f"{story.namespace}/{DATASET}", f"answered {pairs}")
+    wrong_answers.check(len(pairs) == 1, f"{story.namespace}/{dataset}", f"answered {pairs}")
     return pairs.pop()
 
 
