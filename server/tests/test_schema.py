@@ -282,6 +282,18 @@ def test_a_manifest_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path, te
     assert said in str(caught.value)
 
 
+def test_every_default_is_accepted_by_the_rules_beside_it() -> None:
+    """As it stands, without the defaults of its members: an API server refuses the whole CRD otherwise."""
+    checked = [
+        (path, rule["rule"], schema._is_satisfied(rule["rule"], node["default"]))
+        for path, node in _nodes(schema.resource_schema()["properties"]["spec"], "spec")
+        if "default" in node
+        for rule in node.get("x-kubernetes-validations", [])
+    ]
+    assert checked
+    assert [(path, rule) for path, rule, satisfied in checked if not satisfied] == []
+
+
 def test_rules_are_compiled_once_for_all_datasets() -> None:
     schema.complete_resource(resource())
     compiled = schema._compile_rule.cache_info().misses
