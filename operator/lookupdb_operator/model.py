@@ -269,6 +269,9 @@ class Observed:
     store: StoreAccess = field(default_factory=StoreAccess)
     turns: Turns = field(default_factory=Turns)
     contests: tuple[Contest, ...] = ()
+    seconds_confirmed: float = 0.0
+    """For how long this operator has seen the dataset's routing table confirmed, by a clock that nobody sets
+    (``loop.confirmations``)."""
 
     @property
     def object_names(self) -> frozenset[tuple[str, str]]:

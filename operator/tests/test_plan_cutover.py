@@ -156,6 +156,7 @@ def _draining() -> World:
     world = unconfirmed(serving())
     world.takes.table = 1
     world.settle(until=lambda: world.status.generation == "g2")
+    world.look()  # from now on the operator has seen it
     return world
 
 
@@ -229,14 +230,28 @@ class TestDraining:
         late.table = late.mounted = other.table
         world.settle()
 
-    def test_begins_anew_when_the_clock_is_set_back(self) -> None:
+    @pytest.mark.parametrize("hours", [-1, 1], ids=["back", "forward"])
+    def test_is_not_cut_short_when_the_clock_is_set(self, hours: int) -> None:
         world = _draining()
-        world.now -= timedelta(hours=1)
+        world.clock_error = timedelta(hours=hours)
         planned = world.reconcile()
         assert deleted(planned) == set()
         assert planned.next_look_in is not None
-        assert planned.next_look_in < 15
-        world.now += timedelta(seconds=15)
+        assert 9 < planned.next_look_in < 15
+        world.reconcile()
+        world.now += timedelta(seconds=9)
+        assert deleted(world.reconcile()) == set()
+        world.now += timedelta(seconds=6)
+        assert "StatefulSet/airports-r1-s0" in deleted(world.look())
+
+    def test_begins_anew_with_an_operator_that_was_started_meanwhile(self) -> None:
+        world = _draining()
+        world.now += timedelta(seconds=9)
+        world.start_operator()
+        assert deleted(world.reconcile()) == set()
+        world.now += timedelta(seconds=9)
+        assert deleted(world.look()) == set(), "it has seen nine seconds pass, whatever is written"
+        world.now += timedelta(seconds=6)
         assert "StatefulSet/airports-r1-s0" in deleted(world.look())
 
     def test_spares_servers_that_are_asked_for_again(self) -> None:

@@ -154,6 +154,14 @@ def _is_in_a_hurry(observed: Observed, config: Config, now: datetime) -> Plan:
     return plan(replace(observed, pods=others), config, now)
 
 
+def _believes_the_clock_on_the_wall(observed: Observed, config: Config, now: datetime) -> Plan:
+    table = observed.dataset.status.table
+    if table is not None and table.confirmed_at:
+        passed = (now - clock.parse_moment(table.confirmed_at)).total_seconds()
+        observed = replace(observed, seconds_confirmed=passed)
+    return plan(observed, config, now)
+
+
 def _ignores_the_pin(observed: Observed, config: Config, now: datetime) -> Plan:
     spec = {name: value for name, value in observed.dataset.spec.items() if name != "generation"}
     return plan(replace(observed, dataset=replace(observed.dataset, spec=spec, renderings={})), config, now)
@@ -270,6 +278,7 @@ MUTANTS: list[Any] = [
     pytest.param(_changed(_builds_unasked), id="builds what nobody asked for"),
     pytest.param(_lets_refused_ones_through, id="rolls out what a gate has refused"),
     pytest.param(_lets_through_what_nobody_has_looked_at, id="lets through what was overridden before it was refused"),
+    pytest.param(_believes_the_clock_on_the_wall, id="measures a drain by a clock that is set"),
     pytest.param(_is_in_a_hurry, id="does not wait for routers that are down"),
 ]
 

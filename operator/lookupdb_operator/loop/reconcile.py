@@ -18,6 +18,7 @@ from lookupdb_operator import kinds
 from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.loop.confirmations import Confirmations
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.loop.repairs import Repairs
@@ -78,6 +79,7 @@ class Reconciler:
         self._progress = ProgressWrites(clock)
         self._events = EventBudget(clock)
         self._repairs = Repairs(clock)
+        self._confirmations = Confirmations(clock)
 
     async def look(self, key: Key) -> float | None:
         """Bring dataset ``key`` a step nearer to what its spec asks for. Seconds until the next look, if any is due.
@@ -122,7 +124,11 @@ class Reconciler:
             return None
         if needs_reports:
             self._asked_at[key] = self._clock()
-        observed = replace(observed, contests=self._repairs.list_contests(key))
+        observed = replace(
+            observed,
+            contests=self._repairs.list_contests(key),
+            seconds_confirmed=self._confirmations.seconds_confirmed(observed.dataset),
+        )
         plan = self._turns.plan(observed, self._decide, self._now())
         deadlines = plan.next_look_in, self._repairs.next_in(key)
         plan = replace(plan, next_look_in=reasons.find_earliest(deadlines))
@@ -185,6 +191,7 @@ class Reconciler:
         self._progress.forget(key)
         self._events.forget(key)
         self._repairs.forget(key)
+        self._confirmations.forget(key)
         self._unattended.pop(key, None)
         self._metrics.forget(*key)
         self._turns.forget(key, self._now())

@@ -119,14 +119,17 @@ def is_draining(status: DatasetStatus) -> bool:
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
     """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is being stopped,
     which answers from its table until it takes no more requests; and while a router is down, which may start with an
-    older table for as long as that may be mounted."""
+    older table for as long as that may be mounted. Only what the operator has itself seen pass counts, whatever the
+    clocks say that ``confirmed_at`` was written by."""
     desired, observed = situation.desired, situation.observed
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
         seconds = max(seconds, desired.router_drain_seconds)
     if has_router_down(observed):
         seconds = max(seconds, STALE_MOUNT_SECONDS)
-    return clock.seconds_until(table.confirmed_at, seconds, situation.now)
+    seen = observed.dataset.status.table
+    is_seen = seen is not None and (seen.version, seen.confirmed_at) == (table.version, table.confirmed_at)
+    return max(0.0, seconds - (observed.seconds_confirmed if is_seen else 0.0))
 
 
 def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:

@@ -16,8 +16,8 @@ from lookupdb_operator.plan import checks, clock, lifecycle
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.status import DatasetStatus
 
-LOOKUP: float = 1.0
-"""Seconds that a lookup may take: the router's deadline."""
+DRAIN: float = 5.0
+"""Seconds for which servers stay that no router answers from any more: the least ``rollout.drainSeconds`` asked for."""
 
 
 class Broken(AssertionError):
@@ -262,7 +262,7 @@ class Invariants:
 
     def left(self, table: dict[str, Any], now: datetime) -> None:
         """A router takes up another table: lookups that it began on ``table`` go on."""
-        self.lookups.append((table, now + timedelta(seconds=LOOKUP)))
+        self.lookups.append((table, now + timedelta(seconds=DRAIN)))
         self.cutovers += 1
 
     def took(self, table: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.loop.confirmations import Confirmations
 from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import (
     BuildJob,
@@ -60,6 +61,8 @@ SPEC: Final[dict[str, Any]] = {
     "shards": 2,
     "replicas": 2,
 }
+_NO_SECRET: Final = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
+_NO_FILE: Final = Trouble(reasons.VOLUME_MISSING, "a volume cannot be mounted: its ConfigMap does not exist")
 
 Planner = Callable[[Observed, Config, datetime], Plan]
 Key = tuple[str, str]
@@ -116,8 +119,21 @@ class World:
     writes: int = 0
     asked: bool = False
     invariants: Invariants = field(default_factory=Invariants)
+    clock_error: timedelta = timedelta()
+    """What the clock of the operator's machine shows more than it is."""
+    confirmations: Confirmations = field(init=False)
     _made: int = 0
     _completed: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.start_operator()
+
+    def start_operator(self) -> None:
+        """The operator's process starts anew: what it has only in memory is gone."""
+        self.confirmations = Confirmations(self._seconds)
+
+    def _seconds(self) -> float:
+        return self.now.timestamp()
 
     # What is asked for.
 
@@ -174,6 +190,14 @@ class World:
     # What is seen.
 
     def observe(self) -> Observed:
+        """Everything as it is now, with what the operator has in memory."""
+        return self.with_memory(self.snapshot())
+
+    def with_memory(self, seen: Observed) -> Observed:
+        """What the operator's process adds to what it sees; it remembers having seen it."""
+        return replace(seen, seconds_confirmed=self.confirmations.seconds_confirmed(seen.dataset))
+
+    def snapshot(self) -> Observed:
         """Everything as it is now."""
         reports = {pod.uid: self._report(pod) for pod in self.pods.values() if pod.component == names.ROUTER}
         things = self.things.values()
@@ -232,7 +256,7 @@ class World:
 
     def look(self) -> Plan:
         """What would be done now; nothing is."""
-        return self.planner(self.observe(), self.config, self.now)
+        return self.planner(self.observe(), self.config, self.now + self.clock_error)
 
     def reconcile(self) -> Plan:
         """Look, and do it."""
@@ -339,7 +363,7 @@ class World:
             elif thing.manifest["kind"] == "Deployment":
                 self._keep_routers(thing)
         for pod in list(self.pods.values()):
-            self._need_secret(pod)
+            self._need_files(pod)
             if pod.component == names.ROUTER:
                 run_router(self, pod)
             elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and self.secret is not None:
@@ -348,13 +372,21 @@ class World:
                 del self.pods[pod.name]
         self.check()
 
-    def _need_secret(self, pod: Process) -> None:
-        """Builders and shard servers are not started without the store's Secret, and say so."""
-        lacks = self.secret is None and pod.component != names.ROUTER and not pod.ready and not pod.ended
-        if lacks and pod.trouble is None:
-            pod.trouble = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
-        elif not lacks and pod.trouble is not None and pod.trouble.reason == reasons.SECRET_MISSING:
+    def _need_files(self, pod: Process) -> None:
+        """Builders and shard servers are not started without the store's Secret, nor builders without the ConfigMap
+        that they have mounted; and say so."""
+        lacks = None if pod.component == names.ROUTER or pod.ready or pod.ended else self._find_lack(pod)
+        if lacks is not None and pod.trouble is None:
+            pod.trouble = lacks
+        elif lacks is None and pod.trouble in (_NO_SECRET, _NO_FILE):
             pod.trouble = None
+
+    def _find_lack(self, pod: Process) -> Trouble | None:
+        if self.secret is None:
+            return _NO_SECRET
+        build = names.build(NAME, pod.labels.get(names.GENERATION, ""))
+        is_whole = pod.component != names.BUILDER or ("ConfigMap", build) in self.things
+        return None if is_whole else _NO_FILE
 
     def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
         """Reconcile and let time pass until nothing more is to be done, or ``until``."""

@@ -52,13 +52,13 @@ class Simulation:
         self._random = random.Random(seed)
         self._lots = random.Random(-1 - seed)
         self._wishes = random.Random(f"wishes {seed}")
+        self._clocks = random.Random(f"clocks {seed}")
         self._overrides = random.Random(f"overrides {seed}")
         self._verdicts = random.Random(f"verdicts {seed}")
         self._has_promotions = promotes
         self._has_rivals = False
         self._is_scheduled = seed % 3 == 0
         self._planner = planner
-        self._clock = timedelta()
         self._conflicts = 0
         self._snapshots: deque[Observed] = deque(maxlen=_REMEMBERED)
         self._flaky = self._random.choice([0.0, 0.02, 0.1])
@@ -68,7 +68,7 @@ class Simulation:
             build=1 + 4 * chance(), start=1 + 5 * slow * chance(), table=0.5 + 2 * chance(), stop=4 * chance()
         )
         self._data = 0
-        self.world = World(planner=self._late, takes=takes, fails=self._fails, refuses=self._refuses)
+        self.world = World(planner=self._planned, takes=takes, fails=self._fails, refuses=self._refuses)
         self.world.loses_nudge = lambda: self._random.random() < 0.1
         self.world.content_of_source = lambda source: f"{source} data {self._data}"
         self._may_close_gates = False
@@ -130,23 +130,29 @@ class Simulation:
                 self._check_settled()
         return rollbacks
 
-    def _late(self, observed: Observed, config: Any, now: Any) -> Any:
-        self.world.invariants.operator_now = now - self._clock
-        return self._planner(observed, config, now - self._clock)
+    def _planned(self, observed: Observed, config: Any, now: Any) -> Any:
+        self.world.invariants.operator_now = now
+        return self._planner(observed, config, now)
 
     def _reconcile(self) -> None:
         observed = self._seen()
-        planned = self.world.planner(observed, self.world.config, self.world.now)
+        planned = self.world.planner(observed, self.world.config, self.world.now + self.world.clock_error)
         dies_after = self._random.randrange(12) if self._random.random() < 0.15 else 10_000
         try:
             self.world.carry_out(planned, observed.dataset, dies_after)
         except Conflict:
             self._conflicts += 1
+        if dies_after < 12:
+            self.world.start_operator()
 
     def _seen(self) -> Observed:
+        """What the operator sees, and remembers to have seen."""
+        return self.world.with_memory(self._watched())
+
+    def _watched(self) -> Observed:
         """What the informers hold: all of now, all of a while ago, or only the dataset, or only all else, of then."""
         self.world.turns = Turns(self._turn(), self._turn()) if self._has_rivals else Turns()
-        fresh = self.world.observe()
+        fresh = self.world.snapshot()
         self._snapshots.append(fresh)
         kind = self._random.random()
         if kind > 0.35:
@@ -180,6 +186,8 @@ class Simulation:
         for chance, wish in ((0.1, self._pin), (0.02, self._set_rollout), (0.04, self._suspend)):
             if self._wishes.random() < chance:
                 wish()
+        if self._clocks.random() < 0.02:
+            self._set_clock_forward()
         if self._overrides.random() < 0.05:
             self._override()
         if self._has_promotions and self._verdicts.random() < 0.2:
@@ -206,7 +214,6 @@ class Simulation:
 
     def _disturb_schedule(self) -> None:
         for chance, disturbance in (
-            (0.03, self._set_clock_forward),
             (0.05, self._edit_schedule),
             (0.10, self._sleep),
         ):
@@ -278,11 +285,11 @@ class Simulation:
                 self.world.delete(ObjectRef(*key, thing.uid))
 
     def _set_clock_back(self) -> None:
-        self._clock += timedelta(seconds=self._random.choice([1, 60, 4000]))
+        self.world.clock_error -= timedelta(seconds=self._random.choice([1, 60, 4000]))
         self._forget_slots()
 
     def _set_clock_forward(self) -> None:
-        self._clock -= timedelta(seconds=self._lots.choice([1, 60, 4000, 86400]))
+        self.world.clock_error += timedelta(seconds=self._clocks.choice([1, 60, 4000, 86400]))
 
     def _edit_schedule(self) -> None:
         """There is another schedule, or none; or it rests."""
@@ -290,7 +297,7 @@ class Simulation:
         self._forget_slots()
 
     def _forget_slots(self) -> None:
-        now, refresh = self.world.now - self._clock, self.world.spec.get("refresh", {})
+        now, refresh = self.world.now + self.world.clock_error, self.world.spec.get("refresh", {})
         rests = "schedule" not in refresh or refresh.get("suspend", False)
         upcoming = None if rests else Schedule.parse(refresh["schedule"], "UTC").next_slot(now)
         self.world.invariants.pass_again(now, upcoming)
@@ -309,8 +316,10 @@ class Simulation:
         self.world.store = replace(self.world.store, digest=digest)
 
     def _lose_status(self) -> None:
-        """Wiped, or set back to what it was some looks ago."""
+        """Wiped, or set back to what it was some looks ago. Whoever does that takes longer than an informer lags: no
+        look that follows sees objects of before. (With both at once, a table that was written is known to nobody.)"""
         past = [observed.dataset.status for observed in self._snapshots]
+        self._snapshots.clear()
         self.world.status = self._random.choice([DatasetStatus(), *past])
         self.world.version += 1
         # What has left nothing behind may be called the same again; of what the store holds it is for the builder to

@@ -1,0 +1,64 @@
+"""A drain is measured by what one process has seen pass, whatever the clocks say that wrote when it began."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lookupdb_operator.loop.confirmations import Confirmations
+from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.status import DatasetStatus, TableStatus
+
+NOON = "2026-01-01T12:00:00Z"
+
+
+class Bench:
+    """A clock, and the confirmations that one process has seen."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.confirmations = Confirmations(lambda: self.now)
+
+    def look(self, confirmed_at: str = NOON, *, version: int = 1, uid: str = "u1") -> float:
+        table = TableStatus(version, "r1", "g1", 2, 1, "2026-01-01T11:59:00Z", confirmed_at)
+        dataset = ObservedDataset("shop", "airports", uid, "1", 1, {}, None)
+        return self.confirmations.seconds_confirmed(replace(dataset, status=DatasetStatus(table=table)))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_only_the_seconds_since_the_first_look_count(bench: Bench) -> None:
+    assert bench.look("2020-01-01T00:00:00Z") == 0, "whatever was written, and by which clock"
+    bench.now += 7.5
+    assert bench.look("2020-01-01T00:00:00Z") == 7.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"version": 2}, id="another table"),
+        pytest.param({"confirmed_at": "2026-01-01T12:00:01Z"}, id="confirmed at another moment"),
+        pytest.param({"uid": "u2"}, id="another dataset of the same name"),
+    ],
+)
+def test_another_confirmation_begins_anew(bench: Bench, change: dict[str, object]) -> None:
+    bench.look()
+    bench.now += 60
+    assert bench.look(**change) == 0  # type: ignore[arg-type]
+
+
+def test_a_table_that_is_opened_again_begins_anew_though_it_is_confirmed_in_the_same_second(bench: Bench) -> None:
+    bench.look()
+    bench.now += 60
+    assert bench.look("") == 0
+    assert bench.look() == 0
+
+
+def test_a_dataset_that_is_gone_leaves_nothing_behind(bench: Bench) -> None:
+    bench.look()
+    bench.confirmations.forget(("shop", "airports"))
+    assert not bench.confirmations._first_seen
