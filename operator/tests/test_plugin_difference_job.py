@@ -76,7 +76,7 @@ def test_it_ends_by_itself_and_is_collected_when_nobody_deletes_it() -> None:
 
 @pytest.mark.parametrize(
     ("sampled", "shards", "mebibytes"),
-    [(True, 4, 300 + 300), (False, 4, 300 + 300), (True, 5, 300 + 1024), (False, 5, 1024 + 1024)],
+    [(True, 4, 300 + 300), (False, 4, 300 + 300), (True, 5, 300 + 300), (False, 5, 1024 + 1024)],
 )
 def test_it_has_room_for_the_files_that_are_compared_at_a_time(sampled: bool, shards: int, mebibytes: int) -> None:
     present = everything().spec["shards"]

@@ -68,7 +68,7 @@ def test_values_are_compared_as_lookups_return_them(comparison: Comparison) -> N
     assert (found.added, found.removed, found.changed, found.same) == (150, 300, 300, 2400)
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 6), (6, 4), (1, 3)])
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 6), (6, 4), (1, 3), (8, 3)])
 def test_of_more_a_sample_is_compared_that_is_like_all_of_it(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
@@ -77,6 +77,57 @@ def test_of_more_a_sample_is_compared_that_is_like_all_of_it(
     assert not found.is_whole
     assert 400 <= found.compared <= 1600
     assert 100 * found.differing / found.compared == pytest.approx(100 * 750 / 3150, abs=5)
+    assert 100 * found.added / found.compared == pytest.approx(100 * 150 / 3150, abs=3)
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 6), (6, 8), (5, 7), (8, 8)])
+def test_what_is_counted_is_exactly_what_differs_of_the_sampled_keys(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    """The keys of the first shards, of which one in 2^k: in either generation, whatever its number of shards."""
+    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 600)
+    found = comparison.of(before, after)
+    shards = [sum(shard_number(key.encode(), before) == number for key in BEFORE) for number in range(before)]
+    chosen = next(count for count in range(1, before + 1) if sum(shards[:count]) >= 600)
+    is_sampled = make_sampler(choose_halvings(sum(shards[:chosen])))
+    keys = {
+        key for key in {**BEFORE, **AFTER} if shard_number(key.encode(), before) < chosen and is_sampled(key.encode())
+    }
+    assert found.compared == len(keys)
+    assert found.added == len(keys - BEFORE.keys())
+    assert found.removed == len(keys - AFTER.keys())
+    assert found.same == sum(BEFORE.get(key) == AFTER.get(key) for key in keys)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (12, 11), (11, 12), (12, 8), (1, 9)])
+def test_each_file_is_opened_once_whatever_the_numbers_of_shards(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    opened: list[str] = []
+
+    def open_new(path: Path) -> ShardReader:
+        opened.append(path.name)
+        return ShardReader(path)
+
+    def open_old(path: Path) -> ShardReader:
+        opened.append(path.name)
+        return stored_generation.open_shard(path)
+
+    monkeypatch.setattr(sampled_difference, "ShardReader", open_new)
+    monkeypatch.setattr(sampled_difference, "open_shard", open_old)
+    comparison.of(before, after)
+    assert len(opened) == before + after
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 6), (1, 3)])
+def test_long_keys_make_the_sample_smaller_and_never_take_more_memory(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    monkeypatch.setattr(sampled_difference, "MAX_KEPT_BYTES", 4000)
+    found = comparison.of(before, after)
+    assert not found.is_whole
+    assert 300 <= found.compared - found.added <= 4000 / 2
+    assert 100 * found.differing / found.compared == pytest.approx(100 * 750 / 3150, abs=6)
     assert 100 * found.added / found.compared == pytest.approx(100 * 150 / 3150, abs=3)
 
 

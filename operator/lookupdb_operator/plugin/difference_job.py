@@ -125,12 +125,11 @@ def _render_scratch(generations: tuple[GenerationStatus, GenerationStatus], *, s
 
 
 def _count_scratch_bytes(generations: tuple[GenerationStatus, GenerationStatus], *, sampled: bool) -> int:
-    """Room for the files that are compared at a time: one of each generation, if their numbers of shards are equal."""
+    """Room for the files that are compared at a time: one of each generation, unless all keys are compared and their
+    numbers of shards differ."""
     before, after = generations
-    if before.shards == after.shards:
+    if sampled or before.shards == after.shards:
         size = before.largest_shard_bytes + after.largest_shard_bytes
-    elif sampled:
-        size = before.largest_shard_bytes + after.bytes
     else:
         size = before.bytes + after.bytes
     return size + _SPARE_BYTES

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -48,8 +48,9 @@ class SampledDifference:
         """Keys that either generation has."""
         return self.differing + self.same
 
-    def note(self, kind: str, key: bytes) -> None:
-        """Keep ``key`` as an example of ``kind``, unless there are enough."""
+    def count(self, kind: Literal["added", "removed", "changed"], key: bytes) -> None:
+        """Count ``key`` as one of ``kind``, and keep it as an example unless there are enough."""
+        setattr(self, kind, getattr(self, kind) + 1)
         if len(self.samples[kind]) < MAX_SHOWN:
             self.samples[kind].append(key)
 

@@ -4,9 +4,13 @@ build asks this, and ``lookupdb diff --sampled``.
 Shard s of N holds the keys whose hash is s modulo N: a sample of all keys that the hash has chosen, the same in every
 build. So only the first shards of the active generation are read, as many as it takes for ``MAX_KEYS`` keys, but no
 more than ``MAX_BYTES`` unless the first alone is larger. Of their keys one in 2^k is compared, chosen by other bits of
-the hash. The new generation's files are on this machine; those that can hold such keys are read, whatever its number
-of shards. Values are compared as lookups return them: compression, dictionaries and the number of shards make no
+the hash. Values are compared as lookups return them: compression, dictionaries and the number of shards make no
 difference.
+
+A new generation with as many shards has these keys in the same ones. Else each of its shards may hold some of them: the
+keys that are compared are kept in memory, each with a hash of its value, and every file of either generation is read
+once. Of a new file the keys count that would be in the shards that were read: what was added is as exact as what was
+removed.
 
 Of n keys compared, the share that is found to differ is off by 1 / (2 √n) at most, one standard deviation: 0.16 % of
 100,000 keys.
@@ -15,6 +19,7 @@ Of n keys compared, the share that is found to differ is off by 1 / (2 √n) at 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +37,8 @@ MAX_KEYS: Final = 100_000
 """Keys of the active generation that are enough; up to twice as many are compared."""
 MAX_BYTES: Final = 1 << 30
 """Of the active generation's files that are read, but for the first."""
+MAX_KEPT_BYTES: Final = 16 << 20
+"""Of keys in memory, while generations are compared whose numbers of shards differ."""
 
 
 def compare_with_active(
@@ -50,9 +57,8 @@ def compare_with_active(
 
 
 def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
-    """Compare two generations that are stored. Copies to ``scratch`` a file of the one at a time, and those of the
-    other that can hold its keys: one, if their numbers of shards are equal. Raises StoreError, CorruptFile,
-    NotEnoughRoom."""
+    """Compare two generations that are stored. Copies to ``scratch`` a file of each at a time. Raises StoreError,
+    CorruptFile, NotEnoughRoom."""
 
     def open_after(stack: ExitStack, number: int) -> ShardReader:
         return _open(stack, after, after.manifest.shards[number], scratch)
@@ -66,14 +72,14 @@ def _compare(
     every = before.manifest.shards
     chosen = choose_shards(every)
     halvings = choose_halvings(sum(shard.records for shard in chosen))
-    result = SampledDifference(is_whole=len(chosen) == len(every) and halvings == 0)
-    is_sampled = make_sampler(halvings)
+    if shards != len(every):
+        sample = _Sample(len(every), len(chosen), shards, halvings)
+        return _compare_resharded(before, chosen, sample, open_after, scratch)
+    result, is_sampled = SampledDifference(is_whole=len(chosen) == shards and not halvings), make_sampler(halvings)
     for number, shard in enumerate(chosen):
         with ExitStack() as stack:
-            old = _open(stack, before, shard, scratch)
-            after = {new: open_after(stack, new) for new in _list_overlapping(number, len(every), shards)}
-            _compare_before(old, after, shards, is_sampled, result)
-            _count_added(old, after, (number, len(every)), is_sampled, result)
+            old, new = _open(stack, before, shard, scratch), open_after(stack, number)
+            _compare_shards(old, new, is_sampled, result)
     return result
 
 
@@ -96,53 +102,111 @@ def choose_halvings(keys: int) -> int:
     return max(0, (keys // MAX_KEYS).bit_length() - 1)
 
 
-def _list_overlapping(number: int, shards: int, new_shards: int) -> range:
-    """The new shards that can hold a key of shard ``number`` of ``shards``: both numbers are the hash's remainders."""
-    step = math.gcd(shards, new_shards)
-    return range(number % step, new_shards, step)
-
-
 def _sampled_keys(shard: ShardReader, is_sampled: Callable[[bytes], bool]) -> Iterator[bytes]:
     return filter(is_sampled, shard.txn.cursor().iternext(keys=True, values=False))
 
 
-def _compare_before(
-    before: ShardReader,
-    after: dict[int, ShardReader],
-    shards: int,
-    is_sampled: Callable[[bytes], bool],
-    result: SampledDifference,
+def _compare_shards(
+    before: ShardReader, after: ShardReader, is_sampled: Callable[[bytes], bool], result: SampledDifference
 ) -> None:
+    """Compare two shards that hold the same keys."""
     for key in _sampled_keys(before, is_sampled):
-        new = after[shard_number(key, shards)]
-        stored = new.txn.get(key)
+        stored = after.txn.get(key)
         if stored is None:
-            result.removed += 1
-            result.note("removed", key)
-        elif _is_same(before, before.txn.get(key, b""), new, stored):
+            result.count("removed", key)
+        elif _is_same(before, before.txn.get(key, b""), after, stored):
             result.same += 1
         else:
-            result.changed += 1
-            result.note("changed", key)
-
-
-def _count_added(
-    before: ShardReader,
-    after: dict[int, ShardReader],
-    place: tuple[int, int],
-    is_sampled: Callable[[bytes], bool],
-    result: SampledDifference,
-) -> None:
-    """Count the new keys that would be in the shard ``before``, whose number and number of shards are ``place``."""
-    number, shards = place
-    for new in after.values():
-        for key in _sampled_keys(new, is_sampled):
-            if shard_number(key, shards) == number and before.txn.get(key) is None:
-                result.added += 1
-                result.note("added", key)
+            result.count("changed", key)
+    for key in _sampled_keys(after, is_sampled):
+        if before.txn.get(key) is None:
+            result.count("added", key)
 
 
 def _is_same(before: ShardReader, old: bytes, after: ShardReader, new: bytes) -> bool:
     if old == new and (old[0] == FRAMED or before.dictionary == after.dictionary):
         return True
     return before.expand(old) == after.expand(new)
+
+
+class _Sample:
+    """The keys of the chosen shards that are compared, by the new shard that would hold them, each with a hash of its
+    value. Long keys make it smaller: it holds no more than ``MAX_KEPT_BYTES`` of them."""
+
+    def __init__(self, shards: int, sampled_shards: int, new_shards: int, halvings: int) -> None:
+        self.halvings = halvings
+        self.is_whole = shards == sampled_shards and not halvings
+        self.new_shards = new_shards
+        self._shards, self._sampled_shards = shards, sampled_shards
+        self._kept: list[tuple[list[bytes], array[int]]] = [([], array("q")) for _ in range(new_shards)]
+        self._kept_bytes = 0
+
+    def is_asked_for(self, number: int) -> bool:
+        """Whether the new shard ``number`` can hold keys of a chosen shard: both numbers are the hash's remainders."""
+        return number % math.gcd(self._shards, self.new_shards) < self._sampled_shards
+
+    def list_new_keys(self, after: ShardReader) -> Iterator[bytes]:
+        """Of a new shard, the sampled keys that would be in a chosen one."""
+        keys = _sampled_keys(after, make_sampler(self.halvings))
+        return (key for key in keys if shard_number(key, self._shards) < self._sampled_shards)
+
+    def add_shard(self, before: ShardReader) -> None:
+        """Keep what is sampled of a chosen shard."""
+        is_sampled = make_sampler(self.halvings)
+        for key in _sampled_keys(before, is_sampled):
+            if not is_sampled(key):  # it was halved meanwhile
+                continue
+            keys, values = self._kept[shard_number(key, self.new_shards)]
+            keys.append(key)
+            values.append(hash(before.expand(before.txn.get(key, b""))))
+            self._kept_bytes += len(key)
+            if self._kept_bytes > MAX_KEPT_BYTES:
+                is_sampled = self._halve()
+
+    def take_entries(self, number: int) -> dict[bytes, int]:
+        """What is kept for the new shard ``number``, and not kept any more."""
+        keys, values = self._kept[number]
+        self._kept[number] = ([], array("q"))
+        return dict(zip(keys, values, strict=True))
+
+    def _halve(self) -> Callable[[bytes], bool]:
+        self.halvings, self.is_whole = self.halvings + 1, False
+        is_sampled = make_sampler(self.halvings)
+        for number in range(self.new_shards):
+            kept = [(key, value) for key, value in self.take_entries(number).items() if is_sampled(key)]
+            self._kept[number] = ([key for key, _ in kept], array("q", (value for _, value in kept)))
+        self._kept_bytes = sum(len(key) for keys, _ in self._kept for key in keys)
+        return is_sampled
+
+
+def _compare_resharded(
+    before: StoredGeneration,
+    sampled_shards: Sequence[ShardFile],
+    sample: _Sample,
+    open_after: Callable[[ExitStack, int], ShardReader],
+    scratch: Path,
+) -> SampledDifference:
+    """Compare generations whose numbers of shards differ: each file is opened once, one at a time. What was not among
+    the sample's keys of a chosen shard is added, what is left of them was removed."""
+    for shard in sampled_shards:
+        with ExitStack() as stack:
+            sample.add_shard(_open(stack, before, shard, scratch))
+    result = SampledDifference(is_whole=sample.is_whole)
+    for number in range(sample.new_shards):
+        if sample.is_asked_for(number):
+            with ExitStack() as stack:
+                _compare_entries(sample.take_entries(number), open_after(stack, number), sample, result)
+    return result
+
+
+def _compare_entries(entries: dict[bytes, int], after: ShardReader, sample: _Sample, result: SampledDifference) -> None:
+    for key in sample.list_new_keys(after):
+        value = entries.pop(key, None)
+        if value is None:
+            result.count("added", key)
+        elif value == hash(after.expand(after.txn.get(key, b""))):
+            result.same += 1
+        else:
+            result.count("changed", key)
+    for key in entries:
+        result.count("removed", key)
