@@ -86,6 +86,8 @@ class GenerationStatus(BuiltGeneration):
 
     overridden: str = ""
     """Which gate was closed for it, and was overridden; empty when it passed all."""
+    served_by: int = 0
+    """The version of the newest routing table with which every router answered from it; 0: it never took effect."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ STATUS: Final[dict[str, Any]] = {
     "records": 28_298,
     "builtAt": "2026-01-02T10:00:00Z",
     "shards": "2/2",
-    "generations": [generation("g11", "2026-01-01T10:00:00Z"), generation("g12")],
+    "generations": [generation("g11", "2026-01-01T10:00:00Z", servedBy=3), generation("g12", servedBy=7)],
     "rollouts": [
         {"rollout": "r34", "generation": "g12", "template": "t", "startedAt": "2026-01-02T10:01:00Z", "named": 2}
     ],

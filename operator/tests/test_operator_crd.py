@@ -51,7 +51,10 @@ FULL = DatasetStatus(
     replicas=64,
     selector="lookupdb.dev/dataset=airports,lookupdb.dev/component=shard,lookupdb.dev/rollout=r3",
     generations=(
-        GenerationStatus("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
+        GenerationStatus(
+            *("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
+            served_by=12,
+        ),
         GenerationStatus("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW),
     ),
     refused=RefusedGeneration(

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from operator_support.plan_samples import serving, unconfirmed
+from operator_support.plan_world import World
 
 from lookupdb_operator.plan import rollback
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolledBack, TableStatus
@@ -13,9 +15,10 @@ from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolledBack
 NOW = "2030-01-01T00:00:00Z"
 
 
-def _generation(number: int, source: str = "", content: str = "spec 1") -> GenerationStatus:
+def _generation(number: int, source: str = "", content: str = "spec 1", *, served_by: int = 0) -> GenerationStatus:
     name = f"g{number}"
-    return GenerationStatus(name, content, source or f"source of {name}", 10, 1000, 500, 2, (), "json", NOW)
+    built = GenerationStatus(name, content, source or f"source of {name}", 10, 1000, 500, 2, (), "json", NOW)
+    return replace(built, served_by=served_by)
 
 
 def _mark(number: int, source: str = "", content: str = "spec 1") -> RolledBack:
@@ -90,17 +93,97 @@ def test_at_the_bound_what_holds_back_the_newest_generation_stays() -> None:
     assert rollback.find_mark(newest, replace(status, rolled_back=kept)) is not None
 
 
-def test_previous_is_the_newest_older_one_that_was_not_rolled_back_from() -> None:
-    kept = (_generation(10), _generation(11), _generation(12), _generation(13), _generation(14))
-    status = _status(*kept, serves=13, rolled_back=(_mark(12),))
-    assert rollback.previous_generation(status) == _generation(11)
+class TestPrevious:
+    """Which generation to go back to."""
+
+    @pytest.mark.parametrize(
+        ("served_by", "members", "previous"),
+        [
+            pytest.param({11: 2, 12: 3}, {}, 11, id="the one that served before"),
+            pytest.param({10: 2, 11: 0, 12: 3}, {}, 10, id="not one that never took effect"),
+            pytest.param(
+                {10: 2, 11: 3, 12: 5}, {"rolled_back": (_mark(11),)}, 10, id="not one that was rolled back from"
+            ),
+            pytest.param({10: 2, 11: 3, 12: 5}, {"rejected": (_mark(11),)}, 10, id="not one that was rejected"),
+            pytest.param(
+                {10: 4, 11: 3, 12: 5}, {}, 10, id="the last one, whatever its number: it was pinned meanwhile"
+            ),
+            pytest.param({12: 5, 13: 4}, {}, 13, id="a newer one that was left without a mark"),
+            pytest.param({12: 5}, {}, None, id="none but the active one"),
+            pytest.param({10: 0, 11: 0, 12: 0}, {}, None, id="none that is known to have served: status was edited"),
+        ],
+    )
+    def test_is(self, served_by: dict[int, int], members: dict[str, Any], previous: int | None) -> None:
+        kept = [_generation(number, served_by=version) for number, version in served_by.items()]
+        found = rollback.previous_generation(_status(*kept, serves=12, **members))
+        assert (found and found.generation) == (previous and f"g{previous}")
+
+    def test_is_none_while_nothing_serves(self) -> None:
+        assert rollback.previous_generation(DatasetStatus(generations=(_generation(11, served_by=2),))) is None
 
 
-def test_previous_is_never_one_that_was_rejected() -> None:
-    status = _status(_generation(11), _generation(12), _generation(13), serves=13, rejected=(_mark(12),))
-    assert rollback.previous_generation(status) == _generation(11)
+class TestWhatHasServed:
+    """What routers answered from is known of each generation, by the version of their routing table."""
+
+    def test_is_known_when_every_router_has_confirmed_it(self) -> None:
+        world = serving()
+        assert _served(world) == ["g1"]
+        world = unconfirmed(world)
+        assert (world.status.table is not None and world.status.table.generation, _served(world)) == ("g2", ["g1"])
+
+    def test_a_candidate_that_something_newer_has_superseded_never_served(self) -> None:
+        world = serving(rollout={"promotion": "Manual", "drainSeconds": 5})
+        for data, waits in (("two", "g2"), ("three", "g3")):
+            _refreshed(world, data)
+            _settle_waiting(world, waits)
+        world.annotate_decision(promote="g3")
+        world.settle()
+        assert (world.status.generation, _served(world)) == ("g3", ["g1", "g3"])
+        assert world.status.find_generation("g2") is not None, "it is kept, and could be named"
+        assert rollback.previous_generation(world.status) == world.status.find_generation("g1")
+
+    def test_grows_with_each_time_so_that_the_last_one_is_known(self) -> None:
+        world = serving(rollout={"drainSeconds": 5})
+        _refreshed(world, "two")
+        world.settle()
+        world.edit(generation="g1")
+        world.settle()
+        world.edit(generation="g2")
+        world.settle()
+        assert [generation.served_by for generation in world.status.generations] == [3, 4]
+
+    def test_is_known_again_of_what_serves_when_somebody_has_taken_it_away(self) -> None:
+        """Of the others it is not: they have to be named."""
+        world = serving(rollout={"drainSeconds": 5})
+        _refreshed(world, "two")
+        world.settle()
+        forgotten = tuple(replace(generation, served_by=0) for generation in world.status.generations)
+        world.status = replace(world.status, generations=forgotten)
+        world.settle()
+        assert _served(world) == ["g2"]
+        assert rollback.previous_generation(world.status) is None
+
+    def test_of_a_lost_status_nothing_is_known_until_something_serves_again(self) -> None:
+        world = serving(rollout={"drainSeconds": 5})
+        world.status = DatasetStatus()
+        world.reconcile()
+        assert rollback.previous_generation(world.status) is None
+        world.settle()
+        assert _served(world) == [world.status.generation]
 
 
-def test_there_is_no_previous_generation_without_an_older_one_or_while_nothing_serves() -> None:
-    assert rollback.previous_generation(_status(_generation(11), _generation(12), serves=11)) is None
-    assert rollback.previous_generation(DatasetStatus(generations=(_generation(11),))) is None
+def _served(world: World) -> list[str]:
+    return [generation.generation for generation in world.status.generations if generation.served_by]
+
+
+def _settle_waiting(world: World, generation: str) -> None:
+    def is_waiting() -> bool:
+        return world.status.candidate is not None and world.status.candidate.generation == generation
+
+    world.settle(until=is_waiting)
+
+
+def _refreshed(world: World, data: str) -> None:
+    """There is new data, and it is built."""
+    world.content_of_source = lambda source: f"{source} {data}"
+    world.annotate(data)

@@ -37,7 +37,8 @@ def test_who_means_another_one_is_told(verb: str) -> None:
         pytest.param({}, "g11", "g11", id="the one that is named"),
         pytest.param({}, "g12", "g12", id="also the active one: it stays"),
         pytest.param(
-            {"generations": [generation(f"g{n}", fingerprint=f"f{n}") for n in (9, 11, 12)], "rolledBack": [MARK]},
+            {"generations": [generation(f"g{n}", fingerprint=f"f{n}", servedBy=n) for n in (9, 11, 12)]}
+            | {"rolledBack": [MARK]},
             None,
             "g9",
             id="not one that was rolled back from itself",
@@ -55,13 +56,30 @@ def test_a_rollback_pins(status: dict[str, Any], given: str | None, to: str) -> 
     ("status", "given", "told"),
     [
         ({}, "g10", "holds no g10 of shop/airports: it holds g11, g12"),
-        ({"generations": [generation("g12")]}, None, "nothing to go back to: g12 is active, the store holds g12"),
-        ({"generations": None, "generation": None, "table": None}, None, "nothing is active, the store holds none"),
+        ({"generations": [generation("g12", servedBy=7)]}, None, "nothing to go back to: g12 is active.* it holds g12"),
+        ({"generations": None, "generation": None, "table": None}, None, "nothing is active.* it holds none"),
+        (
+            {"generations": [generation("g11"), generation("g12", servedBy=7)]},
+            None,
+            "is known to have served and was not rolled back from; it holds g11, g12",
+        ),
     ],
 )
 def test_there_may_be_nothing_to_go_back_to(status: dict[str, Any], given: str | None, told: str) -> None:
     with pytest.raises(NotPossible, match=told):
         changes.roll_back(dataset(**status), given)
+
+
+def test_a_second_rollback_names_what_it_goes_back_to() -> None:
+    """It may be the first one, asked for again: nobody goes back two generations by accident."""
+    generations = [generation(f"g{n}", fingerprint=f"f{n}", servedBy=n) for n in (10, 11, 12)]
+    back = {"generations": generations, "generation": "g11", "rolledBack": [MARK | {"generation": "g12"}]}
+    pinned = dataset({"generation": "g11"}, **back)
+    with pytest.raises(NotPossible, match="shop/airports is pinned to g11 already") as refused:
+        changes.roll_back(pinned, None)
+    assert refused.value.hint is not None
+    assert "unpin airports goes forward again, --to g10 goes back to what served before g11" in refused.value.hint
+    assert changes.roll_back(pinned, "g10")["spec"] == {"generation": "g10"}
 
 
 def test_a_status_of_another_version_is_no_ground_for_a_rollback() -> None:

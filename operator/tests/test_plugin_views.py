@@ -40,7 +40,7 @@ def test_a_dataset_that_serves_is_one_screen() -> None:
     )
     assert sections["Generations"] == [
         "g12  28,298 records  12.3 MiB  built 2 h ago      active",
-        "g11  28,298 records  12.3 MiB  built 1 d 2 h ago",
+        "g11  28,298 records  12.3 MiB  built 1 d 2 h ago  has served",
     ]
     assert sections["Rollouts"] == ["r34  g12  active  2 shards × 2, 4 servers ready  since 1 h 59 min"]
     assert sections["Routers"] == ["2/2 ready, routing table 7 confirmed by all"]

@@ -43,24 +43,31 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table confirmed, when every router that may answer reports its version. Its
-    generation is active from then on."""
+    generation is active from then on, and has served."""
     table, observed = status.table, situation.observed
-    if (
-        table is None
-        or table.confirmed_at
-        or not list_answering_routers(observed)
-        or diagnose_late_routers(observed, table)
-    ):
+    if table is not None and table.confirmed_at:
+        return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
+    if table is None or not list_answering_routers(observed) or diagnose_late_routers(observed, table):
         return status
     generation = status.find_generation(table.generation)
     assert generation is not None, f"{table.generation} was trimmed, and a routing table references it"
-    return replace(
+    confirmed = replace(table, confirmed_at=clock.format_moment(situation.now))
+    status = replace(
         status,
-        table=replace(table, confirmed_at=clock.format_moment(situation.now)),
+        table=confirmed,
         generation=generation.generation,
         records=generation.records,
         bytes=generation.bytes,
     )
+    return _note_served(status, confirmed)
+
+
+def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
+    """``status`` in which the generation of ``table``, which every router answers from, is known to have served."""
+    generation = status.find_generation(table.generation)
+    if generation is None or generation.served_by == table.version:
+        return status
+    return generations.add_generation(status, replace(generation, served_by=table.version))
 
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:

@@ -140,7 +140,7 @@ TRANSITIONS: Final = (
             (GenerationPhase.ACTIVE, GenerationPhase.BUILT),
         ),
         when="every router that may take requests answers from the newest routing table",
-        written_first="`table.confirmedAt`, `generation`",
+        written_first="`table.confirmedAt`, `generation`, `generations[].servedBy`",
         may_be_deleted="nothing: the drain time begins",
     ),
     Transition(

@@ -62,17 +62,20 @@ def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[R
 
 
 def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
-    """The generation to go back to: the newest one that is older than the active one, and neither was rolled back from
-    nor rejected itself. None when there is none, or nothing is active."""
-    active, marks = _number(status.generation), (*status.rolled_back, *status.rejected)
-    return next(
-        (
-            generation
-            for generation in reversed(status.generations)
-            if _number(generation.generation) < active and not any(holds_back(mark, generation) for mark in marks)
-        ),
-        None,
+    """The generation to go back to: of those that have served, the one that did so last before the active one, and that
+    neither was rolled back from nor rejected itself. One that nobody was ever answered from is none: a candidate that
+    something newer has superseded, say. None when there is none, or nothing is active."""
+    if not status.generation:
+        return None
+    marks = (*status.rolled_back, *status.rejected)
+    served = (
+        generation
+        for generation in status.generations
+        if generation.served_by
+        and generation.generation != status.generation
+        and not any(holds_back(mark, generation) for mark in marks)
     )
+    return max(served, key=lambda generation: generation.served_by, default=None)
 
 
 def _number(generation: str) -> int:

@@ -114,13 +114,16 @@ def reject(name: str, generation: str | None, target: Target, output: str | None
     "generation",
     default=None,
     callback=check_generation,
-    help="The generation, as g11; the one before the active when absent.",
+    help="The generation, as g11; the one that served before the active one when absent.",
 )
 @with_target
 @wait_options
 @output_option
 def rollback(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
     """Send the routers of the dataset NAME back to an older generation, and keep them there.
+
+    Without --to it is the one that served last before the active one. While a generation is pinned, as after a
+    rollback, --to has to name it.
 
     It sets spec.generation, which pins: refreshes go on being built, and none takes effect until `unpin`. What was
     rolled back from does not come back then either, until the source changes. If a tool applies the manifest, set

@@ -10,6 +10,7 @@ from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.plan import reasons, rollback
 from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.status import DatasetStatus
 
 Change = Mapping[str, Any]
 """A merge patch of a LookupDataset."""
@@ -45,19 +46,35 @@ def reject(dataset: Dataset, generation: str | None) -> Change:
 
 
 def roll_back(dataset: Dataset, generation: str | None) -> Change:
-    """Pin ``generation``, or the one before the active one. Raises NotPossible when it is not in the store. The write
-    fails when the dataset has changed since: what is the previous one then may be another."""
+    """Pin ``generation``, or the one that served before the active one. Raises NotPossible when it is not in the store,
+    and when none is named while one is pinned: whoever asks twice means one rollback. The write fails when the dataset
+    has changed since: what is the previous one then may be another."""
     status = dataset.parse_status()
     kept = [generation.generation for generation in status.generations]
     if generation is None:
-        previous = rollback.previous_generation(status)
-        if previous is None:
-            active = status.generation or "nothing"
-            raise NotPossible(f"there is nothing to go back to: {active} is active, the store holds {_join(kept)}")
-        generation = previous.generation
+        generation = _choose_previous(dataset, status)
     elif generation not in kept:
         raise NotPossible(f"the store holds no {generation} of {dataset.key}: it holds {_join(kept)}")
     return {"metadata": {"resourceVersion": dataset.resource_version}, "spec": {"generation": generation}}
+
+
+def _choose_previous(dataset: Dataset, status: DatasetStatus) -> str:
+    previous, pinned = rollback.previous_generation(status), dataset.spec.get("generation")
+    if pinned is not None:
+        further = "" if previous is None else f", --to {previous.generation} goes back to what served before {pinned}"
+        raise NotPossible(
+            f"{dataset.key} is pinned to {pinned} already, by a rollback or by hand",
+            hint=f"kubectl lookupdb unpin {dataset.name} goes forward again{further}",
+        )
+    if previous is None:
+        active = status.generation or "nothing"
+        kept = [generation.generation for generation in status.generations]
+        raise NotPossible(
+            f"there is nothing to go back to: {active} is active, and nothing else that the store holds is known to"
+            f" have served and was not rolled back from; it holds {_join(kept)}",
+            hint="--to names one of them all the same",
+        )
+    return previous.generation
 
 
 def unpin() -> Change:

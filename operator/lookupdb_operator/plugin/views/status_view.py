@@ -117,6 +117,10 @@ def _generations(view: DatasetPods, now: datetime) -> Iterator[str]:
         "gate overridden": {
             generation["generation"] for generation in status.get("generations") or () if generation.get("overridden")
         },
+        "has served": {
+            generation["generation"] for generation in status.get("generations") or () if generation.get("servedBy")
+        }
+        - {status.get("generation")},
         "rejected": {mark.get("generation") for mark in status.get("rejected") or ()},
     }
     rows = [
