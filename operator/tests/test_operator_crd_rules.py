@@ -1,0 +1,163 @@
+"""What an API server would refuse of the CRD's rules: it estimates their cost from the bounds of the fields they read.
+
+The estimate here is a rough one, for the functions that the rules use: ``matches`` costs the field's length times the
+pattern's, ``contains`` the field's length, all else one; all of a rule is counted as often as its loop goes round, and
+as often as there are places that it holds for. Where it counts most it agrees with that of Kubernetes 1.34 within some
+per cent. It knows no types and no syntax: whether a rule compiles, an API server alone sees. Every story of ``e2e/``
+begins with giving the CRD to one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from lookupdb import schema
+
+RULE_BUDGET: Final = 10_000_000
+"""Of one rule, wherever it holds; Kubernetes' own limit."""
+TOTAL_BUDGET: Final = 100_000_000
+BYTES_A_CHARACTER: Final = 4
+BYTES_READ_FOR_ONE: Final = 10
+PATTERN_CHARACTERS_FOR_ONE: Final = 4
+
+_LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'")
+_FIELD = re.compile(r"\bself(?:\.\w+(?![\w(]))*")
+_LOOP = re.compile(r"(self(?:\.\w+)*|\[[^]]*\])\.(?:all|exists|exists_one|filter|map)\((\w+),")
+_SEARCH = re.compile(r"([\w.]+)\.(matches|contains)\(('(?:[^'\\]|\\.)*')\)")
+
+Node = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, the field it belongs to, and in how many places it may hold; None: nobody knows."""
+
+    text: str
+    node: Node
+    path: str
+    places: int | None
+
+
+def list_rules(node: Node, path: str = "", places: int | None = 1) -> Iterator[Rule]:
+    for rule in node.get("x-kubernetes-validations", ()):
+        yield Rule(rule["rule"], node, path, places)
+    for name, child in node.get("properties", {}).items():
+        yield from list_rules(child, f"{path}.{name}", places)
+    for member, bound in (("items", "maxItems"), ("additionalProperties", "maxProperties")):
+        if isinstance(node.get(member), dict):
+            most = node.get(bound)
+            yield from list_rules(node[member], f"{path}[]", None if places is None or most is None else places * most)
+
+
+def find_field(rule: Rule, expression: str) -> Node:
+    """The field that ``self.a.b`` is, in ``rule``."""
+    node = rule.node
+    for name in expression.split(".")[1:]:
+        node = node["properties"][name]
+    return node
+
+
+def bound_of(node: Node) -> int | None:
+    """How long a field may be, or how many items it may have; 1 of what has no length; None where nothing bounds it."""
+    if "enum" in node:
+        return max(len(str(value)) for value in node["enum"])
+    if node.get("type") == "array":
+        return node.get("maxItems")
+    if isinstance(node.get("additionalProperties"), dict):
+        return node.get("maxProperties")
+    if node.get("type") == "string" or node.get("x-kubernetes-int-or-string"):
+        return node.get("maxLength")
+    return 1
+
+
+def unbounded_fields(rule: Rule) -> list[str]:
+    """What ``rule`` reads, or is read for, and nothing bounds."""
+    fields = sorted(set(_FIELD.findall(_LITERAL.sub("''", rule.text))))
+    found = [f"{rule.path}: {field}" for field in fields if bound_of(find_field(rule, field)) is None]
+    return found if rule.places is not None else [*found, f"{rule.path}: in how many places it holds"]
+
+
+def estimate(rule: Rule) -> int:
+    """The most that ``rule`` may cost, all of whose fields are bounded."""
+    rounds, variables = 1, {}
+    for iterated, variable in _LOOP.findall(rule.text):
+        node = find_field(rule, iterated) if iterated.startswith("self") else {}
+        rounds *= (bound_of(node) or 1) if node else iterated.count(",") + 1
+        variables[variable] = node.get("items", {})  # keys of a map count as nothing, as in Kubernetes
+    cost = len(re.findall(r"\w+", _LITERAL.sub("", rule.text)))
+    for searched, function, pattern in _SEARCH.findall(rule.text):
+        node = variables.get(searched, {}) if searched in variables else find_field(rule, searched)
+        length = math.ceil(((bound_of(node) or 0) * BYTES_A_CHARACTER + 1) / BYTES_READ_FOR_ONE) if node else 1
+        cost += length * (math.ceil((len(pattern) - 2) / PATTERN_CHARACTERS_FOR_ONE) if function == "matches" else 1)
+    assert rule.places is not None
+    return rule.places * rounds * cost
+
+
+def is_too_dear(resource: Node) -> bool:
+    costs = [estimate(rule) for rule in list_rules(resource)]
+    return max(costs) > RULE_BUDGET or sum(costs) > TOTAL_BUDGET
+
+
+RULES = tuple(list_rules(schema.resource_schema()))
+
+
+def test_there_are_rules() -> None:
+    assert len(RULES) > 50
+    assert any(rule.places != 1 for rule in RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.path or '.'}: {rule.text[:60]}")
+def test_all_that_a_rule_reads_is_bounded(rule: Rule) -> None:
+    assert unbounded_fields(rule) == []
+
+
+def test_all_rules_together_stay_within_what_an_api_server_allows() -> None:
+    """A rule that comes near is to be made simpler, or a bound smaller: another server may count otherwise."""
+    costs = {f"{rule.path}: {rule.text}": estimate(rule) for rule in RULES}
+    assert {text: cost for text, cost in costs.items() if cost > RULE_BUDGET // 3} == {}
+    assert sum(costs.values()) < TOTAL_BUDGET // 3
+
+
+def changed(path: str, **members: int | None) -> Node:
+    """The CRD with other bounds; None takes one away."""
+    resource = copy.deepcopy(schema.resource_schema())
+    node = resource
+    for name in path.split("."):
+        node = node["items"] if name == "[]" else node["properties"][name]
+    node.update(members)
+    return resource
+
+
+@pytest.mark.parametrize(
+    ("path", "member", "accepted", "refused"),
+    [
+        ("spec.source.urls", "maxItems", 950, 1050),
+        ("spec.source.urls.[]", "maxLength", 7600, 8400),
+        ("spec.source.url", "maxLength", 1_900_000, 2_200_000),
+        ("spec.refresh.schedule", "maxLength", 900_000, 1_050_000),
+    ],
+)
+def test_the_estimate_agrees_with_that_of_kubernetes(path: str, member: str, accepted: int, refused: int) -> None:
+    """The CRD with these bounds was accepted, and refused, by the validation of Kubernetes 1.34."""
+    assert not is_too_dear(changed(path, **{member: accepted}))
+    assert is_too_dear(changed(path, **{member: refused}))
+
+
+@pytest.mark.parametrize(
+    ("path", "member"),
+    [
+        ("spec.source.urls", "maxItems"),
+        ("spec.source.urls.[]", "maxLength"),
+        ("spec.serving.pod.labels", "maxProperties"),
+    ],
+)
+def test_a_bound_that_is_taken_away_is_seen(path: str, member: str) -> None:
+    resource = changed(path, **{member: None})
+    assert [field for rule in list_rules(resource) for field in unbounded_fields(rule)]
