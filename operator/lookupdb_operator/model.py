@@ -224,7 +224,7 @@ class Contest:
     kind: str
     name: str
     mark: str
-    """Of what was written (``manifests.mark_of``)."""
+    """Of what was written (``manifests.write_mark``)."""
     is_held: bool
     """Whether the same is not to be written now."""
     by: str = ""

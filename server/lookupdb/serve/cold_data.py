@@ -51,7 +51,8 @@ class Parkable(Protocol):
 
 
 class ColdData:
-    """Parks what connections read while data is cold. ``ring`` makes the loop call ``unpark_warmed``."""
+    """Parks what connections read while data is cold. ``ring`` makes the loop unpark those whose pages were read
+    (``pop_warmed``)."""
 
     def __init__(self, poller: Poller, kernel: ShardKernel, ring: Callable[[], None]) -> None:
         self._poller = poller

@@ -1,0 +1,117 @@
+"""Docstrings name what is there: a reader who looks for a name that they give finds it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+DESCRIBED: Final = ("server/lookupdb", "operator/lookupdb_operator")
+OTHER_CODE: Final = ("crds/*.yaml", "charts/lookupdb/values.yaml", "server/native/src/**/*.rs", "server/lookupdb/*.pyi")
+NOT_OURS: Final = frozenset(
+    {
+        *("camelCase", "snake_case", "r34"),
+        *("leaf_pages", "Private_Dirty"),
+        *("LOOKUPDB_GENERATION", "LOOKUPDB_PORT", "lookupdb_router_"),
+    }
+)
+"""Ways to write and samples; what LMDB and the kernel name; what is put together when it is needed."""
+
+_NAME = re.compile(r"``([A-Za-z_][\w.]*)(?:\(\))?``")
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    paths = sorted(path for root in DESCRIBED for path in (REPOSITORY / root).rglob("*.py"))
+    return {str(path.relative_to(REPOSITORY)): ast.parse(path.read_text()) for path in paths}
+
+
+def docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Those of modules, classes, functions and members, with their lines."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+@cache
+def words_of_the_code() -> frozenset[str]:
+    """All names, words in strings that are no docstrings, and words of what is not Python."""
+    words: set[str] = set()
+    for path in modules():
+        words |= {Path(path).stem, Path(path).parent.name}
+        for token in tokenize.generate_tokens(io.StringIO((REPOSITORY / path).read_text()).readline):
+            if token.type == tokenize.NAME:
+                words.add(token.string)
+            elif token.type == tokenize.STRING and not token.string.startswith('"""'):
+                words |= set(re.findall(r"\w+", token.string))
+    for pattern in OTHER_CODE:
+        for path_of_other in REPOSITORY.glob(pattern):
+            words |= set(re.findall(r"\w+", path_of_other.read_text()))
+    return frozenset(words)
+
+
+@cache
+def members_of_classes() -> dict[str, frozenset[str]]:
+    """Class → the names that it, or one of its bases among ours, defines or assigns to."""
+    own: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for module in modules().values():
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                own.setdefault(node.name, set()).update(_names_within(node))
+                bases.setdefault(node.name, set()).update(base.id for base in node.bases if isinstance(base, ast.Name))
+
+    def inherited(name: str) -> set[str]:
+        return own.get(name, set()).union(*(inherited(base) for base in bases.get(name, ())))
+
+    return {name: frozenset(inherited(name)) for name in own}
+
+
+def _names_within(node: ast.ClassDef) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield inner.name
+        elif isinstance(inner, ast.Attribute):
+            yield inner.attr
+        elif isinstance(inner, ast.Name):
+            yield inner.id
+
+
+def is_found(name: str) -> bool:
+    parts = [part for part in name.split(".") if part]
+    if not {*parts} - NOT_OURS <= words_of_the_code():
+        return False
+    members = members_of_classes()
+    return all(member in members[owner] for owner, member in itertools.pairwise(parts) if owner in members)
+
+
+@pytest.mark.parametrize("path", modules())
+def test_what_docstrings_name_is_there(path: str) -> None:
+    missing = [
+        f"{path}:{line}: {name}"
+        for line, text in docstrings(modules()[path])
+        for name in _NAME.findall(text)
+        if not is_found(name)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["no_such_function_at_all", "DatasetStatus.no_such_member", "HttpPhase.run"])
+def test_what_is_not_there_is_seen(name: str) -> None:
+    assert not is_found(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["DatasetStatus.table", "lifecycle.advance", "spec.rollout.keepPrevious", "Link._live"]
+)
+def test_what_is_there_is_found(name: str) -> None:
+    assert is_found(name)
