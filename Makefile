@@ -35,7 +35,7 @@ chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm an
 	$(BIN)/pytest -q -n 2 --dist worksteal charts/tests
 
 SECONDS ?= 60
-fuzz: $(VENV)/.test ## damage files, values, requests and replies for SECONDS, and see that the native kernels keep their promises
+fuzz: $(VENV)/.test ## damage files, values, requests, replies and rows for SECONDS, and see that the native kernels keep their promises
 	$(BIN)/python server/native/native_fuzz.py $(SECONDS)
 
 crd: ## copy the CRD from crds/ into the chart

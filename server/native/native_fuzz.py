@@ -1,4 +1,4 @@
-"""Fuzzes the native reader, expander, requests and batches: ``make fuzz SECONDS=3600``, or ``native_fuzz.py 3600``.
+"""Fuzzes the native reader, expander, requests, batches and rows: ``make fuzz SECONDS=3600``, or ``native_fuzz.py N``.
 
 The corpus is made here, by LMDB: small sound files of every shape. Inputs damage them, see ``fuzz/src/damage.rs``.
 Where cargo-fuzz and a nightly toolchain are, they are chosen by what they reach; else, or with ``--random``, by chance.
@@ -23,8 +23,8 @@ from support.lmdb_files import Changes, write_lmdb  # the builder's files have o
 FUZZ: Final = CRATE / "fuzz"
 SEEDS: Final = FUZZ / "target" / "seeds"
 VARIABLE: Final = "LOOKUPDB_FUZZ_SEEDS"
-INPUT_BYTES: Final = {"reader": 121, "values": 4096, "requests": 2048, "bodies": 1024, "replies": 1024}
-"""Target → the most of its inputs: a dozen changes, a value of a page, some requests, some keys, some values."""
+INPUT_BYTES: Final = {"reader": 121, "values": 4096, "requests": 2048, "bodies": 1024, "replies": 1024, "rows": 1024}
+"""Target → the most of its inputs: a dozen changes, a value of a page, some requests, keys, values and rows."""
 SAMPLES: Final = {
     "requests": (
         b"\x80*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$4\r\nmget\r\n$1\r\nc\r\n$2\r\n$1\r\n",
@@ -39,6 +39,11 @@ SAMPLES: Final = {
         b"\x03\x20\x80*3\r\n$1\r\na\r\n$-1\r\n$12\r\nabcdefghijkl\r\n",
         b"\x01\x20\x80*1\r\n$0\r\n\r\n",
     ),
+    "rows": (
+        b'\x00\x80a,"b ""c""\r\nd",\r\n\r\n,e\rf,g\n"h"',
+        b'\x05\x20a\t"b\tc\r\n',
+        b'\x02\x00{"a" : [1, -2.5e3, "\\u00e4\\ud83d\\ude00\\n\\/"], "\xc3\xa4":{"b":null}, "c":true}',
+    ),
 }
 """Target → inputs to begin with: hardly any other way leads to a whole body."""
 TEXT: Final = b'{"team":"research","manager":"somebody"}'
@@ -46,7 +51,7 @@ TEXT: Final = b'{"team":"research","manager":"somebody"}'
 
 def main() -> int:
     """Fuzz for so long. Returns the exit code: 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(description="Fuzz the native reader, expander, requests and batches.")
+    parser = argparse.ArgumentParser(description="Fuzz the native reader, expander, requests, batches and rows.")
     parser.add_argument("seconds", type=int)
     parser.add_argument("--random", action="store_true", help="do without cargo-fuzz")
     options = parser.parse_args()

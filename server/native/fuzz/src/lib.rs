@@ -1,4 +1,4 @@
-//! What must hold of the reader, the expander, requests and batches for any bytes, and how an input becomes a damaged file.
+//! What must hold of the reader, the expander, requests, batches and rows for any bytes, and how an input becomes a damaged file.
 //!
 //! The kernels are taken by path: their crate needs Python, these do not.
 #[path = "../../src/json_string.rs"]
@@ -12,6 +12,7 @@ pub mod values;
 
 pub mod damage;
 pub mod route;
+pub mod rows;
 pub mod seeds;
 
 use reader::{Found, ShardFile};

@@ -1,6 +1,7 @@
 //! `mutate SECONDS [START]`: random inputs, for so long. The inputs follow from START, which is printed.
 use lookupdb_fuzz::damage::Subject;
 use lookupdb_fuzz::route::{check_body, check_reply};
+use lookupdb_fuzz::rows::{check_csv, check_json, csv_splitter::Dialect};
 use lookupdb_fuzz::values::Expander;
 use lookupdb_fuzz::{check_file, check_requests, check_value, request, seeds, Outcome};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -45,7 +46,7 @@ fn main() {
     let mut chance = Chance(start);
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut files, mut values, mut refused, mut damaged, mut requests) = (0u64, 0u64, 0u64, 0u64, 0u64);
-    let (mut batches, mut sound) = (0u64, 0u64);
+    let (mut batches, mut sound, mut rows) = (0u64, 0u64, 0u64);
     while Instant::now() < end {
         let index = chance.index(subjects.len());
         let subject = &subjects[index];
@@ -78,11 +79,14 @@ fn main() {
         for _ in 0..8 {
             sound += u64::from(try_body(&mut chance)) + u64::from(try_reply(&mut chance));
             batches += 2;
+            try_csv(&mut chance);
+            try_json(&mut chance);
+            rows += 2;
         }
     }
     println!(
         "{files} files ({refused} refused, {damaged} with damage), {values} values, {requests} pieces of requests, \
-         {batches} bodies and replies of batches ({sound} whole): every promise was kept"
+         {batches} bodies and replies of batches ({sound} whole), {rows} pieces of CSV and JSON: every promise was kept"
     );
 }
 
@@ -143,6 +147,49 @@ fn try_reply(chance: &mut Chance) -> bool {
     match catch_unwind(|| check_reply(&reply, expected, cuts)) {
         Ok(is_reply) if is_reply || is_changed => is_reply,
         _ => report(&format!("reply {reply:02x?} to {expected} keys, cut at {cuts:?}")),
+    }
+}
+
+/// Bytes of which most mean something in CSV, as files of a dialect.
+fn try_csv(chance: &mut Chance) {
+    let delimiter = b",\t; "[chance.index(4)];
+    let quote = (chance.index(3) > 0).then_some(b'"');
+    let alphabet = [delimiter, b'"', b'\n', b'\r', b'a', delimiter, b'"', b'b'];
+    let mut data: Vec<u8> = (0..chance.index(40)).map(|_| alphabet[chance.index(8)]).collect();
+    mutate(chance, &mut data);
+    let cut = chance.index(data.len() + 1);
+    if catch_unwind(|| check_csv(&data, Dialect { delimiter, quote }, cut)).is_err() {
+        report(&format!("CSV {data:02x?} with {delimiter:02x} and {quote:02x?}, cut at {cut}"));
+    }
+}
+
+/// A JSON text, changed here and there, or as it is.
+fn try_json(chance: &mut Chance) {
+    let mut text = make_json(chance, 0).into_bytes();
+    let is_changed = chance.index(2) == 0;
+    if is_changed {
+        mutate(chance, &mut text);
+    }
+    match catch_unwind(|| check_json(&text)) {
+        Ok(is_json) if is_json || is_changed => {}
+        _ => report(&format!("JSON {text:02x?}")),
+    }
+}
+
+fn make_json(chance: &mut Chance, depth: usize) -> String {
+    let many = chance.index(4);
+    match chance.index(if depth < 4 { 8 } else { 6 }) {
+        0 => "null".into(),
+        1 => "true".into(),
+        2 => format!("-{}.{}e-{}", chance.index(10), chance.index(1000), chance.index(400)),
+        3 => chance.next().to_string(),
+        4 => "\"\\u00e4\\ud83d\\ude00\\/\\b\\\\\"".into(),
+        5 => format!("\"{}\"", "plain ü ".repeat(many)),
+        6 => format!("[ {}]", (0..many).map(|_| make_json(chance, depth + 1)).collect::<Vec<_>>().join(" ,")),
+        _ => {
+            let members = (0..many).map(|name| format!("\"{name}\\n\" :\t{}", make_json(chance, depth + 1)));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(",\r\n"))
+        }
     }
 }
 

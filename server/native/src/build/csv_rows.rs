@@ -162,7 +162,7 @@ impl CsvRows {
 impl CsvRows {
     fn fields<'py>(&self, py: Python<'py>, block: &[u8]) -> PyResult<Bound<'py, PyList>> {
         let fields = PyList::empty(py);
-        for number in 0..self.splitter.len() {
+        for number in 0..self.splitter.width() {
             fields.append(PyString::new(py, std::str::from_utf8(self.splitter.field(block, number))?))?;
         }
         Ok(fields)
@@ -192,7 +192,7 @@ impl CsvRows {
                 Found::OpenQuote => return Ok((Stop::Broken, at, rows)),
                 Found::Broken => return Ok((Stop::Broken, at, rows)),
             };
-            if self.splitter.len() != self.width || end - at >= self.max_row || !is_text(block, at..end) {
+            if self.splitter.width() != self.width || end - at >= self.max_row || !is_text(block, at..end) {
                 return Ok((Stop::Broken, at, rows));
             }
             if !self.make_record(block)? {

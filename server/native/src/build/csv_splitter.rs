@@ -54,7 +54,7 @@ impl Splitter {
     }
 
     /// The number of fields of the row.
-    pub fn len(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.fields.len()
     }
 
