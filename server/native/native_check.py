@@ -1,7 +1,8 @@
 """What `make check` wants of the native kernels: ``python server/native/native_check.py``.
 
-Formatting and clippy without a warning, of their fuzzers as well; and crates of the registry alone, under licences that
-deny.toml allows. What this machine lacks is not checked, which one line says.
+Formatting and clippy without a warning, of their fuzzers as well; crates of the registry alone, each in one version,
+under licences that deny.toml allows; and no crate of which an advisory warns, where cargo deny is and reaches its
+database. What this machine lacks is not checked, which one line says.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _STRICT: Final = ("--", "-D", "warnings")
 COMMANDS: Final = (
     (CRATE, ("fmt", "--check")),
     (CRATE, (*_CLIPPY, *_STRICT)),
-    (CRATE, ("deny", "--log-level", "error", "check")),
+    (CRATE, ("deny", "--offline", "--log-level", "error", "check", "bans", "licenses", "sources")),
     (FUZZ, ("fmt", "--check")),
     (FUZZ, (*_CLIPPY, "--all-features", *_STRICT)),
 )
 """The crate, and the subcommand of cargo with its arguments."""
-OPTIONAL: Final = {"deny": "licences and sources are checked, advisories are not"}
+OPTIONAL: Final = {"deny": "licences, sources and versions of crates are checked all the same, advisories are not"}
 """What few machines have, and what that means."""
+FETCH_ADVISORIES: Final = ("deny", "fetch", "db")
+ADVISORIES: Final = ("deny", "--offline", "--log-level", "error", "check", "advisories")
 
 
 def main() -> int:
@@ -44,21 +47,38 @@ def main() -> int:
     except NoKernels as error:
         return explain(error)
     failures = [command for command in COMMANDS if not run(cargo, *command)]
-    problems = list(find_foreign_crates(read_metadata(cargo), tomllib.loads(DENY.read_text())))
+    knows_advisories = check_advisories(cargo)
+    metadata = read_metadata(cargo)
+    problems = [*find_foreign_crates(metadata, tomllib.loads(DENY.read_text())), *find_repeated_crates(metadata)]
     for problem in problems:
         print(problem, file=sys.stderr)
-    return 1 if failures or problems else 0
+    return 1 if failures or problems or not knows_advisories else 0
 
 
 def run(cargo: str, crate: Path, arguments: Sequence[str]) -> bool:
     """Run a subcommand of cargo in ``crate``. Returns False when it fails; one that is not there is told."""
     name = arguments[0]
-    if subprocess.run([cargo, name, "--version"], cwd=crate, capture_output=True, check=False).returncode:
+    if not has_subcommand(cargo, name):
         print(f"no cargo {name} here: {OPTIONAL.get(name, 'not checked')}", flush=True)
         return True
     # Nothing is linked: the fuzzers' library, which takes a C++ compiler, need not be there.
     environment = {**os.environ, "CUSTOM_LIBFUZZER_PATH": str(FUZZ / "libfuzzer.a")}
     return subprocess.run([cargo, *arguments], cwd=crate, env=environment, check=False).returncode == 0
+
+
+def has_subcommand(cargo: str, name: str) -> bool:
+    """Whether cargo knows the subcommand here."""
+    return subprocess.run([cargo, name, "--version"], cwd=CRATE, capture_output=True, check=False).returncode == 0
+
+
+def check_advisories(cargo: str) -> bool:
+    """Return False if an advisory warns of a crate. Where the database cannot be had that is told, and no failure."""
+    if not has_subcommand(cargo, "deny"):
+        return True  # `run` has said so
+    if subprocess.run([cargo, *FETCH_ADVISORIES], cwd=CRATE, capture_output=True, check=False).returncode:
+        print("the database of advisories cannot be fetched here: they are not checked", flush=True)
+        return True
+    return run(cargo, CRATE, ADVISORIES)
 
 
 def read_metadata(cargo: str) -> dict[str, Any]:
@@ -78,6 +98,16 @@ def find_foreign_crates(metadata: dict[str, Any], allowed: dict[str, Any]) -> It
             yield f"{crate} comes from {package['source']}, which deny.toml does not allow"
         if not is_allowed(package["license"] or "", licences):
             yield f"{crate} is under {package['license'] or 'no licence'}, which deny.toml does not allow"
+
+
+def find_repeated_crates(metadata: dict[str, Any]) -> Iterator[str]:
+    """Return a sentence for each crate that is there in several versions."""
+    versions: dict[str, list[str]] = {}
+    for package in metadata["packages"]:
+        versions.setdefault(package["name"], []).append(package["version"])
+    for name, found in versions.items():
+        if len(found) > 1:
+            yield f"{name} is there in {len(found)} versions: {', '.join(sorted(found))}"
 
 
 def is_allowed(expression: str, licences: set[str]) -> bool:

@@ -18,6 +18,7 @@ case "$1 $2" in
 "--version ") echo "cargo 1.95.0" ;;
 fetch*) ;;
 metadata*) echo '{"packages": []}' ;;
+"deny fetch") [ -z "$OFFLINE" ] ;;
 *" --version") case " $LACKS " in *" $1 "*) exit 101 ;; esac ;;
 *) echo "${PWD##*/}: cargo $*"; [ "${PWD##*/}: $1" != "$FAILS" ] ;;
 esac
@@ -79,9 +80,10 @@ def test_all_that_there_is_runs(cargo: Path, capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr().out.splitlines() == [
         "native: cargo fmt --check",
         "native: cargo clippy --quiet --locked --all-targets -- -D warnings",
-        "native: cargo deny --log-level error check",
+        "native: cargo deny --offline --log-level error check bans licenses sources",
         "fuzz: cargo fmt --check",
         "fuzz: cargo clippy --quiet --locked --all-targets --all-features -- -D warnings",
+        "native: cargo deny --offline --log-level error check advisories",
     ]
 
 
@@ -89,6 +91,29 @@ def test_all_that_there_is_runs(cargo: Path, capfd: pytest.CaptureFixture[str]) 
 def test_what_fails_fails_the_check(cargo: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("FAILS", name)
     assert native_check.main() == 1
+
+
+def test_an_advisory_fails_the_check(cargo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_check, "COMMANDS", ())
+    assert native_check.main() == 0
+    monkeypatch.setenv("FAILS", "native: deny")
+    assert native_check.main() == 1
+
+
+def test_advisories_that_cannot_be_fetched_are_told(
+    cargo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OFFLINE", "yes")
+    assert native_check.main() == 0
+    *others, last = capfd.readouterr().out.splitlines()
+    assert last == "the database of advisories cannot be fetched here: they are not checked"
+    assert not [line for line in others if "advisories" in line]
+
+
+def test_a_crate_in_two_versions_is_told() -> None:
+    packages = [{"name": name, "version": version} for name, version in (("a", "1"), ("b", "2"), ("a", "0.9"))]
+    assert list(native_check.find_repeated_crates({"packages": packages})) == ["a is there in 2 versions: 0.9, 1"]
+    assert list(native_check.find_repeated_crates({"packages": packages[:2]})) == []
 
 
 def test_what_is_not_installed_is_told(
@@ -99,7 +124,7 @@ def test_what_is_not_installed_is_told(
     assert capfd.readouterr().out.splitlines() == [
         "native: cargo fmt --check",
         "no cargo clippy here: not checked",
-        "no cargo deny here: licences and sources are checked, advisories are not",
+        "no cargo deny here: licences, sources and versions of crates are checked all the same, advisories are not",
         "fuzz: cargo fmt --check",
         "no cargo clippy here: not checked",
     ]
