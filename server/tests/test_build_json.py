@@ -10,6 +10,7 @@ import orjson
 import pytest
 from support.sources import MEMORY, Read, dataset, read, read_file
 
+from lookupdb.build.parse.columns import ColumnTracker
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 FORMATS = ["json", "jsonl"]
@@ -114,6 +115,24 @@ def test_a_nested_column_that_no_row_has_is_told_with_those_beside_it(tmp_path: 
     assert hint == "  its columns are user, score, user.mail, user.name"
     with pytest.raises(BadSource, match=r"'user.name.frist', which its only row lacks; did you mean 'user.name.first'"):
         read_rows(tmp_path, kind, rows[:1], key="user.name.frist")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("column", "meant"), [("mail", "user.mail"), ("emial", "user.email"), ("EMAIL", "user.email")])
+def test_a_nested_column_whose_dots_are_missing_is_told(tmp_path: Path, kind: str, column: str, meant: str) -> None:
+    rows = [f'{{"id":1,"user":{{"{meant.removeprefix("user.")}":"a"}}}}', '{"id":2,"user":null}']
+    with pytest.raises(BadSource) as caught:
+        read_rows(tmp_path, kind, rows, key=column)
+    message, hint = str(caught.value).splitlines()
+    assert message.endswith(f"names the column {column!r}, which none of its 2 rows has; did you mean {meant!r}?")
+    assert hint == "  its columns are id, user"
+
+
+def test_names_of_nested_columns_are_not_kept_without_end() -> None:
+    tracker = ColumnTracker(dataset(None, "https://example.org/x.jsonl", key="absent"))
+    for row in range(200):
+        tracker.observe({f"a{row}-{outer}": {f"b{inner}": 1 for inner in range(50)} for outer in range(50)})
+    assert 1000 <= len(tracker.snapshot().nested) <= 1000 + 20 * 20
 
 
 def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:

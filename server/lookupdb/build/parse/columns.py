@@ -39,7 +39,7 @@ class ColumnTracker:
         """The columns that no record had so far. While there are any, records are passed to ``observe``."""
         self._names: dict[str, None] = {}
         self._nested: dict[str, None] = {}
-        """Names with dots, of members beside those that are looked for: for messages."""
+        """Names with dots, of members that may have been meant: for messages."""
         self._rows = 0
 
     def observe(self, record: dict[str, Any]) -> None:
@@ -48,9 +48,9 @@ class ColumnTracker:
         self.missing.difference_update([name for name in self.missing if get_column(record, name) is not ABSENT])
         if len(self._names) < _MAX_NAMES:
             self._names.update(dict.fromkeys(record))
-        if self._rows <= _NESTED_ROWS:
+        if self._rows <= _NESTED_ROWS and len(self._nested) < _MAX_NAMES:
             for name in self.missing:
-                self._nested.update(dict.fromkeys(_list_siblings(record, name)))
+                self._nested.update(dict.fromkeys(_list_siblings(record, name) if "." in name else _list_inner(record)))
 
     def count_more(self, rows: int) -> None:
         """Note so many rows that have no missing column, and none whose name was not noted."""
@@ -95,6 +95,16 @@ def _list_siblings(record: dict[str, Any], name: str) -> list[str]:
         if isinstance(owner, dict):
             found += [path + member for member in islice(owner, _SIBLINGS)]
     return found
+
+
+def _list_inner(record: dict[str, Any]) -> list[str]:
+    """The names of what stands in nested dicts, a few of each: the dots of one may have been forgotten."""
+    return [
+        f"{outer}.{member}"
+        for outer, inner in islice(record.items(), _SIBLINGS)
+        if isinstance(inner, dict)
+        for member in islice(inner, _SIBLINGS)
+    ]
 
 
 def get_column(record: dict[str, Any], name: str) -> Any:

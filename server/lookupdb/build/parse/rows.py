@@ -113,9 +113,11 @@ def unknown_column_error(
 
 
 def _find_similar_column(name: str, names: Sequence[str]) -> str | None:
-    close = difflib.get_close_matches(name, names, n=1)
-    alike = (other for other in names if name.lower() in (other.lower(), other.lower().rpartition(".")[2]))
-    return close[0] if close else next(alike, None)
+    if close := difflib.get_close_matches(name, names, n=1):
+        return close[0]
+    ends = {other.rpartition(".")[2].lower(): other for other in reversed(names)}
+    near = difflib.get_close_matches(name.lower(), ends, n=1)
+    return ends[near[0]] if near else None
 
 
 def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
