@@ -6,14 +6,13 @@ import errno
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from support.build_project import Project
+from support.terminals import run_at_terminal
 
 from lookupdb.build import progress_display
 from lookupdb.build.build_report import BuildReport
@@ -329,19 +328,9 @@ class TestTerminal:
     def end(self, project: Project, *words: str) -> tuple[bytes, bytes]:
         """What a build whose manifest is not there writes to a terminal that is its standard output, and to standard
         error."""
-        mine, terminal = os.openpty()
-        try:
-            command = [sys.executable, "-m", "lookupdb", "build", "-f", str(project.folder / "none.yaml"), *words]
-            ended = subprocess.run(command, stdout=terminal, stderr=subprocess.PIPE, check=False)
-            assert ended.returncode == 2
-            os.write(terminal, b"END")
-            written = b""
-            while not written.endswith(b"END"):
-                written += os.read(mine, 65536)
-            return written.removesuffix(b"END"), ended.stderr
-        finally:
-            os.close(mine)
-            os.close(terminal)
+        code, out, error = run_at_terminal("build", "-f", str(project.folder / "none.yaml"), *words)
+        assert code == 2
+        return out, error
 
     def test_gets_the_message_of_a_failure_and_no_json(self, project: Project, tmp_path: Path) -> None:
         out, error = self.end(project, "--termination-log", str(tmp_path / "log"))

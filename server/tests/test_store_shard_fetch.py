@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from support.buckets import new_bucket, s3_server
 from support.generations import publish
 from support.shards import serving
+from support.terminals import run_at_terminal
 from support.waiting import until
 
 from lookupdb import store
@@ -278,6 +279,15 @@ class TestCommand:
         told = json.loads(log.read_bytes())
         assert (told["outcome"], told["reason"], told["exitCode"]) == ("failed", "GenerationMissing", 5)
         assert "has no generation g1" in told["message"]
+
+    def test_a_terminal_gets_of_a_failure_its_message_and_json_when_it_is_asked_for(self, tmp_path: Path) -> None:
+        words = ["fetch", *arguments(str(tmp_path / "store"), tmp_path / "data")]
+        code, out, error = run_at_terminal(*words)
+        assert (code, out) == (5, b"")
+        assert error.count(b"has no generation g1") == 1
+        code, out, error = run_at_terminal(*words, "--json")
+        assert (code, json.loads(out)["reason"]) == (5, "GenerationMissing")
+        assert b"has no generation g1" in error
 
     def test_a_signal_ends_it_cleanly(self, local: DirectoryDataset, tmp_path: Path) -> None:
         folder, log = tmp_path / "data", tmp_path / "log"

@@ -28,6 +28,15 @@ class TestLiving:
         assert (sums["outcome"], sums["removedGenerations"], sums["datasets"]) == ("swept", 2, 1)
         assert swept(place)[0] == []
 
+    def test_every_line_is_json_when_that_is_asked_for(self, place: Place) -> None:
+        people = place.publish(place.dataset("people"), "g1", "g2")
+        place.living(people, keep=1, protect=("g2",))
+        dry, _ = swept(place, "--json", "--dry-run")
+        lines, sums = swept(place, "--json")
+        assert [json.loads(line) for line in dry] == [{"message": "would have: team/people (3f2b9c1e): removed g1"}]
+        assert [json.loads(line) for line in lines] == [{"message": "team/people (3f2b9c1e): removed g1"}]
+        assert sums["removedGenerations"] == 1
+
     def test_nothing_newer_than_what_is_known_to_serve_goes(self, place: Place) -> None:
         """The list was read before the sweep began: since then g4 may have been built, and serve with no other left."""
         people = place.publish(place.dataset("people"), "g1", "g2", "g3", "g4", "g5")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -107,7 +106,7 @@ from lookupdb.spec import DatasetSpec, read_manifest
 )
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
 @outcome.termination_log_option
-@click.option("--json", "as_json", is_flag=True, help="On a terminal, too, write the result of a failed build as JSON.")
+@outcome.json_option
 @option(
     "--progress",
     "style",
@@ -158,7 +157,7 @@ def command(
     """
     began = time.monotonic()
     chosen = pipeline.BuildOptions(**options, local_files=not no_local_files)
-    with _report_outcome(termination_log, began, as_json or not sys.stdout.isatty()) as attempt:
+    with _report_outcome(termination_log, began, outcome.prints_failures(as_json)) as attempt:
         spec = attempt.spec = read_manifest(file)
         place = store.open_store(store_url, cluster_id)
         if explains:

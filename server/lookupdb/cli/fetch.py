@@ -10,7 +10,7 @@ import click
 from lookupdb import store
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
-from lookupdb.cli.outcome import report_outcome, termination_log_option
+from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
 from lookupdb.spec import LOCAL
 from lookupdb.store import StoreAddress
 from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
@@ -34,6 +34,7 @@ from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
     help="Seconds for which the store may fail, nothing coming from it, before that is given up.",
 )
 @termination_log_option
+@json_option
 @log_format
 def command(
     folder: Path,
@@ -48,6 +49,7 @@ def command(
     rate: int,
     patience: float,
     termination_log: Path | None,
+    as_json: bool,
 ) -> None:
     """Fetch one shard of a generation into FOLDER, from which `lookupdb serve FOLDER --shard N` serves it.
 
@@ -58,10 +60,11 @@ def command(
 
     The file is verified (size, SHA-256) before it gets its name, and manifest.json comes last. What is there whole is
     not fetched again; what an interrupted fetch left is removed. Nothing that is written stays in the page cache: it
-    belongs to those who serve. Standard output gets the result, failures too, as one line of JSON.
+    belongs to those who serve. Standard output gets the result, failures too, as one line of JSON; a terminal gets of
+    a failure its message alone, unless --json is given.
     """
     with report_outcome(
-        termination_log, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard
+        termination_log, as_json, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard
     ) as result:
         place = store.open_store(store_url, cluster_id)
         place.wait(store_wait)

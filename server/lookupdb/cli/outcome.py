@@ -33,22 +33,35 @@ def termination_log_option(command: F) -> F:
     )(command)
 
 
+def json_option(command: F) -> F:
+    """--json, of verbs whose result is JSON for a program and a message for a person, when they fail."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="On a terminal, too, write the result of a failure as JSON."
+    )(command)
+
+
+def prints_failures(as_json: bool) -> bool:
+    """Whether the result of a failure is printed: a terminal gets its message alone, unless asked by --json."""
+    return as_json or not sys.stdout.isatty()
+
+
 class VerbResult(dict[str, Any]):
     """The members of the result that are known so far."""
 
 
 @contextmanager
-def report_outcome(path: Path | None, **members: Any) -> Iterator[VerbResult]:
+def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator[VerbResult]:
     """Write how the block ends, with the members that it has added, whatever the end. SIGTERM ends it cleanly."""
     began = time.monotonic()
     result = VerbResult(members)
     try:
         with exit_on_sigterm():
             yield result
-        _write_outcome(path, {"exitCode": 0, **result})
+        _write_outcome(path, {"exitCode": 0, **result}, printed=True)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         seconds = round(time.monotonic() - began, 3)
-        _write_outcome(path, {**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
+        failed = {**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)}
+        _write_outcome(path, failed, printed=prints_failures(as_json))
         raise
 
 
@@ -70,9 +83,10 @@ def _describe_failure(error: BaseException) -> dict[str, Any]:
     return {"exitCode": failure.exit_code, "reason": failure.reason, "message": str(failure)[:_MAX_MESSAGE]}
 
 
-def _write_outcome(path: Path | None, result: dict[str, Any]) -> None:
+def _write_outcome(path: Path | None, result: dict[str, Any], *, printed: bool) -> None:
     line = orjson.dumps(result)
-    click.echo(line)
+    if printed:
+        click.echo(line)
     write_termination_log(path, line)
 
 

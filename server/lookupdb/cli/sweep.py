@@ -65,9 +65,16 @@ class Duration(click.ParamType[float]):
     help="How old the list may be: its operator writes it anew every ten minutes.",
 )
 @option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Write every line as JSON.")
 @log_format
 def command(
-    store_url: str, cluster_id: str | None, living_list: Path, grace: float, max_age: float, dry_run: bool
+    store_url: str,
+    cluster_id: str | None,
+    living_list: Path,
+    grace: float,
+    max_age: float,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Remove from a store what belongs to no living dataset of a cluster.
 
@@ -85,7 +92,7 @@ def command(
     keep, protect, retain}]; with namespaces: [...], only what is in those is swept. What a dataset with retain: true
     leaves when it is deleted stays, and so does what those in retained: [{namespace, name, uid}] have left. A list of
     another cluster or format, or older than --max-age, is refused. Standard output gets a line for each thing removed,
-    and then the sums as one line of JSON.
+    with --json as {"message": …}, and then the sums as one line of JSON.
     """
     cluster_id = cluster_id or live_datasets.read_cluster(living_list)
     place = store.open_store(store_url, cluster_id)
@@ -97,7 +104,8 @@ def command(
     spanned = live_datasets.read_namespaces(living_list)
     found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
     for sentence in sweep.run(place.dataset_at(address) for address in found):
-        click.echo(f"would have: {sentence}" if dry_run else sentence)
+        message = f"would have: {sentence}" if dry_run else sentence
+        click.echo(orjson.dumps({"message": message}) if as_json else message)
     summary = sweep.summary
     members = {to_camel_case(name): value for name, value in asdict(summary).items()}
     click.echo(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))
