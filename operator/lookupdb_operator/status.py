@@ -320,6 +320,8 @@ class DatasetStatus:
     last_generation: int = 0
     """The highest number claimed; also by builds that failed."""
     last_rollout: int = 0
+    last_table: int = 0
+    """The highest version claimed for a routing table, also when ``table`` is not known any more."""
     refreshed: str = ""
     """The last value of the refresh annotation that was answered."""
     refreshed_by: int = 0

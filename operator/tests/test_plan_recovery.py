@@ -106,6 +106,23 @@ def test_a_status_that_is_lost_while_the_source_is_bad_leaves_what_serves_for_as
     assert _versions(world) == {1}
 
 
+def test_a_status_set_back_into_a_recovery_spares_what_was_cut_over_to_since() -> None:
+    """It knows of the rollout as claimed, and of no table: what a newer table references may be served from."""
+    world = serving()
+    _set_back(world, DatasetStatus())
+    world.settle(until=lambda: world.status.last_rollout == 2)
+    before = world.status
+    assert (before.table, [rollout.template != "" for rollout in before.rollouts]) == (None, [False, True])
+    world.settle(until=lambda: world.status.table is not None)
+    _set_back(world, before)
+    world.edit(source={"url": "s3://data/v2.csv"})
+    planned = world.reconcile()
+    assert not [name for name in deleted(planned) if "airports-r2" in name]
+    assert planned.status.last_table == 2
+    world.settle()
+    assert _versions(world) == {3}
+
+
 def test_a_builder_of_a_forgotten_spec_is_not_taken_for_this_ones() -> None:
     world = serving()
     world.takes.build = 5

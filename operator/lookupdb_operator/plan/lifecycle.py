@@ -113,7 +113,9 @@ RECOVER: Final = Transition(
         "status was wiped, edited or set back: objects carry numbers, or the routing table a version, that it does not"
         " know, or its own table references what it lacks"
     ),
-    written_first="`rollouts` with all servers, `lastRollout`, `lastGeneration`; no `table`, no `generations`",
+    written_first=(
+        "`rollouts` with all servers, `lastRollout`, `lastGeneration`, `lastTable`; no `table`, no `generations`"
+    ),
     may_be_deleted="nothing of a rollout that has servers",
 )
 TRANSITIONS: Final = (

@@ -53,13 +53,8 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
     """``status`` without its routing table and generations, when a newer table is there, or when ``status`` is
     inconsistent. Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is
     built: going back to an older one would be worse."""
-    table, written = status.table, cutover.written_table_version(observed)
-    if table is None:
-        # Rollouts that it claimed when there was no table yet; once recovered, one of them has no template.
-        is_newest = not written or not status.rollouts or not all(rollout.template for rollout in status.rollouts)
-    else:
-        is_newest = table.version >= written
-    if is_newest and not is_inconsistent(status):
+    written = cutover.written_table_version(observed)
+    if written <= known_table_version(status) and not is_inconsistent(status):
         return status
     kept = tuple(
         replace(
@@ -71,8 +66,14 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
         )
         for rollout in status.rollouts
     )
+    newest = max(written, known_table_version(status))
     forgotten = replace(status, table=None, candidate=None, generations=(), refused=None, generation="")
-    return replace(forgotten, rollouts=kept, records=0, bytes=0)
+    return replace(forgotten, rollouts=kept, records=0, bytes=0, last_table=newest)
+
+
+def known_table_version(status: DatasetStatus) -> int:
+    """The highest version of a routing table that ``status`` knows of, whether or not it knows what that references."""
+    return max(status.last_table, 0 if status.table is None else status.table.version)
 
 
 def _list_unknown_rollouts(

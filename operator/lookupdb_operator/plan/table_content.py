@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from lookupdb_operator.plan import candidate, clock, promotion, rollback, rollouts
 from lookupdb_operator.plan.cutover import newest_table_version
+from lookupdb_operator.plan.recovery import known_table_version
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 
@@ -66,16 +67,15 @@ def _with_newest_version(status: DatasetStatus, situation: Situation) -> Dataset
     rollout = status.find_rollout(table.rollout)
     if rollout is None or not rollouts.is_servable(rollout, table.replicas, status, situation):
         return status
-    return replace(
-        status, table=replace(table, version=newest + 1, written_at=clock.format_moment(situation.now), confirmed_at="")
-    )
+    written_at = clock.format_moment(situation.now)
+    renewed = replace(table, version=newest + 1, written_at=written_at, confirmed_at="")
+    return replace(status, table=renewed, last_table=renewed.version)
 
 
 def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situation) -> DatasetStatus:
-    claimed = status.table.version if status.table is not None else 0
     table = replace(
         desired,
-        version=max(claimed, newest_table_version(situation.observed)) + 1,
+        version=max(known_table_version(status), newest_table_version(situation.observed)) + 1,
         written_at=clock.format_moment(situation.now),
         confirmed_at="",
     )
@@ -83,7 +83,7 @@ def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situatio
     pinned = status.find_generation(situation.desired.pinned_generation)
     if pinned is not None and pinned.generation == table.generation:
         status = replace(promotion.without_rejection(status, pinned), rolled_back=rollback.with_marks(status, pinned))
-    return replace(status, table=table, rollouts=referenced)
+    return replace(status, table=table, last_table=table.version, rollouts=referenced)
 
 
 def _with_referenced_replicas(rollout: RolloutStatus, table: TableStatus) -> RolloutStatus:

@@ -133,7 +133,7 @@ class Invariants:
     def claims(self, before: DatasetStatus, after: DatasetStatus, spec: Mapping[str, Any]) -> None:
         """Status is written, while ``spec`` is asked for."""
         pinned = spec.get("generation", "")
-        for counter in ("last_generation", "last_rollout"):
+        for counter in ("last_generation", "last_rollout", "last_table"):
             if getattr(after, counter) < getattr(before, counter):
                 raise Broken(f"{counter} goes back")
         version = 0 if before.table is None else before.table.version
