@@ -100,6 +100,12 @@ def shard_set(dataset: str, rollout: str, shard: int) -> str:
     return f"{dataset}-{rollout}-s{shard}"
 
 
+def read_shard(name: str) -> int | None:
+    """3 for ``airports-r34-s3``; None for what is no such name."""
+    _, mark, digits = name.rpartition("-s")
+    return int(digits) if mark and digits.isascii() and digits.isdigit() else None
+
+
 def router(dataset: str) -> str:
     """The router's Deployment, Service, PodDisruptionBudget, autoscaler: ``airports-router``."""
     return f"{dataset}-router"

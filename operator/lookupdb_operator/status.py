@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from lookupdb.naming import to_camel_case
+from lookupdb_operator.shard_ranges import ALL, parse_shards
 
 READY: Final = "Ready"
 BUILT: Final = "Built"
@@ -34,6 +35,8 @@ _MOMENTS: Final = frozenset(
     }
 )
 """Members that hold a moment, or nothing."""
+_SHARDS: Final = frozenset({"shard_ranges", "window"})
+"""Members that hold ranges of shards, or nothing."""
 _YEARS: Final = range(1970, 9000)
 """Of moments: those from which every duration of a spec leads to another moment."""
 
@@ -236,11 +239,21 @@ class RolloutStatus:
     offered_replicas: int = field(default=0, metadata={"json": "offered"})
     """The same of the tables that reference it beside an active one, for those who ask for its generation by name; at
     least 1 while it waits for promotion."""
+    shard_ranges: str = ALL
+    """The shards that it has servers of; empty: all."""
+    window: str = ""
+    """Those of them, as ranges, that no routing table has referenced since they were claimed; empty: none, or all of a
+    candidate."""
 
     @property
     def is_candidate(self) -> bool:
         """Whether no routing table has referenced it since it was claimed."""
         return not self.referenced_replicas and not self.offered_replicas and not self.kept_since
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether servers of it start that no routing table references."""
+        return self.is_candidate or bool(self.window)
 
     @property
     def minimum_replicas(self) -> int:
@@ -259,6 +272,16 @@ class TableCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class TablePart:
+    """Shards that another rollout than the table's serves."""
+
+    rollout: str
+    generation: str
+    workers: int
+    shard_ranges: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableStatus:
     """The routing table that was last written."""
 
@@ -273,6 +296,13 @@ class TableStatus:
     confirmed_at: str = ""
     """When every router had confirmed it; from then on the drain time runs. Empty: not yet."""
     candidate: TableCandidate | None = None
+    parts: tuple[TablePart, ...] = ()
+    """Which shards other rollouts serve, while ``rollout`` replaces them shard by shard; by number of the rollout."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether shards of several generations are routed to."""
+        return any(part.generation != self.generation for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +326,8 @@ class DatasetStatus:
     """The same in one word, for people (``plan.phase``)."""
     endpoint: str = ""
     generation: str = ""
-    """The active one: what routers answer from."""
+    """The active one: what routers answer from; while a rollout goes on shard by shard, the last one that they all
+    answered from."""
     records: int = 0
     bytes: int = 0
     built_at: str = ""
@@ -403,6 +434,8 @@ def _from_json(kind: type, members: Mapping[str, Any]) -> Any:
     for member in _members(kind):
         if member.is_moment and (found := values.get(member.name)) and not is_moment(found):
             raise TypeError(f"expected a moment as {member.json}, found {found!r}")
+        if member.name in _SHARDS:
+            parse_shards(values.get(member.name, ALL))
     return kind(**values)
 
 

@@ -123,7 +123,7 @@ def rendered(of: ObservedDataset, config: Config = CONFIG) -> dict[str, tuple[Ma
         "build": manifests.render_builder(of, BUILD, config),
         "shards": manifests.render_shards(of, rollout(), built, of.spec["replicas"], config),
         "router": manifests.render_routers(of, config),
-        "routing-table": (manifests.render_routing_table(of, table(of), built),),
+        "routing-table": (manifests.render_routing_table(of, table(of), {"g12": built}),),
         "network-policy": manifests.render_network_policies(of, config),
         "store-secret": (manifests.render_store_secret(of, ACCESS),),
     }

@@ -24,7 +24,7 @@ def _parsed(manifest: Manifest) -> route_table.RoutingTable:
 def test_a_router_reads_what_was_written() -> None:
     of = everything()
     built = generation(of, value_format="raw", built_at="2026-03-04T05:06:07Z")
-    read = _parsed(manifests.render_routing_table(of, table(of, version=9), built))
+    read = _parsed(manifests.render_routing_table(of, table(of, version=9), {"g12": built}))
     assert (read.version, read.active) == (9, "g12")
     assert read.dataset == route_table.RoutedDataset(of.namespace, of.name, of.uid)
     entry = read.active_entry
@@ -41,7 +41,7 @@ def test_a_router_reads_what_was_written() -> None:
 
 def test_a_table_names_as_many_servers_as_it_says_not_as_the_spec_does() -> None:
     of = airports(replicas=5)
-    read = _parsed(manifests.render_routing_table(of, table(of, replicas=2, workers=3), generation(of)))
+    read = _parsed(manifests.render_routing_table(of, table(of, replicas=2, workers=3), {"g12": generation(of)}))
     assert [len(shard.endpoints) for shard in read.active_entry.shards] == [6] * 4
 
 
@@ -65,7 +65,7 @@ def _long(shards: int) -> ObservedDataset:
 )
 def test_the_largest_tables_fit_a_config_map(of: ObservedDataset, endpoints: int) -> None:
     built = generation(of, bytes=1 << 50, records=1 << 40)
-    manifest = manifests.render_routing_table(of, table(of, rollout="r9999", replicas=endpoints), built)
+    manifest = manifests.render_routing_table(of, table(of, rollout="r9999", replicas=endpoints), {"g12": built})
     assert len(manifest["data"][names.TABLE_FILE]) + 1024 < CONFIG_MAP_BYTES
     assert [len(shard.endpoints) for shard in _parsed(manifest).active_entry.shards] == [endpoints] * of.spec["shards"]
 

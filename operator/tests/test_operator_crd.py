@@ -28,6 +28,7 @@ from lookupdb_operator.status import (
     ScheduleStatus,
     Stall,
     TableCandidate,
+    TablePart,
     TableStatus,
     Ticket,
     json_name,
@@ -97,10 +98,13 @@ FULL = DatasetStatus(
     rollouts=(
         RolloutStatus("r34", "g11", DIGEST, NOW),
         RolloutStatus("r35", "g11", DIGEST, NOW, 2, Stall("QuotaExceeded", NOW), 2),
+        RolloutStatus("r36", "g11", DIGEST, NOW, 2, shard_ranges="0-3", window="2-3"),
     ),
     build_ticket=Ticket(NOW),
     rollout_ticket=Ticket(NOW, 3, "Unschedulable", "no node takes pod airports-r34-s0-0", DIGEST),
-    table=TableStatus(12, "r34", "g11", 2, 4, NOW, NOW, TableCandidate("r35", "g11", 2, 4)),
+    table=TableStatus(
+        12, "r34", "g11", 2, 4, NOW, NOW, TableCandidate("r35", "g11", 2, 4), (TablePart("r34", "g11", 4, "1-3"),)
+    ),
     candidate=CandidateStatus("g11", "r35", NOW),
     store_digest=DIGEST,
 )

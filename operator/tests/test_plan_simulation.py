@@ -17,7 +17,8 @@ from operator_support.simulation import Simulation
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, Plan, RouterReport
-from lookupdb_operator.plan import clock, plan
+from lookupdb_operator.plan import clock, plan, references
+from lookupdb_operator.shard_ranges import shorten_shards
 from lookupdb_operator.status import BuildStatus
 
 SEEDS = 100
@@ -38,6 +39,27 @@ def test_what_is_promoted_or_rejected_takes_effect_or_never_does(twenties: int) 
     for simulation in simulations:
         simulation.live(2 * MOMENTS)
     assert any(simulation.world.invariants.candidates for simulation in simulations), "nothing ever waited"
+
+
+@pytest.mark.parametrize("twenties", range(SEEDS // 40))
+def test_what_is_rolled_out_shard_by_shard_is_rolled_out_whole_in_the_end(twenties: int) -> None:
+    simulations = [Simulation(seed, surges=True) for seed in range(20 * twenties, 20 * twenties + 20)]
+    for simulation in simulations:
+        simulation.live(MOMENTS)
+    assert any(_mixes(simulation) for simulation in simulations), "no rollout ever went on shard by shard"
+
+
+@pytest.mark.parametrize("tens", range(2))
+def test_there_are_never_more_servers_than_one_rollout_and_the_surge_have(tens: int) -> None:
+    simulations = [Simulation(seed, surges=True) for seed in range(10 * tens, 10 * tens + 10)]
+    for simulation in simulations:
+        simulation.live_shard_by_shard(4 * MOMENTS)
+    assert all(_mixes(simulation) for simulation in simulations)
+
+
+def _mixes(simulation: Simulation) -> bool:
+    """Whether any routing table was of several generations."""
+    return any(b'"formatVersion":2' in table.encode() for table in simulation.world.invariants.tables.values())
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -257,6 +279,58 @@ def _stops_what_has_left_the_table(planned: Plan, observed: Observed) -> Plan:
     return replace(planned, delete=(*planned.delete, *gone))
 
 
+def _sees_nothing_that_is_left_over(observed: Observed, config: Config, now: datetime) -> Plan:
+    """Of shards that have no servers any more by status, it believes them gone."""
+    held = {
+        rollout.rollout: references.held_shards(rollout, observed.dataset.status)
+        for rollout in observed.dataset.status.rollouts
+    }
+    sets = tuple(one for one in observed.shard_sets if one.shard in held.get(one.rollout, ()))
+    pods = tuple(
+        one for one in observed.pods if one.component != names.SHARDS or one.shard in held.get(one.rollout, ())
+    )
+    planned = plan(replace(observed, shard_sets=sets, pods=pods), config, now)
+    return replace(planned, delete=(*planned.delete, *(one.ref for one in observed.shard_sets if one not in sets)))
+
+
+def _stops_what_is_replaced_at_once(planned: Plan, observed: Observed) -> Plan:
+    """The servers of shards that the newest table routes elsewhere."""
+    status = planned.status
+    parts = {part.rollout for part in status.table.parts} if status.table is not None else set()
+    routed = {
+        rollout.rollout: references.routed_shards(rollout, status)
+        for rollout in status.rollouts
+        if rollout.rollout in parts
+    }
+    gone = tuple(
+        one.ref for one in observed.shard_sets if one.rollout in parts and one.shard not in routed[one.rollout]
+    )
+    return replace(planned, delete=(*planned.delete, *gone))
+
+
+def _makes_the_next_window_too_early(observed: Observed, config: Config, now: datetime) -> Plan:
+    """Once a table is written, whether or not routers have it and what it replaced is gone."""
+    planned, table = plan(observed, config, now), observed.dataset.status.table
+    if table is None or not table.parts or table.confirmed_at:
+        return planned
+    status = planned.status
+    target = status.find_rollout(table.rollout)
+    if target is None or target.window:
+        return planned
+    missing = frozenset(range(5)) - references.held_shards(target, status)
+    wider = (
+        replace(
+            target,
+            shard_ranges=shorten_shards(references.held_shards(target, status) | {min(missing)}, 5),
+            window=str(min(missing)),
+        )
+        if missing
+        else target
+    )
+    rollouts = tuple(wider if rollout == target else rollout for rollout in status.rollouts)
+    return replace(planned, status=replace(status, rollouts=rollouts))
+
+
 MUTANTS: list[Any] = [
     pytest.param(_changed(_retires_at_once), id="retires without waiting for routers"),
     pytest.param(_changed(_scales_down_before_the_table_says_so), id="scales down before the table says so"),
@@ -288,6 +362,20 @@ PROMOTION_MUTANTS: list[Any] = [
     pytest.param(_forgets_rejections, id="forgets what was rejected"),
     pytest.param(_changed(_stops_what_has_left_the_table), id="stops a candidate at once"),
 ]
+
+
+SURGE_MUTANTS: list[Any] = [
+    pytest.param(_sees_nothing_that_is_left_over, id="does not wait until what was replaced is gone"),
+    pytest.param(_changed(_stops_what_is_replaced_at_once), id="stops replaced shards at once"),
+    pytest.param(_makes_the_next_window_too_early, id="makes the next window too early"),
+    pytest.param(_believes_routers_unasked, id="takes routers for confirmed"),
+]
+
+
+@pytest.mark.parametrize("mutant", SURGE_MUTANTS)
+def test_the_simulation_of_rollouts_shard_by_shard_finds_a_plan_that(mutant: Planner) -> None:
+    with pytest.raises(AssertionError):
+        _live_shard_by_shard(mutant)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
@@ -329,6 +417,11 @@ def _live(planner: Planner) -> None:
     for seed in range(SEEDS_TO_FIND_A_MUTANT):
         Simulation(seed, planner).live_under_rollbacks(3)
         Simulation(seed, planner).live(MOMENTS)
+
+
+def _live_shard_by_shard(planner: Planner) -> None:
+    for seed in range(SEEDS_TO_FIND_A_MUTANT):
+        Simulation(seed, planner, surges=True).live_shard_by_shard(2 * MOMENTS)
 
 
 def _live_with_promotions(planner: Planner) -> None:

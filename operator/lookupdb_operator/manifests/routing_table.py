@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import orjson
 
-from lookupdb.route.table.routing_table import FORMAT_VERSION
+from lookupdb.route.table.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset, Pod
+from lookupdb_operator.shard_ranges import parse_shards
 from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStatus
 
 MAX_ENDPOINT_BYTES: Final = 950_000
@@ -17,19 +19,19 @@ MAX_ENDPOINT_BYTES: Final = 950_000
 
 
 def render_routing_table(
-    dataset: ObservedDataset,
-    table: TableStatus,
-    generation: GenerationStatus,
-    candidate: GenerationStatus | None = None,
+    dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
 ) -> Manifest:
-    """``table``, whose generation is ``generation``, and whose candidate's is ``candidate``. The API server refuses
-    what has more than 1 MiB: the product of shards, replicas and workers may be some 6,000 with the longest names,
-    16,000 with short ones."""
-    entries = [_entry(dataset, table, generation)]
-    if table.candidate is not None and candidate is not None:
-        entries.append(_entry(dataset, table.candidate, candidate))
+    """``table``, whose generations are among ``generations``. The API server refuses what has more than 1 MiB: the
+    product of shards, replicas and workers may be some 6,000 with the longest names, 16,000 with short ones."""
+    generation = generations[table.generation]
+    entries = [_entry(dataset, table, generation, _render_shards(dataset, table, generations))]
+    offered = table.candidate
+    if offered is not None and offered.generation in generations:
+        shards = range(generations[offered.generation].shards)
+        servers: list[dict[str, object]] = [{"endpoints": _endpoints(dataset, offered, shard)} for shard in shards]
+        entries.append(_entry(dataset, offered, generations[offered.generation], servers))
     content = {
-        "formatVersion": FORMAT_VERSION,
+        "formatVersion": MIXED_FORMAT_VERSION if table.is_mixed else FORMAT_VERSION,
         "version": table.version,
         "dataset": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
         "active": table.generation,
@@ -79,7 +81,10 @@ def _estimate_bytes(dataset: ObservedDataset, part: TableStatus | TableCandidate
 
 
 def _entry(
-    dataset: ObservedDataset, part: TableStatus | TableCandidate, generation: GenerationStatus
+    dataset: ObservedDataset,
+    part: TableStatus | TableCandidate,
+    generation: GenerationStatus,
+    shards: list[dict[str, object]],
 ) -> dict[str, object]:
     return {
         "generation": part.generation,
@@ -89,8 +94,27 @@ def _entry(
         "builtAt": generation.built_at,
         "normalize": list(generation.normalize),
         "valueFormat": generation.value_format,
-        "shards": [{"endpoints": _endpoints(dataset, part, shard)} for shard in range(generation.shards)],
+        "shards": shards,
     }
+
+
+def _render_shards(
+    dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
+) -> list[dict[str, object]]:
+    """Who serves each shard; of a shard of another generation than the table's also which one, and its age."""
+    owners = {shard: part for part in table.parts for shard in parse_shards(part.shard_ranges)}
+    shards: list[dict[str, object]] = []
+    for shard in range(generations[table.generation].shards):
+        part = owners.get(shard)
+        if part is None:
+            shards.append({"endpoints": _endpoints(dataset, table, shard)})
+            continue
+        servers = TableCandidate(part.rollout, part.generation, table.replicas, part.workers)
+        about: dict[str, object] = {}
+        if part.generation != table.generation:
+            about = {"generation": part.generation, "builtAt": generations[part.generation].built_at}
+        shards.append(about | {"endpoints": _endpoints(dataset, servers, shard)})
+    return shards
 
 
 def _endpoints(dataset: ObservedDataset, part: TableStatus | TableCandidate, shard: int) -> list[str]:

@@ -1,4 +1,5 @@
-"""A rollout: for each shard a StatefulSet and a PodDisruptionBudget, and one headless Service that names all pods.
+"""A rollout: for each shard that it has a StatefulSet and a PodDisruptionBudget, and one headless Service that names
+all pods.
 
 A StatefulSet's name ends up in a label of its pods (controller-revision-hash) with 11 characters more, of which a
 label has 63: it may have 52. The dataset's name has 40 at most, which leaves eight digits for the numbers of
@@ -17,6 +18,7 @@ from lookupdb_operator.manifests.builder import TERMINATION_LOG
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import digest, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.shard_ranges import select_shards
 from lookupdb_operator.status import GenerationStatus, RolloutStatus
 
 GRACE_SECONDS: Final = 30
@@ -48,7 +50,7 @@ def _render_unstamped(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> Iterator[Manifest]:
     yield _render_service(dataset, rollout)
-    for shard in range(generation.shards):
+    for shard in select_shards(rollout.shard_ranges, generation.shards):
         template = _render_template(dataset, rollout, generation, config, shard)
         yield _render_stateful_set(dataset, rollout, shard, replicas, template)
         yield _disruption_budget(dataset, rollout, shard)
@@ -58,7 +60,8 @@ def render_service_and_budgets(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus
 ) -> tuple[Manifest, ...]:
     """Of a rollout's objects those that have nothing of its template: they are known as long as it is."""
-    budgets = (_disruption_budget(dataset, rollout, shard) for shard in range(generation.shards))
+    shards = select_shards(rollout.shard_ranges, generation.shards)
+    budgets = (_disruption_budget(dataset, rollout, shard) for shard in shards)
     return tuple(map(stamp, (_render_service(dataset, rollout), *budgets)))
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from lookupdb_operator import manifests, names
 from lookupdb_operator.plan import clock, generations, promotion, reasons, rollouts
 from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.shard_servers import count_ready_shards
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import CandidateStatus, DatasetStatus, RolloutStatus, TableCandidate, TableStatus
 
@@ -55,7 +56,7 @@ def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situa
     """What a routing table with ``active`` should reference beside it. Of a candidate that it references already, fewer
     servers are referenced first and stopped later, more are started first and referenced later."""
     rollout = None if status.candidate is None else status.find_rollout(status.candidate.rollout)
-    if rollout is None or rollout.generation == active.generation:
+    if rollout is None or rollout.generation == active.generation or active.is_mixed:
         return None
     desired, referenced = situation.desired, None if status.table is None else status.table.candidate
     if referenced is None or referenced.rollout != rollout.rollout:
@@ -116,7 +117,7 @@ def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: 
 
 def _describe_lacking(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> str:
     shards = generations.count_shards(status, rollout)
-    ready = rollouts.count_ready_shards(rollout, replicas, situation.observed)
+    ready = count_ready_shards(rollout, replicas, range(shards), situation.observed)
     return "" if ready == shards else f", with {ready} of {shards} shards ready"
 
 
@@ -124,6 +125,8 @@ def _describe_asking(generation: str, status: DatasetStatus) -> str:
     table = status.table
     if table is None:
         return "it cannot be asked, because what serves is not known"
+    if table.is_mixed:
+        return "it cannot be asked, because several generations serve, shard by shard"
     if table.candidate is None:
         return "it cannot be asked, because a routing table has no room for the servers of two generations"
     return f"lookups with the header {_HEADER}: {generation} ask it, and all others {table.generation}"

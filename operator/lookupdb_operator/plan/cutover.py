@@ -1,5 +1,5 @@
-"""The way from one routing table to the next: it is written, routers confirm it, and servers that only older tables
-reference are retired. This module also says which routers' reports count, and judges RolledOut.
+"""The way from one routing table to the next: it is written, routers confirm it, and lookups that began on an older one
+end. This module also says which routers' reports count, and judges RolledOut.
 
 A table is written only when enough of the servers that it adds are ready (``rollouts``). Servers that fail later stay
 in it: routers ask another replica meanwhile, and Kubernetes brings them back under the same name.
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import (
@@ -21,7 +20,9 @@ from lookupdb_operator.plan import (
     previous,
     promotion,
     reasons,
+    references,
     rollouts,
+    shard_windows,
     suspension,
     turns,
 )
@@ -29,12 +30,6 @@ from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 
-CONFIRMATION_SECONDS: Final = 60.0
-"""Seconds that routers have to take up a routing table. A kubelet that was not nudged syncs ConfigMaps every minute or
-so."""
-STALE_MOUNT_SECONDS: Final = 120.0
-"""Seconds for which a container that starts anew may find an older routing table mounted: its kubelet syncs every
-minute, from a cache that may be another minute old."""
 POLL_SECONDS: Final = 0.5
 """Seconds between two polls of routers that take up a routing table, which takes them a second or so."""
 SLOW_POLL_SECONDS: Final = 5.0
@@ -43,7 +38,7 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table confirmed, when every router that may answer reports its version. Its
-    generation is active from then on, and has served."""
+    generation is active from then on, and has served, unless another one still serves some shards."""
     table, observed = status.table, situation.observed
     if table is not None and table.confirmed_at:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
@@ -52,9 +47,11 @@ def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     generation = status.find_generation(table.generation)
     assert generation is not None, f"{table.generation} was trimmed, and a routing table references it"
     confirmed = replace(table, confirmed_at=clock.format_moment(situation.now))
+    status = replace(status, table=confirmed)
+    if table.is_mixed:
+        return status
     status = replace(
         status,
-        table=confirmed,
         generation=generation.generation,
         records=generation.records,
         bytes=generation.bytes,
@@ -63,9 +60,10 @@ def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
-    """``status`` in which the generation of ``table``, which every router answers from, is known to have served."""
+    """``status`` in which the generation of ``table``, which every router answers from, is known to have served: whole,
+    that is."""
     generation = status.find_generation(table.generation)
-    if generation is None or generation.served_by == table.version:
+    if table.is_mixed or generation is None or generation.served_by == table.version:
         return status
     return generations.add_generation(status, replace(generation, served_by=table.version))
 
@@ -74,53 +72,15 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
     kept: lookups that it begins have to drain, too. Also when what is active was edited: routers tell it again."""
     table, reports = status.table, situation.observed.routers
-    if table is not None and table.confirmed_at and status.generation != table.generation:
+    is_edited = table is not None and not table.is_mixed and status.generation != table.generation
+    if table is not None and table.confirmed_at and is_edited:
         return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
-    if table is None or not is_draining(status):
+    if table is None or not references.is_draining(status):
         return status
     answering_reports = (reports[pod.uid] for pod in list_answering_routers(situation.observed) if pod.uid in reports)
     if not any(0 < (report.table_version or 0) < table.version for report in answering_reports):
         return status
     return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
-
-
-def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without the rollouts and servers that only older routing tables reference, once the drain time has
-    passed; but the previous one may have to be kept, in place of the one that was. Every router must still report the
-    newest table: one that was started meanwhile may have come up with an older one."""
-    table = status.table
-    if table is None or not is_draining(status) or remaining_drain(table, situation) > 0:
-        return status
-    if diagnose_late_routers(situation.observed, table):
-        return status
-    target = rollouts.target_rollout(status, situation)
-    staying = tuple(
-        replace(
-            rollout,
-            referenced_replicas=_count_referenced(table, rollout),
-            offered_replicas=_count_offered(status, rollout),
-        )
-        for rollout in status.rollouts
-        if rollout.rollout == table.rollout or rollout == target or _count_offered(status, rollout)
-    )
-    drained = (rollout for rollout in status.rollouts if rollout.referenced_replicas and rollout != target)
-    kept = previous.select_previous(drained, table, situation) or previous.find_kept(status)
-    if kept is None or (target is not None and kept.rollout == target.rollout):
-        return replace(status, rollouts=staying)
-    ordered = sorted((*staying, kept), key=lambda rollout: names.read_number(rollout.rollout))
-    return replace(status, rollouts=tuple(ordered))
-
-
-def is_draining(status: DatasetStatus) -> bool:
-    """Whether servers are kept that only an older table than the one in effect references."""
-    table = status.table
-    if table is None or not table.confirmed_at:
-        return False
-    return any(
-        rollout.referenced_replicas > _count_referenced(table, rollout)
-        or rollout.offered_replicas > _count_offered(status, rollout)
-        for rollout in status.rollouts
-    )
 
 
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
@@ -133,36 +93,10 @@ def remaining_drain(table: TableStatus, situation: Situation) -> float:
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
         seconds = max(seconds, desired.router_drain_seconds)
     if has_router_down(observed):
-        seconds = max(seconds, STALE_MOUNT_SECONDS)
+        seconds = max(seconds, references.STALE_MOUNT_SECONDS)
     seen = observed.dataset.status.table
     is_seen = seen is not None and (seen.version, seen.confirmed_at) == (table.version, table.confirmed_at)
     return max(0.0, seconds - (observed.seconds_confirmed if is_seen else 0.0))
-
-
-def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
-    """Whether a router keeps the servers of an older table for long after the drain time of ``table``."""
-    seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, STALE_MOUNT_SECONDS)
-    return clock.seconds_until(table.confirmed_at, seconds + CONFIRMATION_SECONDS, situation.now) == 0
-
-
-def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a router takes too long to take up the routing table."""
-    table = status.table
-    if table is None or table.confirmed_at:
-        return False
-    return clock.seconds_until(table.written_at, CONFIRMATION_SECONDS, situation.now) == 0
-
-
-def _count_referenced(table: TableStatus, rollout: RolloutStatus) -> int:
-    return table.replicas if rollout.rollout == table.rollout else 0
-
-
-def _count_offered(status: DatasetStatus, rollout: RolloutStatus) -> int:
-    """How many servers a shard of ``rollout`` stay because it waits for promotion."""
-    if status.candidate is None or status.candidate.rollout != rollout.rollout:
-        return 0
-    offered = None if status.table is None else status.table.candidate
-    return rollout.offered_replicas if offered is None else offered.replicas
 
 
 def has_served(status: DatasetStatus) -> bool:
@@ -174,7 +108,7 @@ def needs_reports(status: DatasetStatus) -> bool:
     """Whether routers are to be asked from which table they answer: until the newest one is in effect everywhere, and
     while servers are kept that only older ones reference."""
     table = status.table
-    return table is not None and (not table.confirmed_at or is_draining(status))
+    return table is not None and (not table.confirmed_at or references.is_draining(status))
 
 
 def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
@@ -183,9 +117,9 @@ def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
     if table is None or not needs_reports(status):
         return None
     if not table.confirmed_at:
-        return SLOW_POLL_SECONDS if is_confirmation_overdue(status, situation) else POLL_SECONDS
+        return SLOW_POLL_SECONDS if references.is_confirmation_overdue(status, situation) else POLL_SECONDS
     # The drain time may have passed, and a router still be behind.
-    slowest = SLOW_POLL_SECONDS if is_retirement_overdue(table, situation) else POLL_SECONDS
+    slowest = SLOW_POLL_SECONDS if references.is_retirement_overdue(table, situation) else POLL_SECONDS
     return max(slowest, remaining_drain(table, situation))
 
 
@@ -267,35 +201,60 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     """Whether what is asked for is what serves."""
     missing = generations.diagnose_pin(status, situation.desired)
     if missing is not None:
-        serves = f" {status.generation} keeps serving." if has_served(status) else ""
+        serves = f" {shard_windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
         return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
     target, table = rollouts.target_rollout(status, situation), status.table
-    if target is None and turns.is_waiting(status.rollout_ticket):
+    if (target is None or not target.is_starting) and turns.is_waiting(status.rollout_ticket):
         return rollouts.judge_waiting(status, situation)
     is_suspended = situation.desired.is_suspended
-    if is_suspended and (table is None or (table.confirmed_at and not is_draining(status))):
+    if is_suspended and (table is None or (table.confirmed_at and not references.is_draining(status))):
         return suspension.judge_serving(table, status, situation)
     reason, why = generations.explain_target(status, situation.desired)
     if target is None and table is None and reason in (reasons.ROLLED_BACK, reasons.REJECTED):
         return Verdict("False", reason, f"What serves stays, and nothing is rolled out.{why}")
+    if table is not None and _waits_for_last_window(target, status, situation):
+        return _judge_last_window(table, status, situation)
     if target is None or generations.is_pin_missing(status, situation.desired):
-        serves = f" Until then {status.generation} keeps serving." if has_served(status) else ""
+        serves = f" Until then {shard_windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
     if status.candidate is not None and (table is None or table.confirmed_at):
         return candidate.judge_waiting(status, status.candidate, situation)
-    if status.candidate is None and (table is None or rollouts.is_starting(target, table, situation)):
+    if status.candidate is None and (table is None or rollouts.is_starting(target, table, status, situation)):
         return rollouts.judge_starting(target, status, situation)
     assert table is not None
     if not table.confirmed_at:
         return _judge_confirming(table, status, situation)
     where = rollouts.describe_rollout(situation.dataset, target)
-    if is_draining(status):
+    if references.is_draining(status):
         drains = _describe_draining(table, situation)
         return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {drains}")
     servers = f"{table.replicas} {_servers(table.replicas)} a shard"
     idle = promotion.describe_idle_annotations(status, situation.desired)
     kept = previous.describe_kept(status, situation)
     return Verdict("True", reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
+
+
+def _waits_for_last_window(target: RolloutStatus | None, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether shards of what is asked for wait until what the last window has replaced is gone."""
+    if situation.desired.is_suspended:
+        return False
+    if target is None:
+        generation = rollouts.target_generation(status, situation)
+        return generation is not None and not generations.is_pin_missing(status, situation.desired)
+    is_whole = status.table is not None and status.table.rollout == target.rollout and not status.table.parts
+    return not is_whole and not references.pending_shards(target, status)
+
+
+def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
+    progress = shard_windows.describe_progress(status)
+    if not table.confirmed_at:
+        verdict = _judge_confirming(table, status, situation)
+        return replace(verdict, message=f"{progress}{verdict.message}")
+    if references.is_draining(status):
+        return Verdict("False", reasons.DRAINING, f"{progress}{_describe_draining(table, situation)}")
+    leftover = shard_windows.find_leftover(status, situation.observed)
+    what = f"{leftover}, which was replaced, is not gone yet" if leftover else "the next servers are about to start"
+    return Verdict("False", reasons.DRAINING, f"{progress}{what}.")
 
 
 def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
@@ -326,7 +285,7 @@ def _servers(count: int) -> str:
 def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | None:
     """Which routers take too long to take up the routing table."""
     table = status.table
-    if table is None or not is_confirmation_overdue(status, situation):
+    if table is None or not references.is_confirmation_overdue(status, situation):
         return None
     late = diagnose_late_routers(situation.observed, table)
     late_names = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"

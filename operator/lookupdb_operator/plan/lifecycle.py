@@ -36,7 +36,9 @@ from lookupdb_operator.plan import (
     previous,
     promotion,
     recovery,
+    references,
     refusals,
+    retirement,
     rollouts,
     table_content,
 )
@@ -74,6 +76,9 @@ class RolloutPhase(Enum):
     """The newest routing table references its servers. Some routers may answer from it, some from an older one."""
     CANDIDATE = "candidate"
     """It waits for promotion. The newest routing table references its servers for those who ask for its generation."""
+    PARTIAL = "partial"
+    """The newest routing table routes some shards to it and others to another rollout: one of them replaces the other
+    shard by shard."""
     ACTIVE = "active"
     """Every router answers from it."""
     SUPERSEDED = "superseded"
@@ -206,9 +211,12 @@ TRANSITIONS: Final = (
             (RolloutPhase.CLAIMED, RolloutPhase.GONE),
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
-        when="it is not asked for any more, or gives its turn up; and no routing table ever referenced it",
-        written_first="`rollouts` without it",
-        may_be_deleted="all of it, at once, ready or not",
+        when=(
+            "it is not asked for any more, or gives its turn up; and no routing table ever referenced it, or not its"
+            " window"
+        ),
+        written_first="`rollouts` without it, or without its window",
+        may_be_deleted="all of it, or the servers of its window, at once, ready or not",
     ),
     Transition(
         name="claim",
@@ -217,8 +225,11 @@ TRANSITIONS: Final = (
             (RolloutPhase.UNCLAIMED, RolloutPhase.CLAIMED),
             (GenerationPhase.BUILT, GenerationPhase.ROLLED_OUT),
         ),
-        when=("the generation that is asked for has no rollout of the present pod template, and the turn is here"),
-        written_first="`rollouts`, `lastRollout`, or `rolloutTicket`",
+        when=(
+            "the generation that is asked for has no rollout of the present pod template, or not all its shards; and"
+            " the turn is here. With `PerShard` also what the last window has replaced is gone"
+        ),
+        written_first="`rollouts`, `lastRollout`, or `rolloutTicket`; of a window `rollouts[].window`",
         may_be_deleted="nothing",
     ),
     Transition(
@@ -237,7 +248,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="retire",
-        step=cutover.retire_rollouts,
+        step=retirement.retire_rollouts,
         edges=(
             (RolloutPhase.DRAINING, RolloutPhase.GONE),
             (RolloutPhase.DRAINING, RolloutPhase.CLAIMED),
@@ -252,7 +263,7 @@ TRANSITIONS: Final = (
             "`rollouts` without it; asked for again, it stays as claimed; with `rollout.keepPrevious` the newest of"
             " another generation is kept, and no other"
         ),
-        may_be_deleted="all of it; servers beyond those that the newest table references",
+        may_be_deleted="all of it; shards and servers beyond those that the newest table references",
     ),
     Transition(
         name="cut over",
@@ -273,9 +284,22 @@ TRANSITIONS: Final = (
             (RolloutPhase.REFERENCED, RolloutPhase.SUPERSEDED),
             (RolloutPhase.CANDIDATE, RolloutPhase.SUPERSEDED),
             (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
+            *(
+                (phase, RolloutPhase.PARTIAL)
+                for phase in (
+                    RolloutPhase.CLAIMED,
+                    RolloutPhase.ACTIVE,
+                    RolloutPhase.REFERENCED,
+                    RolloutPhase.SUPERSEDED,
+                    RolloutPhase.DRAINING,
+                )
+            ),
+            (RolloutPhase.PARTIAL, RolloutPhase.REFERENCED),
+            (RolloutPhase.PARTIAL, RolloutPhase.SUPERSEDED),
         ),
         when=(
-            "the servers of the rollout that is asked for are ready, or another number of replicas is; of a pinned"
+            "the servers of the rollout that is asked for are ready, or those of its window; or another number of"
+            " replicas is; of a pinned"
             " generation any rollout whose servers are ready, at once; a candidate is promoted, or is not asked for any"
             " more"
         ),
@@ -333,6 +357,8 @@ def _phase_of_known(rollout: RolloutStatus, status: DatasetStatus) -> RolloutPha
     table = status.table
     if rollout.kept_since:
         return RolloutPhase.KEPT
+    if table is not None and table.parts and references.is_in_table(rollout.rollout, table):
+        return RolloutPhase.PARTIAL
     if table is not None and table.rollout == rollout.rollout:
         return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED
     if status.candidate is not None and status.candidate.rollout == rollout.rollout:

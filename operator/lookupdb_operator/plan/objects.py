@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lookupdb_operator import manifests
+from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
 from lookupdb_operator.plan import build_job, cutover, lifecycle, reasons, rollouts, suspension
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
@@ -19,6 +19,7 @@ from lookupdb_operator.plan.situation import (
     service_and_budget_stamps,
     shard_stamps,
 )
+from lookupdb_operator.shard_ranges import ALL, parse_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
 Name = tuple[str, str]
@@ -113,10 +114,9 @@ def _is_whole(rollout: RolloutStatus, generation: GenerationStatus, replicas: in
 
 def _list_table_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
     table = status.table
-    generation = None if table is None else status.find_generation(table.generation)
-    if table is not None and generation is not None:
-        offered = None if table.candidate is None else status.find_generation(table.candidate.generation)
-        yield manifests.render_routing_table(situation.dataset, table, generation, offered)
+    known = {generation.generation: generation for generation in status.generations}
+    if table is not None and {table.generation, *(part.generation for part in table.parts)} <= known.keys():
+        yield manifests.render_routing_table(situation.dataset, table, known)
 
 
 def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:
@@ -199,16 +199,16 @@ def object_name(manifest: Manifest) -> Name:
 def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
     """The objects to delete: those of builds that are not under way and of rollouts that are gone, a Job that is to run
     again, and others of ours that nothing asks for. Objects whose number ``status`` has not reached are left alone."""
-    names = {object_name(manifest) for manifest in manifests_due}
+    due = {object_name(manifest) for manifest in manifests_due}
     return (
         *(job.ref for job in observed.jobs if not job.deleting and _is_past_build(job.generation, status)),
         *_find_lost_jobs(status, observed),
         *(
             shard_set.ref
             for shard_set in observed.shard_sets
-            if not shard_set.deleting and _is_gone(shard_set.rollout, status)
+            if not shard_set.deleting and _is_replaced(shard_set, status)
         ),
-        *(other.ref for other in observed.other_objects if not other.deleting and _is_garbage(other, status, names)),
+        *(other.ref for other in observed.other_objects if not other.deleting and _is_garbage(other, status, due)),
     )
 
 
@@ -221,7 +221,8 @@ def _find_lost_jobs(status: DatasetStatus, observed: Observed) -> Iterator[Objec
 
 def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: set[tuple[str, str]]) -> bool:
     if existing.rollout:
-        return _is_gone(existing.rollout, status)
+        is_budget = existing.ref.kind == "PodDisruptionBudget"
+        return _is_gone(existing.rollout, status) or (is_budget and _is_of_replaced_shard(existing, status))
     if existing.generation:
         return _is_past_build(existing.generation, status)
     # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
@@ -242,6 +243,22 @@ def _is_past_build(generation: str, status: DatasetStatus) -> bool:
 
 def _is_gone(rollout: str, status: DatasetStatus) -> bool:
     return lifecycle.rollout_phase(rollout, status) is RolloutPhase.GONE
+
+
+def _is_replaced(shard_set: ShardSet, status: DatasetStatus) -> bool:
+    """Whether ``shard_set`` is of a rollout that is gone, or of a shard that its rollout has no servers of any more."""
+    return _is_gone(shard_set.rollout, status) or not _has_shard(shard_set.rollout, shard_set.shard, status)
+
+
+def _is_of_replaced_shard(budget: ExistingObject, status: DatasetStatus) -> bool:
+    shard = names.read_shard(budget.ref.name)
+    return shard is not None and not _has_shard(budget.rollout, shard, status)
+
+
+def _has_shard(name: str, shard: int, status: DatasetStatus) -> bool:
+    """Whether the rollout ``name`` has servers of ``shard``; one that is not known may have any."""
+    rollout = status.find_rollout(name)
+    return rollout is None or rollout.shard_ranges == ALL or shard in parse_shards(rollout.shard_ranges)
 
 
 def next_retry_in(situation: Situation) -> float | None:

@@ -15,6 +15,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.plan import build_outcome, clock, cutover, history, turns
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.shard_ranges import ALL
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus
 
 _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
@@ -46,7 +47,13 @@ def is_inconsistent(status: DatasetStatus) -> bool:
     table = status.table
     if table is None:
         return bool(status.generation)
-    return status.find_rollout(table.rollout) is None or status.find_generation(table.generation) is None
+    referenced = ((table.rollout, table.generation), *((part.rollout, part.generation) for part in table.parts))
+    if table.is_mixed and status.find_generation(status.generation) is None:
+        return True
+    return any(
+        status.find_rollout(rollout) is None or status.find_generation(generation) is None
+        for rollout, generation in referenced
+    )
 
 
 def _without_outdated_table(status: DatasetStatus, observed: Observed) -> DatasetStatus:
@@ -63,6 +70,8 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
             kept_since="",
             referenced_replicas=max(rollout.minimum_replicas, _count_replicas(rollout.rollout, observed)),
             offered_replicas=0,
+            shard_ranges=ALL,
+            window="",
         )
         for rollout in status.rollouts
     )

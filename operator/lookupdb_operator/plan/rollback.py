@@ -62,17 +62,19 @@ def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[R
 
 
 def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
-    """The generation to go back to: of those that have served, the one that did so last before the active one, and that
-    neither was rolled back from nor rejected itself. One that nobody was ever answered from is none: a candidate that
-    something newer has superseded, say. None when there is none, or nothing is active."""
+    """The generation to go back to: of those that have served, the one that did so last before the active one (before
+    the one that replaces it shard by shard), and that neither was rolled back from nor rejected itself. One that nobody
+    was ever answered from is none: a candidate that something newer has superseded, say. None when there is none, or
+    nothing is active."""
     if not status.generation:
         return None
-    marks = (*status.rolled_back, *status.rejected)
+    table, marks = status.table, (*status.rolled_back, *status.rejected)
+    left = table.generation if table is not None and table.is_mixed else status.generation
     served = (
         generation
         for generation in status.generations
         if generation.served_by
-        and generation.generation != status.generation
+        and generation.generation != left
         and not any(holds_back(mark, generation) for mark in marks)
     )
     return max(served, key=lambda generation: generation.served_by, default=None)

@@ -5,17 +5,17 @@ getting on, for RolledOut and Degraded.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, ObservedDataset, Pod, ShardSet, Trouble
-from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import clock, generations, promotion, reasons, store, turns
+from lookupdb_operator.model import Observed, ObservedDataset, Trouble
+from lookupdb_operator.plan import clock, generations, promotion, reasons, references, shard_windows, store, turns
 from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.shard_servers import count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.shard_ranges import ALL, format_shards, shorten_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
 
 MOST_ROLLOUTS: Final = 12
@@ -55,9 +55,10 @@ def target_generation(status: DatasetStatus, situation: Situation) -> Generation
 
 
 def unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The newest rollout of the present spec and pod template that is not in effect yet: no routing table references
-    it, or routers are taking up the one that does. What is held back by now, because the pin that asked for it was
-    taken away or it was rejected, never comes before anything else."""
+    """The newest rollout of the present spec and pod template that is not in effect yet: no routing table
+    references it, or routers are taking up the one that does, or it replaces another one shard by shard. What is
+    held back by now, because the pin that asked for it was taken away or it was rejected, never comes before
+    anything else."""
     return next(
         (
             rollout
@@ -72,7 +73,7 @@ def _is_unfinished(rollout: RolloutStatus, status: DatasetStatus) -> bool:
     table = status.table
     if table is not None and table.rollout == rollout.rollout:
         # One that a candidate waits beside was in effect before: routers take the candidate up, or other numbers.
-        return not table.confirmed_at and status.candidate is None
+        return (not table.confirmed_at or bool(table.parts)) and status.candidate is None
     return rollout.is_candidate
 
 
@@ -97,6 +98,7 @@ def _find_standing_rollout(
         rollout
         for rollout in reversed(status.rollouts)
         if rollout.generation == generation.generation
+        and rollout.shard_ranges == ALL
         and (rollout.workers or rollout.template == template)
         and is_servable(rollout, desired.replicas, status, situation)
     ]
@@ -124,46 +126,74 @@ def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situati
 
 
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollout that is asked for, its number claimed, or with a ticket. What serves stays as it is
-    while no generation of the present spec is built."""
+    """``status`` with the rollout that is asked for, its number claimed, or with its next window, or with a ticket.
+    What serves stays as it is while no generation of the present spec is built."""
     generation = target_generation(status, situation)
     target = target_rollout(status, situation)
-    if generation is None or target is not None:
-        has_turn = target is not None and target.is_candidate
+    window = frozenset() if target is None else shard_windows.next_window(target, status, situation)
+    if target is not None:
+        generation = status.find_generation(target.generation)
+    if generation is None or (target is not None and not window):
+        has_turn = target is not None and target.is_starting
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket) if has_turn else None)
-    if len(status.rollouts) >= MOST_ROLLOUTS:  # it could not use a turn
+    if not _has_place(target, generation, status, situation):  # it could not use a turn
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket))
     template = situation.template_for(generation)
     if not turns.may_take_turn(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
         return replace(status, rollout_ticket=turns.wait_for_turn(status.rollout_ticket, template, situation.now))
+    status = replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket))
+    if target is None:
+        return _with_claimed_rollout(generation, status, situation)
+    wider = shard_windows.with_next_window(target, window, status, situation)
+    return replace(status, rollouts=tuple(wider if rollout == target else rollout for rollout in status.rollouts))
+
+
+def _has_place(
+    target: RolloutStatus | None, generation: GenerationStatus, status: DatasetStatus, situation: Situation
+) -> bool:
+    """Whether servers of ``generation`` may be made beside those that are there."""
+    if target is None and len(status.rollouts) >= MOST_ROLLOUTS:
+        return False
+    is_at_once = shard_windows.window_size(generation, status, situation) == generation.shards
+    return is_at_once or shard_windows.may_begin(status, situation, is_first=target is None)
+
+
+def _with_claimed_rollout(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> DatasetStatus:
     number = status.last_rollout + 1
     claimed = RolloutStatus(
         rollout=names.rollout_name(number),
         generation=generation.generation,
-        template=template,
+        template=situation.template_for(generation),
         started_at=clock.format_moment(situation.now),
         workers=situation.desired.workers,
+        shard_ranges=shorten_shards(shard_windows.first_window(generation, status, situation), generation.shards),
     )
-    ticket = turns.take_turn(status.rollout_ticket)
-    return replace(status, rollouts=(*status.rollouts, claimed), rollout_ticket=ticket, last_rollout=number)
+    return replace(status, rollouts=(*status.rollouts, claimed), last_rollout=number)
 
 
 def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without rollouts that no routing table ever referenced and that are not asked for any more. They go
-    whether or not they are ready: a correction never waits for the mistake that it corrects."""
+    """``status`` without servers that no routing table ever referenced and that are not asked for any more: whole
+    rollouts, and windows. They go whether or not they are ready: a correction never waits for the mistake that it
+    corrects."""
     target = target_rollout(status, situation)
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
         ticket = turns.give_turn_up(status.rollout_ticket, trouble, target.template, situation.now)
         status, target = replace(status, rollout_ticket=ticket), None
-    kept = tuple(rollout for rollout in status.rollouts if not rollout.is_candidate or rollout == target)
+    kept = tuple(
+        shard_windows.with_due_window(rollout, status, situation)
+        if rollout == target
+        else shard_windows.without_window(rollout, status)
+        for rollout in status.rollouts
+        if not rollout.is_candidate or rollout == target
+    )
     return replace(status, rollouts=kept)
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` has to give its turn up. One that a routing table references, or may reference by now, has no
-    turn."""
-    if not rollout.is_candidate or not situation.observed.turns.rollout.must_yield:
+    """Whether ``rollout`` has to give its turn up. One all of whose servers a routing table references, or may
+    reference by now, has no turn."""
+    if not rollout.is_starting or not situation.observed.turns.rollout.must_yield:
         return False
     return not is_servable(rollout, situation.desired.replicas, status, situation)
 
@@ -171,35 +201,55 @@ def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situat
 def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> int:
     """How many servers each shard of ``rollout`` should have: as many as are asked for, also while it is kept, and
     never fewer than any routing table references that a router may answer from."""
-    target, table = target_rollout(status, situation), status.table
-    is_asked_for = rollout == target or (table is not None and table.rollout == rollout.rollout)
+    is_asked_for = rollout == target_rollout(status, situation) or references.is_in_table(rollout.rollout, status.table)
     is_whole = is_asked_for or bool(rollout.kept_since)
     return max(situation.desired.replicas if is_whole else 1, rollout.minimum_replicas)
 
 
-def is_servable(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether routers may be sent to ``rollout``: all its servers are ready; or of each shard all but one, and at
-    least one, while the others are in trouble after the grace, or the progress deadline has passed.
+def is_servable(
+    rollout: RolloutStatus,
+    replicas: int,
+    status: DatasetStatus,
+    situation: Situation,
+    shards: Collection[int] | None = None,
+) -> bool:
+    """Whether routers may be sent to ``shards`` of ``rollout``, or to those that they are not sent to yet
+    (``awaited_shards``): all their servers are ready; or of each shard all but one, and at least one, while the others
+    are in trouble after the grace, or the progress deadline has passed.
 
     The routing table references the missing servers too: routers use them once they come.
     """
-    if is_ready(rollout, replicas, status, situation.observed):
-        return True
-    shards = tuple(list_shard_servers(rollout, replicas, status, situation.observed))
-    if not shards or any(servers.ready < servers.needed_servers for servers in shards):
+    chosen = awaited_shards(rollout, status) if shards is None else shards
+    if not chosen:
         return False
-    if rollout.is_candidate and has_exceeded_deadline(rollout, status, situation):
+    if count_ready_shards(rollout, replicas, chosen, situation.observed) == len(chosen):
         return True
-    only_troubled_lack = all(servers.ready + servers.troubled >= servers.replicas for servers in shards)
+    servers_by_shard = tuple(list_shard_servers(rollout, replicas, chosen, situation.observed))
+    if any(servers.ready < servers.needed_servers for servers in servers_by_shard):
+        return False
+    if rollout.is_starting and has_exceeded_deadline(rollout, status, situation):
+        return True
+    only_troubled_lack = all(servers.ready + servers.troubled >= servers.replicas for servers in servers_by_shard)
     return only_troubled_lack and clock.seconds_until(rollout.started_at, GRACE, situation.now) == 0
+
+
+def awaited_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
+    """The shards of ``rollout`` whose servers are waited for: those that the newest routing table does not route to it,
+    or all."""
+    return references.pending_shards(rollout, status) or references.held_shards(rollout, status)
 
 
 def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Whether ``rollout`` is unlikely to get into effect by itself: its deadline has passed, or a shard has too few
-    servers without trouble."""
+    servers without trouble. Not between two windows, when nothing of it starts."""
+    table = status.table
+    if table is not None and table.rollout == rollout.rollout and table.confirmed_at and not rollout.is_starting:
+        return False
     if has_exceeded_deadline(rollout, status, situation):
         return True
-    shards = list_shard_servers(rollout, situation.desired.replicas, status, situation.observed)
+    shards = list_shard_servers(
+        rollout, situation.desired.replicas, awaited_shards(rollout, status), situation.observed
+    )
     return not all(servers.may_suffice for servers in shards)
 
 
@@ -209,10 +259,10 @@ def has_exceeded_deadline(rollout: RolloutStatus, status: DatasetStatus, situati
 
 
 def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> float:
-    """Seconds until the progress deadline of ``rollout``. It runs from the claim for its servers, and from when
-    its table was written for the routers."""
+    """Seconds until the progress deadline of ``rollout``. It runs from the claim for its servers, or those of its
+    window, and from when its table was written for the routers."""
     table = status.table
-    is_referenced = table is not None and table.rollout == rollout.rollout
+    is_referenced = table is not None and table.rollout == rollout.rollout and not rollout.is_starting
     since = table.written_at if table is not None and is_referenced else rollout.started_at
     return clock.seconds_until(since, situation.desired.progress_deadline_seconds, situation.now)
 
@@ -220,95 +270,27 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
 def next_progress_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until missing servers may be left out, or the rollout is overdue; None for neither."""
     target = target_rollout(status, situation)
-    if target is None or not target.is_candidate:
+    if target is None or not target.is_starting:
         return None
     grace = clock.seconds_until(target.started_at, GRACE, situation.now)
     deadline = remaining_progress(target, status, situation)
     return min((wait for wait in (grace, deadline) if wait > 0), default=None)
 
 
-def is_ready(rollout: RolloutStatus, replicas: int, status: DatasetStatus, observed: Observed) -> bool:
-    """Whether every shard of ``rollout`` has ``replicas`` ready servers, pods 0 to replicas-1 among them."""
-    generation = status.find_generation(rollout.generation)
-    return generation is not None and count_ready_shards(rollout, replicas, observed) == generation.shards
-
-
-def count_ready_shards(rollout: RolloutStatus, replicas: int, observed: Observed) -> int:
-    """How many shards of ``rollout`` have ``replicas`` ready servers, in the words of both their StatefulSet and their
-    pods: either may be seen late."""
-    ready = Counter(
-        pod.shard
-        for pod in observed.pods
-        if pod.component == SHARDS and pod.rollout == rollout.rollout and pod.ready and not pod.deleting
-    )
-    return len(
-        {
-            shard_set.shard
-            for shard_set in observed.shard_sets
-            if shard_set.rollout == rollout.rollout
-            and not shard_set.deleting
-            and min(shard_set.ready, ready[shard_set.shard]) >= max(replicas, shard_set.replicas)
-        }
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ShardServers:
-    """The servers of one shard, pods 0 to replicas-1."""
-
-    shard: int
-    replicas: int
-    ready: int
-    troubled: int
-    """Not ready, and in trouble or being deleted."""
-
-    @property
-    def needed_servers(self) -> int:
-        """How many have to be ready before routers are sent to them: all but one, and at least one."""
-        return max(1, self.replicas - 1)
-
-    @property
-    def may_suffice(self) -> bool:
-        """Whether enough are ready, or may get ready though nobody ends the trouble of the others."""
-        return self.replicas - self.troubled >= self.needed_servers
-
-
-def list_shard_servers(
-    rollout: RolloutStatus, replicas: int, status: DatasetStatus, observed: Observed
-) -> Iterator[ShardServers]:
-    """The servers of each shard of ``rollout``."""
-    generation = status.find_generation(rollout.generation)
-    pods: dict[int, dict[int, Pod]] = {}
-    for pod in observed.pods:
-        if pod.component == SHARDS and pod.rollout == rollout.rollout and _ordinal(pod) in range(replicas):
-            pods.setdefault(pod.shard, {})[_ordinal(pod)] = pod
-    sets = {
-        shard_set.shard: shard_set
+def diagnose_obstacle(
+    rollout: RolloutStatus, observed: Observed, shards: Collection[int] | None = None
+) -> Trouble | None:
+    """What keeps servers of ``shards`` of ``rollout``, or of all, from getting ready."""
+    sets = (
+        shard_set.trouble
         for shard_set in observed.shard_sets
-        if shard_set.rollout == rollout.rollout and not shard_set.deleting
-    }
-    for shard in range(0 if generation is None else generation.shards):
-        yield _count_servers(shard, replicas, sets.get(shard), pods.get(shard, {}))
-
-
-def _count_servers(shard: int, replicas: int, shard_set: ShardSet | None, pods: dict[int, Pod]) -> ShardServers:
-    ready = sum(pod.ready and not pod.deleting for pod in pods.values())
-    troubled = sum(pod.deleting or (not pod.ready and pod.trouble is not None) for pod in pods.values())
-    if shard_set is not None and shard_set.trouble is not None:
-        troubled += replicas - len(pods)
-    # Either may be seen late: a StatefulSet whose controller has not seen its newest spec says that none is ready.
-    return ShardServers(shard, replicas, min(ready, 0 if shard_set is None else shard_set.ready), troubled)
-
-
-def _ordinal(pod: Pod) -> int:
-    ordinal = pod.name.rpartition("-")[2]
-    return int(ordinal) if ordinal.isascii() and ordinal.isdigit() else -1
-
-
-def diagnose_obstacle(rollout: RolloutStatus, observed: Observed) -> Trouble | None:
-    """What keeps servers of ``rollout`` from getting ready."""
-    sets = (shard_set.trouble for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
-    pods = (pod.trouble for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
+        if shard_set.rollout == rollout.rollout and (shards is None or shard_set.shard in shards)
+    )
+    pods = (
+        pod.trouble
+        for pod in observed.pods
+        if pod.rollout == rollout.rollout and not pod.ready and (shards is None or pod.shard in shards)
+    )
     prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
     refused = reasons.list_refusals(observed, "StatefulSet", prefix)
     return next((trouble for trouble in (*sets, *pods, *refused) if trouble is not None), None)
@@ -316,7 +298,7 @@ def diagnose_obstacle(rollout: RolloutStatus, observed: Observed) -> Trouble | N
 
 def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
     """What keeps ``candidate`` from getting on; also that it takes longer than it should."""
-    trouble = diagnose_obstacle(candidate, situation.observed)
+    trouble = diagnose_obstacle(candidate, situation.observed, awaited_shards(candidate, status))
     if trouble is None and has_exceeded_deadline(candidate, status, situation):
         where = describe_rollout(situation.dataset, candidate)
         return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, f"{where} is not ready since {candidate.started_at}")
@@ -343,10 +325,11 @@ def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble |
     target, table, observed = target_rollout(status, situation), status.table, situation.observed
     if target is None:
         return turns.diagnose_ticket(status.rollout_ticket)
-    if table is not None and not is_starting(target, table, situation):
-        return None
-    trouble = store.name_store(diagnose_obstacle(target, observed), situation)
-    if not target.is_candidate or not has_exceeded_deadline(target, status, situation):
+    if table is not None and not is_starting(target, table, status, situation):
+        return turns.diagnose_ticket(status.rollout_ticket)
+    shards = awaited_shards(target, status)
+    trouble = store.name_store(diagnose_obstacle(target, observed, shards), situation)
+    if not target.is_starting or not has_exceeded_deadline(target, status, situation):
         return trouble
     return _diagnose_overdue(target, trouble, status, situation)
 
@@ -356,7 +339,7 @@ def _diagnose_overdue(
 ) -> Trouble:
     """What ``target``, whose deadline has passed, waits for."""
     dataset, desired = situation.dataset, situation.desired
-    shards = list_shard_servers(target, desired.replicas, status, situation.observed)
+    shards = list_shard_servers(target, desired.replicas, awaited_shards(target, status), situation.observed)
     lacking = [servers for servers in shards if servers.ready < servers.needed_servers]
     lacks = ", ".join(
         f"{names.shard_set(dataset.name, target.rollout, servers.shard)} has {servers.ready} of {servers.replicas}"
@@ -373,27 +356,41 @@ def _diagnose_overdue(
     return Trouble(trouble.reason, f"{text}; {trouble.message}")
 
 
-def is_starting(target: RolloutStatus, table: TableStatus, situation: Situation) -> bool:
-    """Whether no routing table references all servers that are asked for yet."""
-    return table.rollout != target.rollout or table.replicas < situation.desired.replicas
+def is_starting(target: RolloutStatus, table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether ``target`` has servers that are asked for and that no routing table references yet."""
+    if table.rollout != target.rollout or table.replicas < situation.desired.replicas:
+        return True
+    return bool(references.pending_shards(target, status))
 
 
 def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Verdict:
     """How far the servers of ``target`` are, and what keeps them."""
-    replicas, shards = situation.desired.replicas, generations.count_shards(status, target)
-    ready = count_ready_shards(target, replicas, situation.observed)
+    replicas, shards = situation.desired.replicas, awaited_shards(target, status)
+    ready = count_ready_shards(target, replicas, shards, situation.observed)
     where = describe_rollout(situation.dataset, target)
-    progress = f"{ready} of {shards} shards of {where} have their servers ready ({replicas} each)."
+    which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, target) else ""
+    progress = (
+        f"{shard_windows.describe_progress(status)}{ready} of {len(shards)} shards{which} of {where} have their servers"
+        f" ready ({replicas} each).{_explain_at_once(target, status, situation)}"
+    )
     trouble = diagnose_candidate(status, situation)
     if trouble is None:
         return Verdict("False", reasons.STARTING_SERVERS, progress)
     return Verdict("False", trouble.reason, f"{progress} {reasons.write_sentence(trouble.reason, trouble.message)}")
 
 
+def _explain_at_once(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
+    generation = status.find_generation(target.generation)
+    why = "" if generation is None else shard_windows.explain_at_once(generation, status, situation)
+    return f" All shards are replaced at once: {why}." if why and target.is_starting else ""
+
+
 def judge_waiting(status: DatasetStatus, situation: Situation) -> Verdict:
     """Since when, and behind how many, the rollout waits for its turn; and why it gave up the last one."""
     ticket = status.rollout_ticket
-    waits = f"The rollout{turns.describe_wait(ticket, situation.observed.turns.rollout)}"
+    progress = shard_windows.describe_progress(status)
+    what = f"{progress}the rollout" if progress else "The rollout"
+    waits = f"{what}{turns.describe_wait(ticket, situation.observed.turns.rollout)}"
     trouble = turns.diagnose_ticket(ticket)
     if trouble is None:
         return Verdict("False", reasons.WAITING_FOR_TURN, waits)

@@ -7,7 +7,7 @@ should the node come back. So the operator has Kubernetes forget the old one. A 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import clock, cutover, generations, reasons
+from lookupdb_operator.plan import clock, cutover, generations, reasons, references, shard_windows
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
@@ -44,16 +44,19 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
     dataset, table = observed.dataset, status.table
     active = status.find_generation(status.generation)
     status = replace(status, built_at="" if active is None else active.built_at)
-    rollout = None if table is None else status.find_rollout(table.rollout)
+    serving = references.serving_rollouts(status)
+    rollout = next((rollout for rollout in serving if 0 in references.routed_shards(rollout, status)), None)
     if table is None or rollout is None:
         return replace(status, shards="", replicas=0, selector="")
     shards = generations.count_shards(status, rollout)
-    served = shards - len(count_lacking_servers(status, rollout, 1, observed))
+    lacking = sum(
+        len(count_lacking_servers(other, references.routed_shards(other, status), 1, observed)) for other in serving
+    )
     # Of one shard: an autoscaler of the scale subresource divides what these pods use by ``replicas``.
     chosen = names.selector(dataset.name, dataset.uid, SHARDS, rollout.rollout, shard=0)
     return replace(
         status,
-        shards=f"{served}/{shards}",
+        shards=f"{shards - lacking}/{shards}",
         replicas=max(
             (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout), default=0
         ),
@@ -61,22 +64,25 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
     )
 
 
-def rollouts_in_effect(status: DatasetStatus) -> tuple[RolloutStatus, ...]:
-    """The rollouts that routers may answer from now: one, but while a routing table is being taken up."""
+def shards_in_effect(status: DatasetStatus) -> tuple[tuple[RolloutStatus, frozenset[int]], ...]:
+    """The rollouts that routers may answer from now, each with its shards: of each shard one, but while a routing table
+    is being taken up."""
     table = status.table
     if table is None:
         return ()
     if table.confirmed_at:
-        return tuple(rollout for rollout in status.rollouts if rollout.rollout == table.rollout)
-    return tuple(rollout for rollout in status.rollouts if rollout.referenced_replicas)
+        serving = references.serving_rollouts(status)
+        return tuple((rollout, references.routed_shards(rollout, status)) for rollout in serving)
+    referenced = (rollout for rollout in status.rollouts if rollout.referenced_replicas)
+    return tuple((rollout, references.referenced_shards(rollout, status)) for rollout in referenced)
 
 
 def count_lacking_servers(
-    status: DatasetStatus, rollout: RolloutStatus, needed_servers: int, observed: Observed
+    rollout: RolloutStatus, shards: Collection[int], needed_servers: int, observed: Observed
 ) -> dict[int, int]:
-    """Shard → ready servers, of shards of ``rollout`` with fewer than ``needed_servers`` among those that tables
-    reference."""
-    ready = dict.fromkeys(range(generations.count_shards(status, rollout)), 0)
+    """Shard → ready servers, of those of ``shards`` of ``rollout`` with fewer than ``needed_servers`` among those that
+    tables reference."""
+    ready = dict.fromkeys(sorted(shards), 0)
     for pod in observed.pods:
         if _serves(pod, rollout) and pod.shard in ready:
             ready[pod.shard] += 1
@@ -101,12 +107,15 @@ def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
         return _judge_lost(status, observed)
     if not cutover.has_served(status):
         return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
-    for rollout in rollouts_in_effect(status):
-        lacking = count_lacking_servers(status, rollout, 1, observed)
+    for rollout, shards in shards_in_effect(status):
+        lacking = count_lacking_servers(rollout, shards, 1, observed)
         if lacking:
             return _judge_lacking(rollout, lacking, observed)
     if not count_ready_routers(observed):
         return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests find nobody to answer them.")
+    if status.table is not None and status.table.is_mixed:
+        which = shard_windows.describe_serving(status)
+        return Verdict("True", reasons.SERVING, f"{which}, shard by shard, at {status.endpoint}.")
     return Verdict(
         "True", reasons.SERVING, f"{status.generation} serves {status.records} records at {status.endpoint}."
     )
@@ -147,8 +156,8 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
     """Servers and routers that should be ready and are not."""
     observed = situation.observed
     yield from (other.trouble for other in observed.other_objects if other.trouble is not None and not other.deleting)
-    for rollout in rollouts_in_effect(status):
-        lacking = count_lacking_servers(status, rollout, rollout.referenced_replicas, observed)
+    for rollout, shards in shards_in_effect(status):
+        lacking = count_lacking_servers(rollout, shards, rollout.referenced_replicas, observed)
         if lacking:
             yield _diagnose_lacking(rollout, lacking, observed)
     if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):

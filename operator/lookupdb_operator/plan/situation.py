@@ -104,6 +104,10 @@ class Desired:
     """``spec.suspend``: what serves is asked for, and nothing else."""
     pinned_generation: str
     """``spec.generation``: the one generation that is asked for; empty for none."""
+    strategy: str
+    """``Atomic`` or ``PerShard``."""
+    max_surge_shards: int
+    """How many shards' servers are made at a time, with ``PerShard``."""
     promotion: str
     """``Auto`` or ``Manual``."""
     promote: str
@@ -137,6 +141,8 @@ class Desired:
             keep_generations=spec.keep_generations,
             is_suspended=dataset.spec["suspend"],
             pinned_generation=dataset.spec.get("generation", ""),
+            strategy=dataset.spec["rollout"]["strategy"],
+            max_surge_shards=dataset.spec["rollout"]["maxSurgeShards"],
             promotion=dataset.spec["rollout"]["promotion"],
             promote=dataset.promote,
             reject=dataset.reject,
@@ -206,8 +212,9 @@ def shard_stamps(
     def render() -> frozenset[Stamp]:
         return frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config))
 
-    # Of a rollout, shards are made from its name and its generation's alone.
-    return _render_once(ingredients, ("shards", rollout.rollout, rollout.generation, generation, replicas), render)
+    # Of a rollout, shards are made from its name, its generation's and which it has alone.
+    name = ("shards", rollout.rollout, rollout.generation, rollout.shard_ranges, generation, replicas)
+    return _render_once(ingredients, name, render)
 
 
 def service_and_budget_stamps(
@@ -218,7 +225,8 @@ def service_and_budget_stamps(
     def render() -> frozenset[Stamp]:
         return _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation))
 
-    return _render_once(ingredients, ("services", rollout.rollout, rollout.generation, generation.shards), render)
+    name = ("services", rollout.rollout, rollout.generation, rollout.shard_ranges, generation.shards)
+    return _render_once(ingredients, name, render)
 
 
 def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:

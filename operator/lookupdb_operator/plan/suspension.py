@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lookupdb_operator.model import Manifest, Observed
-from lookupdb_operator.plan import generations, reasons, rollouts
+from lookupdb_operator.plan import generations, reasons, rollouts, shard_windows
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation, render_permanent_objects
 from lookupdb_operator.status import DatasetStatus, TableStatus
@@ -59,7 +59,8 @@ def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: S
     rollout = None if table is None else status.find_rollout(table.rollout)
     if table is None or rollout is None:
         return Verdict("False", reasons.SUSPENDED, f"{held}; nothing serves.")
-    serves = f"routers answer from {rollouts.describe_rollout(situation.dataset, rollout)}"
+    progress = shard_windows.describe_progress(status).rstrip("; ")
+    serves = progress or f"routers answer from {rollouts.describe_rollout(situation.dataset, rollout)}"
     if is_as_specified(table, status, situation):
         return Verdict("True", reasons.SUSPENDED, f"{held}; {serves}.")
     return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}, and what the spec asks for waits.")
@@ -75,6 +76,7 @@ def is_as_specified(table: TableStatus, status: DatasetStatus, situation: Situat
         and rollout is not None
         and parsed is not None
         and target.generation == table.generation
+        and not table.parts
         and parsed.replicas == table.replicas
         and rollouts.is_current(rollout, status, situation)
     )

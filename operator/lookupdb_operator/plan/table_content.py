@@ -1,5 +1,6 @@
-"""What the newest routing table references: the rollout that routers answer from, and a candidate beside it. A table is
-written when either changes, or its number of servers does.
+"""What the newest routing table references: the rollout that routers answer from, those whose other shards it replaces
+one after the other, and a candidate beside it. A table is written when any of these changes, or its number of servers
+does.
 
 Enough of the servers that it adds are ready then (``rollouts``). Of a candidate, nothing is waited for any more once it
 is referenced: routers answer from the active generation whatever becomes of it.
@@ -7,13 +8,15 @@ is referenced: routers answer from the active generation whatever becomes of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from lookupdb_operator.plan import candidate, clock, promotion, rollback, rollouts
+from lookupdb_operator.plan import candidate, clock, promotion, references, rollback, rollouts, shard_windows
 from lookupdb_operator.plan.cutover import newest_table_version
 from lookupdb_operator.plan.recovery import known_table_version
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
+from lookupdb_operator.shard_ranges import ALL, format_shards
+from lookupdb_operator.status import DatasetStatus, RolloutStatus, TablePart, TableStatus
 
 
 def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -33,39 +36,71 @@ def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetS
 
 
 def _desired_active(status: DatasetStatus, situation: Situation) -> TableStatus | None:
-    """The present table with another rollout, or another number of servers, of what is active; as it is when neither
-    changes. None while nothing can be active."""
+    """The present table with another rollout, more shards of it, or another number of servers of what is active; as it
+    is when nothing changes. None while nothing can be active."""
     table, desired = status.table, situation.desired
     target = rollouts.target_rollout(status, situation)
-    if target is not None and _may_follow(target, status, situation):
-        return TableStatus(
-            0, target.rollout, target.generation, desired.replicas, target.workers or desired.workers, ""
-        )
-    current = None if table is None else status.find_rollout(table.rollout)
-    if table is None or current is None or desired.replicas == table.replicas:
-        return table
+    following = None if target is None else _following_table(target, status, situation)
+    if following is not None or table is None:
+        return following
     # Fewer servers are referenced first and stopped later, more are started first and referenced later.
-    if desired.replicas < table.replicas or rollouts.is_servable(current, desired.replicas, status, situation):
-        return replace(table, replicas=desired.replicas)
-    return table
+    return replace(table, replicas=_reachable_replicas(table, desired.replicas, status, situation))
 
 
-def _may_follow(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether routers may be sent to ``target`` from another rollout, or from none."""
-    if status.table is not None and status.table.rollout == target.rollout:
-        return False
-    may_take_effect = promotion.may_take_effect(target.generation, status, situation.desired)
-    return may_take_effect and rollouts.is_servable(target, situation.desired.replicas, status, situation)
+def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> TableStatus | None:
+    """The table that routes all shards that ``target`` has servers of to it, from other rollouts or from none; None
+    while it may not."""
+    desired, generation = situation.desired, status.find_generation(target.generation)
+    if generation is None or desired.is_suspended or not references.pending_shards(target, status):
+        return None
+    if not promotion.may_take_effect(target.generation, status, desired):
+        return None
+    if shard_windows.window_size(generation, status, situation) == generation.shards and target.shard_ranges != ALL:
+        return None  # all at once, and it has not all yet
+    parts = tuple(_list_parts(target, status))
+    stays = parts or references.routed_shards(target, status)
+    replicas = desired.replicas
+    if status.table is not None and stays:
+        replicas = _reachable_replicas(status.table, replicas, status, situation)
+    if not rollouts.is_servable(target, replicas, status, situation):
+        return None
+    workers = target.workers or desired.workers
+    return TableStatus(0, target.rollout, target.generation, replicas, workers, "", parts=parts)
+
+
+def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TablePart]:
+    """What of the present table stays beside ``target``."""
+    table, held = status.table, references.held_shards(target, status)
+    if table is None or target.shard_ranges == ALL:
+        return
+    workers = {part.rollout: part.workers for part in table.parts} | {table.rollout: table.workers}
+    for rollout in references.serving_rollouts(status):
+        shards = references.routed_shards(rollout, status) - held
+        if rollout.rollout != target.rollout and shards:
+            yield TablePart(rollout.rollout, rollout.generation, workers[rollout.rollout], format_shards(shards))
+
+
+def _reachable_replicas(table: TableStatus, replicas: int, status: DatasetStatus, situation: Situation) -> int:
+    """``replicas`` if as many of what ``table`` references are ready, else as many as it references now."""
+    if replicas <= table.replicas or _is_servable(replicas, status, situation):
+        return replicas
+    return table.replicas
+
+
+def _is_servable(replicas: int, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether routers may be sent to ``replicas`` servers of each shard that the present table references."""
+    serving = references.serving_rollouts(status)
+    return bool(serving) and all(
+        rollouts.is_servable(rollout, replicas, status, situation, references.routed_shards(rollout, status))
+        for rollout in serving
+    )
 
 
 def _with_newest_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table under a version above any that a router has: after a cluster was set back,
     routers would not take it up else. What it references must be ready: they answer from a newer table meanwhile."""
     table, newest = status.table, newest_table_version(situation.observed)
-    if table is None or newest <= table.version:
-        return status
-    rollout = status.find_rollout(table.rollout)
-    if rollout is None or not rollouts.is_servable(rollout, table.replicas, status, situation):
+    if table is None or newest <= table.version or not _is_servable(table.replicas, status, situation):
         return status
     written_at = clock.format_moment(situation.now)
     renewed = replace(table, version=newest + 1, written_at=written_at, confirmed_at="")
@@ -87,8 +122,10 @@ def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situatio
 
 
 def _with_referenced_replicas(rollout: RolloutStatus, table: TableStatus) -> RolloutStatus:
-    if rollout.rollout != table.rollout:
+    if not references.is_in_table(rollout.rollout, table):
         return rollout
     # What was promoted is referenced as a candidate by older tables.
     replicas = max(rollout.minimum_replicas, table.replicas)
-    return replace(rollout, referenced_replicas=replicas, offered_replicas=0, kept_since="")
+    is_target = rollout.rollout == table.rollout
+    window = "" if is_target else rollout.window
+    return replace(rollout, referenced_replicas=replicas, offered_replicas=0, kept_since="", window=window)

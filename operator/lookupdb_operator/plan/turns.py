@@ -1,6 +1,6 @@
-"""One dataset's turn to build or to roll out. A dataset has its turn while its status holds a build, or a rollout that
-no routing table references. It waits while its ticket has a moment (``Ticket.since``). A turn that does not get on has
-a ``Stall``, and may be given up: its ticket then says when the next one may come.
+"""One dataset's turn to build or to roll out. A dataset has its turn while its status holds a build, or a rollout with
+servers that no routing table references. It waits while its ticket has a moment (``Ticket.since``). A turn that does
+not get on has a ``Stall``, and may be given up: its ticket then says when the next one may come.
 
 ``turn_queues`` knows all datasets and decides whose turn it is.
 """
@@ -87,8 +87,8 @@ def is_long_stall(stall: Stall, now: datetime) -> bool:
 
 
 def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
-    """The rollout that has a turn: its servers start, and no routing table references it."""
-    return next((rollout for rollout in reversed(status.rollouts) if rollout.is_candidate), None)
+    """The rollout that has a turn: servers of it start, and no routing table references them."""
+    return next((rollout for rollout in reversed(status.rollouts) if rollout.is_starting), None)
 
 
 def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:

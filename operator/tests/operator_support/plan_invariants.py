@@ -12,8 +12,9 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.plan import checks, clock, lifecycle
+from lookupdb_operator.plan import checks, clock, lifecycle, recovery, references
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
+from lookupdb_operator.shard_ranges import format_shards, parse_shards
 from lookupdb_operator.status import DatasetStatus
 
 DRAIN: float = 5.0
@@ -32,6 +33,12 @@ class Invariants:
     """Generation → the spec that its builder reads."""
     rollouts: dict[str, str] = field(default_factory=dict)
     """Rollout → its template."""
+    generations: dict[str, str] = field(default_factory=dict)
+    """Rollout → the generation that its servers serve."""
+    needs: dict[int, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
+    """Version → rollout, shard and number of servers of all that the table references."""
+    may_mix: bool = False
+    """Whether a rollout may ever have gone on shard by shard."""
     tables: dict[int, str] = field(default_factory=dict)
     """Version → content."""
     last_version: int = 0
@@ -107,6 +114,7 @@ class Invariants:
             _same(self.builds, labels[names.GENERATION], spec, f"{name} is claimed for two different builds")
         elif kind == "StatefulSet":
             template = orjson.dumps(manifest["spec"]["template"]["spec"]["containers"]).decode()
+            self.generations[labels[names.ROLLOUT]] = labels[names.GENERATION]
             rollout = f"{labels[names.ROLLOUT]} shard {labels[names.SHARD]}"
             _same(self.rollouts, rollout, template, f"the template of {rollout} changes")
         elif name.endswith("-routing-table"):
@@ -125,10 +133,23 @@ class Invariants:
             raise Broken(f"routing table {version} has lost its active generation")
         if {generation["generation"] for generation in generations[1:]} - self.candidates:
             raise Broken(f"routing table {version} mixes generations")
+        is_mixed = any("generation" in shard for shard in generations[0]["shards"])
+        if content["formatVersion"] != (2 if is_mixed else 1) or (is_mixed and len(generations) > 1):
+            raise Broken(f"routing table {version} is of a format that it must not have")
         for generation in generations:
-            hosts = {host for shard in generation["shards"] for host in shard["endpoints"]}
-            if {host.split(".")[1].rpartition("-")[2] for host in hosts} != {generation["rollout"]}:
+            self._check_entry(generation, version)
+
+    def _check_entry(self, entry: dict[str, Any], version: int) -> None:
+        """Each shard is of one rollout, which serves the generation that the table says."""
+        for shard in entry["shards"]:
+            rollouts = {_rollout_of(host) for host in shard["endpoints"]}
+            if len(rollouts) != 1 or not (self.may_mix or rollouts == {entry["rollout"]}):
                 raise Broken(f"routing table {version} mixes rollouts")
+            says, (rollout,) = shard.get("generation", entry["generation"]), rollouts
+            if self.generations.get(rollout, says) != says:
+                raise Broken(f"routing table {version} says {says} of a shard of {self.generations[rollout]}")
+        if all("generation" in shard for shard in entry["shards"]):
+            raise Broken(f"routing table {version} has no shard of its own generation")
 
     def claims(self, before: DatasetStatus, after: DatasetStatus, spec: Mapping[str, Any]) -> None:
         """Status is written, while ``spec`` is asked for."""
@@ -137,9 +158,7 @@ class Invariants:
             if getattr(after, counter) < getattr(before, counter):
                 raise Broken(f"{counter} goes back")
         version = 0 if before.table is None else before.table.version
-        is_inconsistent = before.table is not None and (
-            before.find_rollout(before.table.rollout) is None or before.find_generation(before.table.generation) is None
-        )
+        is_inconsistent = before.table is not None and recovery.is_inconsistent(before)
         forgets = after.table is None and (version < self.last_version or is_inconsistent)  # there is a newer one
         if before.table is not None and not forgets and (after.table is None or after.table.version < version):
             raise Broken("the routing table's version goes back")
@@ -162,15 +181,20 @@ class Invariants:
         claimed = ("last_generation", "last_rollout")
         if any(getattr(before, counter) != getattr(after, counter) for counter in claimed) or after.build is not None:
             raise Broken("something is begun while it is suspended")
-        tables = [None if table is None else (table.rollout, table.replicas) for table in (before.table, after.table)]
+        tables = [
+            None if table is None else (table.rollout, table.replicas, table.parts)
+            for table in (before.table, after.table)
+        ]
         if tables[0] != tables[1] or not _names(before) <= _names(after):
             raise Broken("what serves or is kept changes while it is suspended")
 
     def decides(self, before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
         """Status is written, when ``dataset`` was seen: nothing takes effect that must not, and what serves stays."""
+        _check_surge(before, after, dataset)
         if after.candidate is not None:
             self.candidates.add(after.candidate.generation)
         pinned = dataset.spec.get("generation", "")
+        self.may_mix = self.may_mix or dataset.spec["rollout"]["strategy"] == "PerShard"
         self.is_manual = dataset.spec["rollout"]["promotion"] == "Manual"
         served = "" if before.table is None else before.table.generation
         is_heard = not dataset.spec["suspend"] and before.find_generation(dataset.reject)
@@ -257,7 +281,14 @@ class Invariants:
     def deleted(self, manifest: Manifest, status: DatasetStatus) -> None:
         """The operator deletes an object while its status is ``status``."""
         rollout = manifest["metadata"]["labels"].get(names.ROLLOUT)
-        if manifest["kind"] == "StatefulSet" and lifecycle.rollout_phase(rollout, status) is not RolloutPhase.GONE:
+        known = None if rollout is None else status.find_rollout(rollout)
+        if manifest["kind"] != "StatefulSet" or (
+            known is not None
+            and known.shard_ranges
+            and int(manifest["metadata"]["labels"][names.SHARD]) not in parse_shards(known.shard_ranges)
+        ):
+            return
+        if lifecycle.rollout_phase(rollout, status) is not RolloutPhase.GONE:
             raise Broken(f"servers of {rollout} are deleted, which is {lifecycle.rollout_phase(rollout, status).value}")
 
     def left(self, table: dict[str, Any], now: datetime) -> None:
@@ -274,15 +305,44 @@ class Invariants:
         """All servers that ``tables`` in effect name, and those of lookups in flight, are still wanted."""
         self.lookups = [(table, until) for table, until in self.lookups if until > now]
         in_effect = (*tables, *(table for table, _ in self.lookups))
-        for table, generation in ((whole, entry) for whole in in_effect for entry in whole["generations"]):
-            for shard, named in enumerate(generation["shards"]):
-                servers = len({host.split(".")[0] for host in named["endpoints"]})
-                kept = sets.get((generation["rollout"], shard), 0)
+        for version, table in {table["version"]: table for table in in_effect}.items():
+            if version not in self.needs:
+                self.needs[version] = tuple(_list_needs(table["generations"]))
+            for rollout, shard, servers in self.needs[version]:
+                kept = sets.get((rollout, shard), 0)
                 if kept < servers:
                     raise Broken(
-                        f"{generation['rollout']} shard {shard} has {kept} servers,"
-                        f" and routing table {table['version']}, which is in effect, names {servers}"
+                        f"{rollout} shard {shard} has {kept} servers,"
+                        f" and routing table {version}, which is in effect, names {servers}"
                     )
+
+
+def _check_surge(before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
+    """Shards that are begun one after the other keep the number of those that there are within bounds; but another
+    rollout begins, too, while routers do not leave what was to be replaced before it."""
+    known = {rollout.rollout: rollout for rollout in before.rollouts}
+    for rollout in after.rollouts:
+        generation, old = after.find_generation(rollout.generation), known.get(rollout.rollout)
+        if generation is None or not rollout.shard_ranges:
+            continue
+        is_late = after.table is None or not after.table.confirmed_at or references.is_draining(after)
+        begun = references.held_shards(rollout, after) - (references.held_shards(old, before) if old else frozenset())
+        if not begun or (old is None and is_late):
+            continue
+        shards = sum(len(references.held_shards(other, after)) for other in after.rollouts)
+        if shards > generation.shards + dataset.spec["rollout"]["maxSurgeShards"]:
+            raise Broken(f"shards {format_shards(begun)} of {rollout.rollout} begin, and {shards} are there then")
+
+
+def _rollout_of(host: str) -> str:
+    return host.split(".")[1].rpartition("-")[2]
+
+
+def _list_needs(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[str, int, int]]:
+    for entry in entries:
+        for shard, named in enumerate(entry["shards"]):
+            servers = {host.split(".")[0] for host in named["endpoints"]}
+            yield _rollout_of(named["endpoints"][0]), shard, len(servers)
 
 
 def _check_wish(before: DatasetStatus, after: DatasetStatus) -> None:

@@ -29,12 +29,28 @@ def run_router(world: World, pod: Process) -> None:
     if pod.mounted is None:
         return
     if pod.table is None or pod.table["version"] < pod.mounted["version"]:
+        if pod.table is not None and world.proves_servers and not _proves(world, pod.table, pod.mounted):
+            return
         if pod.table is not None:
             world.invariants.left(pod.table, world.now)
         pod.table = pod.mounted
         world.invariants.took(pod.table)
     elif pod.table["version"] >= content["version"]:
         pod.ready = pod.trouble is None
+
+
+def _proves(world: World, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether each shard of ``after`` that another generation serves than in ``before`` has a server that is ready."""
+    ready = {pod.name for pod in world.pods.values() if pod.ready and pod.dies_at is None}
+    entry, entry_before = after["generations"][0], before["generations"][0]
+    generations = [shard.get("generation", entry_before["generation"]) for shard in entry_before["shards"]]
+    for i, shard in enumerate(entry["shards"]):
+        is_same = len(generations) == len(entry["shards"]) and generations[i] == shard.get(
+            "generation", entry["generation"]
+        )
+        if not is_same and not any(host.split(".")[0] in ready for host in shard["endpoints"]):
+            return False
+    return True
 
 
 def _sync_mount(world: World, pod: Process, table: Thing, content: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ from lookupdb_operator.model import (
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_builder import run_builder
-from operator_support.plan_invariants import Invariants
+from operator_support.plan_invariants import Broken, Invariants
 from operator_support.plan_objects import (
     NAME,
     NAMESPACE,
@@ -114,6 +114,10 @@ class World:
     turns: Turns = field(default_factory=Turns)
     loses_nudge: Callable[[], bool] = lambda: False
     """Whether a kubelet does not sync a pod's volumes though the pod was annotated."""
+    most_servers: int | None = None
+    """How many shard pods there may be; None: any number."""
+    proves_servers: bool = False
+    """Whether routers take a table up only when each shard with other servers than before has one that is ready."""
     fenced: bool = True
     """Whether a status that is as observed is written all the same before anything else is."""
     writes: int = 0
@@ -447,6 +451,9 @@ class World:
             if thing.manifest["kind"] == "StatefulSet"
         }
         self.invariants.serving(tables, sets, self.now)
+        servers = sum(pod.component == names.SHARDS for pod in self.pods.values())
+        if self.most_servers is not None and servers > self.most_servers:
+            raise Broken(f"there are {servers} servers, and {self.most_servers} are asked for:\n{self.describe()}")
 
     def age(self, pod: Process) -> float:
         return (self.now - pod.born).total_seconds()

@@ -47,8 +47,9 @@ class Life:
 class Simulation:
     """One life of a dataset."""
 
-    def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False) -> None:
-        """With ``promotes``, generations wait for promotion at times, and are promoted or rejected."""
+    def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False) -> None:
+        """With ``promotes``, generations wait for promotion at times, and are promoted or rejected; with ``surges``,
+        rollouts go on shard by shard at times."""
         self._random = random.Random(seed)
         self._lots = random.Random(-1 - seed)
         self._wishes = random.Random(f"wishes {seed}")
@@ -56,7 +57,10 @@ class Simulation:
         self._overrides = random.Random(f"overrides {seed}")
         self._verdicts = random.Random(f"verdicts {seed}")
         self._has_promotions = promotes
+        self._surges = random.Random(f"surges {seed}")
+        self._has_surges = surges
         self._has_rivals = False
+        self._sees_old_objects = True
         self._is_scheduled = seed % 3 == 0
         self._planner = planner
         self._conflicts = 0
@@ -80,6 +84,9 @@ class Simulation:
         self._has_rivals = True
         self._may_close_gates = self._overrides.random() < 0.5
         self._set_rollout()
+        if self._has_surges:
+            self.world.proves_servers = True
+            self.world.edit(shards=4)
         if self._is_scheduled:
             self.world.edit(refresh={"schedule": "* * * * *"})
         for _ in range(moments):
@@ -130,6 +137,38 @@ class Simulation:
                 self._check_settled()
         return rollbacks
 
+    def live_shard_by_shard(self, moments: int) -> Life:
+        """A life in which new data comes, older data is gone back to, and the pod template changes, often before a
+        rollout is through; servers die, and the operator. There are never more servers than was asked for."""
+        world, wishes = self.world, self._surges
+        surge = wishes.choice([1, 1, 2, 3])
+        world.edit(shards=5, rollout={"drainSeconds": 5, "strategy": "PerShard", "maxSurgeShards": surge})
+        world.settle(CONVERGES_WITHIN)
+        world.most_servers = (5 + surge) * 2
+        self._sees_old_objects = False  # a window may begin beside servers that are there and were not seen yet
+        for _ in range(moments):
+            for chance, wish in (
+                (0.03, self._refresh),
+                (0.01, lambda: world.edit(serving={"workers": wishes.choice([1, 2])})),
+                (0.02, lambda: world.edit(source={"url": f"s3://data/v{wishes.choice([1, 2])}.csv"})),
+                (0.03, self._pin_what_is_there),
+                (0.02, lambda: world.edit(suspend=wishes.random() < 0.2)),
+                (0.02, self._kill),
+                (0.02, self._lose_result),
+            ):
+                if wishes.random() < chance:
+                    wish()
+            self._reconcile()
+            world.step(wishes.choice([0.5, 1.0, 2.0]))
+        self._calm()
+        world.settle(CONVERGES_WITHIN)
+        self._check_settled()
+        return Life(world.invariants.cutovers, self._conflicts, world.writes)
+
+    def _pin_what_is_there(self) -> None:
+        known = [generation.generation for generation in self.world.status.generations]
+        self.world.edit(generation=self._surges.choice([*known, None, None, None]))
+
     def _planned(self, observed: Observed, config: Any, now: Any) -> Any:
         self.world.invariants.operator_now = now
         return self._planner(observed, config, now)
@@ -162,7 +201,7 @@ class Simulation:
         old = replace(old, routers={uid: report for uid, report in fresh.routers.items() if uid in old.routers})
         if kind > 0.2:
             return replace(fresh, dataset=old.dataset)
-        return old if kind < 0.1 else replace(old, dataset=fresh.dataset)
+        return old if kind < 0.1 or not self._sees_old_objects else replace(old, dataset=fresh.dataset)
 
     def _turn(self) -> Turn:
         chance = self._lots.random
@@ -200,6 +239,9 @@ class Simulation:
             "promotion": self._verdicts.choice(["Auto", "Manual", "Manual"] if self._has_promotions else ["Auto"]),
             "keepPrevious": self._wishes.choice(["0s", "20s", "10m"]),
         }
+        if self._has_surges and self._surges.random() < 0.7:
+            rollout |= {"strategy": "PerShard", "promotion": "Auto", "keepPrevious": "0s"}
+            rollout["maxSurgeShards"] = self._surges.choice([1, 1, 2, 3])
         self.world.edit(rollout=rollout)
 
     def _suspend(self) -> None:
@@ -228,7 +270,7 @@ class Simulation:
         elif what == "broken":
             self.world.edit(source={"url": "s3://data/broken.csv"})
         elif what == "shards":
-            self.world.edit(shards=pick([1, 2]))
+            self.world.edit(shards=pick([1, 2]) + 2 * self._has_surges)
         elif what == "replicas":
             self.world.edit(replicas=pick([1, 2, 3]))
         elif what == "serving":
@@ -428,6 +470,7 @@ class Simulation:
         assert parsed is not None
         self._check_target(active, parsed)
         assert world.status.table.replicas == parsed.replicas
+        assert not world.status.table.parts, "a rollout has stopped halfway"
         serving, *kept = sorted(world.status.rollouts, key=lambda rollout: bool(rollout.kept_since))
         assert serving.rollout == world.status.table.rollout
         assert len(kept) <= (world.spec["rollout"].get("keepPrevious", "0s") != "0s"), (
