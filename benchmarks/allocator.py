@@ -1,7 +1,7 @@
-"""`python -m benchmarks.allocator`: memory of the image's processes with the C library's allocator, and with another.
+"""`python -m benchmarks.allocator`: memory of all processes with the C library's allocator, and with another.
 
-Runs one image in two ways, by turns: as it is, and with an allocator of this machine preloaded. Everything happens
-inside the container, the asking too (`--inside`): no network, a read-only root, all files in memory.
+Builds, serves and asks in two ways, by turns: as it is, and with an allocator of this machine preloaded. With `--image`
+everything happens inside a container, the asking too (`--inside`): no network, a read-only root, all files in memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -23,11 +24,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import datasets, generators, memory
+from benchmarks.peers import lookupdb
+from benchmarks.processes import free_port
 from lookupdb.runtime.memory import private_bytes
 
 _ROWS: Final = 200_000
-_PORT: Final = 8080
-_WORK: Final = Path("/tmp")  # of the container: a tmpfs
+_LOOKUPDB: Final = (sys.executable, "-m", "lookupdb")
 _PRELOADED: Final = "/measure/allocator.so"
 _HEAD: Final = "Host: x\r\nContent-Type: application/json\r\n"
 _DOCKER: Final = (
@@ -38,27 +40,37 @@ _DOCKER: Final = (
 def main() -> None:
     """Measure both sides and print Markdown; inside the container: measure one, and print JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocator", description=__doc__.splitlines()[0])
-    parser.add_argument("--image", default="lookupdb:0.1.0")
+    parser.add_argument("--image", help="run this image by docker; else this very Python")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="of each side")
     parser.add_argument("--preload", default="/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", help="the other allocator")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
-        print(json.dumps(_inside()))
+        print(json.dumps(_Measurement(arguments.inside).run()))
         return
-    preloading = (f"--volume={arguments.preload}:{_PRELOADED}:ro", "--env", f"LD_PRELOAD={_PRELOADED}")
-    sides = {"as it is": (), Path(arguments.preload).name: preloading}
+    image, preload = arguments.image, arguments.preload
+    sides = {"as it is": "", Path(preload).name: preload}
     results: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for number in range(arguments.repetitions):
-        for side, options in sides.items():
-            print(f"{number + 1} of {arguments.repetitions}: {arguments.image}, {side}", file=sys.stderr)
-            results[side].append(_run(arguments.image, options))
+        for side, library in sides.items():
+            print(f"{number + 1} of {arguments.repetitions}: {image or 'here'}, {side}", file=sys.stderr)
+            results[side].append(_run_image(image, library) if image else _run_here(library))
     print(_markdown(results))
 
 
-def _run(image: str, options: tuple[str, ...]) -> Any:
+def _run_here(library: str) -> Any:
+    lookupdb.compile_bytecode()
+    environment = {**os.environ, **({"LD_PRELOAD": library} if library else {})}
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "benchmarks.allocator", "--inside", folder]
+        return json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True, env=environment).stdout)
+
+
+def _run_image(image: str, library: str) -> Any:
     mounts = [f"--volume={datasets.EXAMPLES.parent / name}:/measure/{name}:ro" for name in ("benchmarks", "examples")]
-    words = [*_DOCKER.split(), *mounts, *options, image, "-m", "benchmarks.allocator", "--inside"]
+    if library:
+        mounts += [f"--volume={library}:{_PRELOADED}:ro", "--env", f"LD_PRELOAD={_PRELOADED}"]
+    words = [*_DOCKER.split(), *mounts, image, "-m", "benchmarks.allocator", "--inside", "/tmp"]
     return json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -76,28 +88,63 @@ def _markdown(results: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def _inside() -> dict[str, Any]:
-    source = datasets.source(_WORK, "recommendations", _ROWS)
-    keys = [json.loads(line)["customer"] for line in source.read_bytes().splitlines()]
-    manifest = datasets.manifest(_WORK, "recommendations", source, shards=4, compression="zstd")
-    found = {"build of examples/airports.yaml, peak": _build(datasets.EXAMPLES / "airports.yaml")}
-    found[f"build of {_ROWS:,} recommendations, peak"] = _build(manifest)
-    words = f"lookupdb up -f {manifest} --port {_PORT} --data-dir {_WORK}".split()
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
-        try:
-            _wait()
-            found |= {f"{name}, not asked yet": size for name, size in _servers(up.pid)}
-            asyncio.run(_ask(keys))
-            found |= {f"{name}, after 1,000,000 lookups": size for name, size in _servers(up.pid)}
-        finally:
-            up.terminate()
-    return {"bytes": found, "versions": _versions()}
+class _Measurement:
+    """What one side takes, in a folder of its own."""
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
 
-def _build(manifest: Path) -> int:
-    """Peak memory, in bytes, of building a dataset into the store that `up` then serves it from."""
-    words = f"lookupdb build -f {manifest} --store {_WORK}/store --progress none".split()
-    return int(json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)["peakMemoryBytes"])
+    def run(self) -> dict[str, Any]:
+        """Build, serve, ask, and read everybody's memory."""
+        source = datasets.source(self._folder, "recommendations", _ROWS)
+        keys = [json.loads(line)["customer"] for line in source.read_bytes().splitlines()]
+        manifest = datasets.manifest(self._folder, "recommendations", source, shards=4, compression="zstd")
+        found = {"build of examples/airports.yaml, peak": self._build(datasets.EXAMPLES / "airports.yaml")}
+        found[f"build of {_ROWS:,} recommendations, peak"] = self._build(manifest)
+        words = [*_LOOKUPDB, *f"up -f {manifest} --port {self._port} --data-dir {self._folder}".split()]
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
+            try:
+                self._wait()
+                found |= {f"{name}, not asked yet": size for name, size in _servers(up.pid)}
+                asyncio.run(self._ask(keys))
+                found |= {f"{name}, after 1,000,000 lookups": size for name, size in _servers(up.pid)}
+            finally:
+                up.terminate()
+        return {"bytes": found, "versions": _versions()}
+
+    def _build(self, manifest: Path) -> int:
+        """Peak memory, in bytes, of building a dataset into the store that `up` then serves it from."""
+        words = [*_LOOKUPDB, *f"build -f {manifest} --store {self._folder}/store --progress none".split()]
+        return int(json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)["peakMemoryBytes"])
+
+    def _wait(self) -> None:
+        """Until the router answers; for long enough, and then the asking will say what is wrong."""
+        for _ in range(1200):
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self._port}/v1/dataset", timeout=5):
+                return
+            time.sleep(0.1)
+
+    async def _ask(self, keys: list[str]) -> None:
+        """900,000 keys in batches of 100, then 100,000 alone, over 32 connections. Every key must be found."""
+        rng = random.Random(generators.SEED)
+        batches = (json.dumps({"keys": rng.choices(keys, k=100)}) for _ in range(9_000))
+        posts = (f"POST /v1/lookup HTTP/1.1\r\n{_HEAD}Content-Length: {len(it)}\r\n\r\n{it}" for it in batches)
+        gets = (f"GET /v1/lookup/{rng.choice(keys)} HTTP/1.1\r\n{_HEAD}\r\n" for _ in range(100_000))
+        requests = iter([*posts, *gets])
+        await asyncio.gather(*(self._connection(requests) for _ in range(32)))
+
+    async def _connection(self, requests: Iterator[str]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        for request in requests:
+            writer.write(request.encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: *(\d+)", head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            is_batch = request.startswith("POST")
+            if b" 200 " not in head[:16] or (is_batch and not body.rstrip().endswith(b'"missing":[]}')):
+                raise ValueError(head + body[-200:])
+        writer.close()
 
 
 def _servers(up: int) -> Iterator[tuple[str, int]]:
@@ -111,40 +158,12 @@ def _servers(up: int) -> Iterator[tuple[str, int]]:
     yield from ((name, round(statistics.mean(sizes[name]))) for name in sorted(sizes, reverse=True))
 
 
-def _wait() -> None:
-    """Until the router answers; for long enough, and then the asking will say what is wrong."""
-    for _ in range(600):
-        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{_PORT}/v1/dataset", timeout=5):
-            return
-        time.sleep(0.1)
-
-
-async def _ask(keys: list[str]) -> None:
-    """900,000 keys in batches of 100, then 100,000 alone, over 32 connections. Every key must be found."""
-    rng = random.Random(generators.SEED)
-    batches = (json.dumps({"keys": rng.choices(keys, k=100)}) for _ in range(9_000))
-    posts = (f"POST /v1/lookup HTTP/1.1\r\n{_HEAD}Content-Length: {len(it)}\r\n\r\n{it}" for it in batches)
-    gets = (f"GET /v1/lookup/{rng.choice(keys)} HTTP/1.1\r\n{_HEAD}\r\n" for _ in range(100_000))
-    requests = iter([*posts, *gets])
-    await asyncio.gather(*(_connection(requests) for _ in range(32)))
-
-
-async def _connection(requests: Iterator[str]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
-    for request in requests:
-        writer.write(request.encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"(?i)content-length: *(\d+)", head)
-        body = await reader.readexactly(int(length[1]) if length else 0)
-        if b" 200 " not in head[:16] or (request.startswith("POST") and not body.rstrip().endswith(b'"missing":[]}')):
-            raise ValueError(head + body[-200:])
-    writer.close()
-
-
 def _versions() -> str:
     """Of the allocator that this very process has mapped, and of Python."""
     found = re.search(r"Package: libc6\n(?:.+\n)*?Version: (\S+)", Path("/var/lib/dpkg/status").read_text())
-    preloaded = f"{_PRELOADED} preloaded, " if _PRELOADED in Path("/proc/self/maps").read_text() else ""
+    library = os.environ.get("LD_PRELOAD", "")
+    is_mapped = library and str(Path(library).resolve()) in Path("/proc/self/maps").read_text()
+    preloaded = f"{Path(library).name} preloaded, " if is_mapped else ""
     return f"{preloaded}libc6 {found[1] if found else ''}, Python {sys.version.split()[0]}"
 
 

@@ -54,6 +54,10 @@ def test_a_target_names_a_large_threshold_in_full() -> None:
     assert [t.bound for t in targets.TARGETS if "persons" in t.what] == ["≥ 450,000 records/s"]
 
 
+def test_what_limits_a_target_is_said_of_targets_that_there_are() -> None:
+    assert set(targets.LIMITS) <= {target.what for target in targets.TARGETS}
+
+
 def test_a_figure_short_of_its_target_is_marked() -> None:
     target = targets.Target("shard GET : Redis", 1.15, True, lambda _: 1.0)
     assert "short" in report.must_reach([targets.Verdict(target, 1.0)])
