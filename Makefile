@@ -38,6 +38,10 @@ SECONDS ?= 60
 fuzz: $(VENV)/.test ## damage files, values, requests, replies and rows for SECONDS, and see that the native kernels keep their promises
 	$(BIN)/python server/native/native_fuzz.py $(SECONDS)
 
+SEED ?= 0
+soak: $(VENV)/.test ## live random lives of datasets for SECONDS, or STEPS=100000, from SEED on, and check what must hold at each step
+	@cd operator/tests && ../../$(BIN)/python -m operator_support.soak --seed $(SEED) $(if $(STEPS),--steps $(STEPS),--seconds $(SECONDS))
+
 crd: ## copy the CRD from crds/ into the chart
 	cp crds/lookupdatasets.lookupdb.dev.yaml charts/lookupdb/files/crd.yaml
 
@@ -85,4 +89,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test native fuzz check chart crd format bench bench-operator image e2e lock clean
+.PHONY: help demo test native fuzz soak check chart crd format bench bench-operator image e2e lock clean

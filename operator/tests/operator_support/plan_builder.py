@@ -1,22 +1,72 @@
-"""The builder of the model cluster: what it publishes, what a gate refuses, and what it says."""
+"""The Jobs of the model cluster and their builder: what it publishes, what a gate refuses, and what it says."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from lookupdb_operator.model import BuildResult, Manifest
+from lookupdb_operator import names
+from lookupdb_operator.model import BuildResult, Manifest, Trouble
 from lookupdb_operator.plan import reasons
+from operator_support.plan_objects import NAME, Process, Thing, label
 
 if TYPE_CHECKING:
     from operator_support.plan_world import World
 
 _BUILT_AT = "2026-01-01T00:00:00Z"
+_NO_SECRET: Final = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
+_NO_FILE: Final = Trouble(reasons.VOLUME_MISSING, "a volume cannot be mounted: its ConfigMap does not exist")
 
 
-def run_builder(world: World, generation: str, built: dict[str, Any], job: Manifest) -> BuildResult:
+def run_job(world: World, job: Thing) -> None:
+    """Start the builder of ``job``, or let it end when its time has come."""
+    if job.manifest.get("state", "Running") != "Running":
+        return
+    pods = [pod for pod in world.pods.values() if pod.owner == job.uid]
+    if not pods:
+        world.add(f"{job.manifest['metadata']['name']}-{world.made}", job, names.BUILDER, job.manifest)
+        return
+    pod = pods[0]
+    if world.secret is None or pod.dies_at is not None or world.age(pod) < world.takes.build:
+        return
+    generation = label(job, names.GENERATION)
+    config_map = world.things.get(("ConfigMap", job.manifest["metadata"]["name"]))
+    if config_map is None:
+        return
+    built = orjson.loads(config_map.manifest["data"][names.DATASET_FILE])["spec"]
+    fault = world.fails(built)
+    if fault is None:
+        pod.result = _run_builder(world, generation, built, job.manifest)
+    elif isinstance(fault, BuildResult):
+        pod.result = fault
+    else:
+        pod.trouble = fault
+    pod.ended = True
+    ended_well = pod.result is not None and pod.result.outcome != "failed"
+    job.manifest = {**job.manifest, "state": "Succeeded" if ended_well else "Failed"}
+
+
+def need_files(world: World, pod: Process) -> None:
+    """Builders and shard servers are not started without the store's Secret, nor builders without the ConfigMap
+    that they have mounted; and say so."""
+    lacks = None if pod.component == names.ROUTER or pod.ready or pod.ended else _find_lack(world, pod)
+    if lacks is not None and pod.trouble is None:
+        pod.trouble = lacks
+    elif lacks is None and pod.trouble in (_NO_SECRET, _NO_FILE):
+        pod.trouble = None
+
+
+def _find_lack(world: World, pod: Process) -> Trouble | None:
+    if world.secret is None:
+        return _NO_SECRET
+    build = names.build(NAME, pod.labels.get(names.GENERATION, ""))
+    is_whole = pod.component != names.BUILDER or ("ConfigMap", build) in world.things
+    return None if is_whole else _NO_FILE
+
+
+def _run_builder(world: World, generation: str, built: dict[str, Any], job: Manifest) -> BuildResult:
     """What the builder of ``generation`` ends with, whose Job is ``job`` and whose dataset's spec is ``built``."""
     words = job["spec"]["template"]["spec"]["containers"][0].get("args") or []
     content = world.content_of_source(orjson.dumps([built["source"], built["key"], built["shards"]]).decode())

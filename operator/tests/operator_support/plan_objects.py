@@ -42,6 +42,8 @@ class Process:
     ready: bool = False
     ended: bool = False
     dies_at: datetime | None = None
+    lost_at: datetime | None = None
+    """Its node is gone; from then on nobody waits for it."""
     annotation: str = ""
     trouble: Trouble | None = None
     result: BuildResult | None = None
@@ -68,12 +70,12 @@ class Takes:
 
 
 @functools.cache
-def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec]:
-    """A spec with its defaults, and parsed."""
+def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec, dict[Any, Any]]:
+    """A spec with its defaults, the same parsed, and what is rendered of it, which worlds that ask for it share."""
     metadata = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
     resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": orjson.loads(given)}
     whole = schema.complete_resource(resource)
-    return whole["spec"], spec.parse_completed_resource(whole)
+    return whole["spec"], spec.parse_completed_resource(whole), {}
 
 
 def ref(thing: Thing) -> ObjectRef:

@@ -36,7 +36,7 @@ from lookupdb_operator.model import (
 )
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus
-from operator_support.plan_builder import run_builder
+from operator_support.plan_builder import need_files, run_job
 from operator_support.plan_invariants import Broken, Invariants
 from operator_support.plan_objects import (
     NAME,
@@ -61,8 +61,6 @@ SPEC: Final[dict[str, Any]] = {
     "shards": 2,
     "replicas": 2,
 }
-_NO_SECRET: Final = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
-_NO_FILE: Final = Trouble(reasons.VOLUME_MISSING, "a volume cannot be mounted: its ConfigMap does not exist")
 
 Planner = Callable[[Observed, Config, datetime], Plan]
 Key = tuple[str, str]
@@ -126,7 +124,8 @@ class World:
     clock_error: timedelta = timedelta()
     """What the clock of the operator's machine shows more than it is."""
     confirmations: Confirmations = field(init=False)
-    _made: int = 0
+    made: int = 0
+    """How many objects and pods there have been."""
     _completed: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
@@ -170,7 +169,6 @@ class World:
             self._completed = (
                 self.metadata_generation,
                 *completed(orjson.dumps(self.spec, option=orjson.OPT_SORT_KEYS)),
-                {},
             )
         return ObservedDataset(
             NAMESPACE,
@@ -188,7 +186,7 @@ class World:
             reject=self.reject,
             assigned=self.assigned,
             deleting=self.deleting,
-            renderings=self._completed[3],  # as parsed: kept until the spec changes
+            renderings=self._completed[3],
         )
 
     # What is seen.
@@ -252,6 +250,7 @@ class World:
             phase="Pending" if waits and not pod.ended and pod.component != names.ROUTER else phase,
             ready=pod.ready,
             deleting=pod.dies_at is not None,
+            lost_at=None if pod.ready else pod.lost_at,
             trouble=pod.trouble,
             result=pod.result,
         )
@@ -329,8 +328,8 @@ class World:
             return
         self.invariants.written(manifest, None if before is None else before.manifest)
         if before is None:
-            self._made += 1
-            self.things[key] = Thing(manifest, f"{key[0]}-{self._made}", self.now, self.now)
+            self.made += 1
+            self.things[key] = Thing(manifest, f"{key[0]}-{self.made}", self.now, self.now)
         else:
             before.manifest, before.changed = manifest, self.now
 
@@ -342,6 +341,9 @@ class World:
 
     def delete(self, ref: ObjectRef) -> None:
         self.writes += 1
+        if ref.kind == "Pod":
+            self._end_by_force(ref)
+            return
         thing = self.things.get((ref.kind, ref.name))
         if thing is not None and thing.uid == ref.uid:
             del self.things[ref.kind, ref.name]
@@ -349,6 +351,23 @@ class World:
                 if pod.owner == ref.uid:
                     self.stop(pod)
         self.check()
+
+    def _end_by_force(self, ref: ObjectRef) -> None:
+        pod = self.pods.get(ref.name)
+        if pod is not None and pod.uid == ref.uid:
+            if pod.lost_at is None:
+                raise Broken(f"{ref.name} is ended by force, and its node is there")
+            del self.pods[ref.name]
+
+    def lose(self, pod: Process) -> None:
+        """The node of ``pod`` is gone: Kubernetes deletes it, and nobody there ends it. A builder's pod is collected a
+        minute later; those that serve are the operator's to end."""
+        if pod.component == names.BUILDER:
+            pod.dies_at = pod.dies_at or self.now + timedelta(seconds=60)
+        elif pod.lost_at is None:
+            pod.lost_at = self.now + timedelta(seconds=self.takes.stop)
+            pod.dies_at = self.now + timedelta(seconds=NEVER)
+            pod.ready, pod.table = False, None
 
     def stop(self, pod: Process) -> None:
         """Tell a pod to end."""
@@ -361,36 +380,20 @@ class World:
         self.now += timedelta(seconds=seconds)
         for thing in list(self.things.values()):
             if thing.manifest["kind"] == "Job":
-                self._run_job(thing)
+                run_job(self, thing)
             elif thing.manifest["kind"] == "StatefulSet":
                 self._keep_servers(thing)
             elif thing.manifest["kind"] == "Deployment":
                 self._keep_routers(thing)
         for pod in list(self.pods.values()):
-            self._need_files(pod)
+            need_files(self, pod)
             if pod.component == names.ROUTER:
                 run_router(self, pod)
             elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and self.secret is not None:
-                pod.ready = pod.trouble is None
+                pod.ready = pod.trouble is None and pod.lost_at is None
             if pod.dies_at is not None and self.now >= pod.dies_at:
                 del self.pods[pod.name]
         self.check()
-
-    def _need_files(self, pod: Process) -> None:
-        """Builders and shard servers are not started without the store's Secret, nor builders without the ConfigMap
-        that they have mounted; and say so."""
-        lacks = None if pod.component == names.ROUTER or pod.ready or pod.ended else self._find_lack(pod)
-        if lacks is not None and pod.trouble is None:
-            pod.trouble = lacks
-        elif lacks is None and pod.trouble in (_NO_SECRET, _NO_FILE):
-            pod.trouble = None
-
-    def _find_lack(self, pod: Process) -> Trouble | None:
-        if self.secret is None:
-            return _NO_SECRET
-        build = names.build(NAME, pod.labels.get(names.GENERATION, ""))
-        is_whole = pod.component != names.BUILDER or ("ConfigMap", build) in self.things
-        return None if is_whole else _NO_FILE
 
     def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
         """Reconcile and let time pass until nothing more is to be done, or ``until``."""
@@ -458,32 +461,6 @@ class World:
     def age(self, pod: Process) -> float:
         return (self.now - pod.born).total_seconds()
 
-    def _run_job(self, job: Thing) -> None:
-        if job.manifest.get("state", "Running") != "Running":
-            return
-        pods = [pod for pod in self.pods.values() if pod.owner == job.uid]
-        if not pods:
-            self._add(f"{job.manifest['metadata']['name']}-{self._made}", job, names.BUILDER, job.manifest)
-            return
-        pod = pods[0]
-        if self.secret is None or pod.dies_at is not None or self.age(pod) < self.takes.build:
-            return
-        generation = label(job, names.GENERATION)
-        config_map = self.things.get(("ConfigMap", job.manifest["metadata"]["name"]))
-        if config_map is None:
-            return
-        built = orjson.loads(config_map.manifest["data"][names.DATASET_FILE])["spec"]
-        fault = self.fails(built)
-        if fault is None:
-            pod.result = run_builder(self, generation, built, job.manifest)
-        elif isinstance(fault, BuildResult):
-            pod.result = fault
-        else:
-            pod.trouble = fault
-        pod.ended = True
-        ended_well = pod.result is not None and pod.result.outcome != "failed"
-        job.manifest = {**job.manifest, "state": "Succeeded" if ended_well else "Failed"}
-
     def _keep_servers(self, thing: Thing) -> None:
         name = thing.manifest["metadata"]["name"]
         wanted = {f"{name}-{ordinal}" for ordinal in range(thing.manifest["spec"]["replicas"])}
@@ -491,13 +468,13 @@ class World:
             if pod.owner == thing.uid and pod.name not in wanted:
                 self.stop(pod)
         for missing in wanted - self.pods.keys():
-            self._add(missing, thing, names.SHARDS, thing.manifest)
+            self.add(missing, thing, names.SHARDS, thing.manifest)
 
     def _keep_routers(self, thing: Thing) -> None:
         living = [pod for pod in self.pods.values() if pod.owner == thing.uid and pod.dies_at is None]
         replicas = thing.manifest["spec"]["replicas"]
         for _ in range(replicas - len(living)):
-            self._add(f"{thing.manifest['metadata']['name']}-{self._made}", thing, names.ROUTER, thing.manifest)
+            self.add(f"{thing.manifest['metadata']['name']}-{self.made}", thing, names.ROUTER, thing.manifest)
         for pod in living[replicas:]:
             self.stop(pod)
 
@@ -507,7 +484,7 @@ class World:
         pod.ready, pod.table = False, None
         pod.trouble = Trouble(reasons.OUT_OF_MEMORY, "container router was killed")
 
-    def _add(self, name: str, owner: Thing, component: str, manifest: Manifest) -> None:
-        self._made += 1
+    def add(self, name: str, owner: Thing, component: str, manifest: Manifest) -> None:
+        self.made += 1
         labels = manifest["metadata"]["labels"]
-        self.pods[name] = Process(name, f"pod-{self._made}", owner.uid, component, labels, self.now)
+        self.pods[name] = Process(name, f"pod-{self.made}", owner.uid, component, labels, self.now)

@@ -14,12 +14,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lookupdb.schedule import Schedule
-from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
 from lookupdb_operator.plan import plan, reasons, rollback
-from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
-from operator_support.plan_objects import UID, Process, Takes
+from lookupdb_operator.status import DatasetStatus
+from operator_support.plan_objects import Process, Takes
+from operator_support.plan_settled import check_settled
 from operator_support.plan_world import Conflict, Planner, World
 
 CONVERGES_WITHIN: Final = 4000.0
@@ -31,6 +31,8 @@ _SCHEDULES: Final[tuple[dict[str, Any], ...]] = (
     {"schedule": "0 * * * *", "startingDeadlineSeconds": 600},
     {"schedule": "*/10 * * * *", "suspend": True},
 )
+_COMES_TO_REST_WITHIN: Final = 6
+"""Passes, while nothing happens."""
 _REMEMBERED: Final = 3
 """Snapshots of the last looks, which may be seen again."""
 
@@ -53,6 +55,8 @@ class Simulation:
         self._random = random.Random(seed)
         self._lots = random.Random(-1 - seed)
         self._wishes = random.Random(f"wishes {seed}")
+        self._rests = random.Random(f"rests {seed}")
+        self._nodes = random.Random(f"nodes {seed}")
         self._clocks = random.Random(f"clocks {seed}")
         self._overrides = random.Random(f"overrides {seed}")
         self._verdicts = random.Random(f"verdicts {seed}")
@@ -64,6 +68,8 @@ class Simulation:
         self._is_scheduled = seed % 3 == 0
         self._planner = planner
         self._conflicts = 0
+        self.steps = 0
+        """Passes of ``plan()`` so far."""
         self._snapshots: deque[Observed] = deque(maxlen=_REMEMBERED)
         self._flaky = self._random.choice([0.0, 0.02, 0.1])
         chance = self._random.random
@@ -92,11 +98,13 @@ class Simulation:
         for _ in range(moments):
             self._disturb()
             self._reconcile()
+            if self._rests.random() < 0.05:
+                self._check_rest()
             self.world.step(self._random.choice([0.2, 0.5, 1.0, 2.0, 4.0]))
         self._calm()
         world = self.world
         world.settle(CONVERGES_WITHIN)
-        self._check_settled()
+        check_settled(self.world)
         return Life(world.invariants.cutovers, self._conflicts, world.writes)
 
     def live_under_refreshes(self, seconds: int) -> list[float]:
@@ -134,7 +142,7 @@ class Simulation:
                 if self._wishes.random() < 0.5:
                     self._refresh()
                 world.settle(CONVERGES_WITHIN)
-                self._check_settled()
+                check_settled(self.world)
         return rollbacks
 
     def live_shard_by_shard(self, moments: int) -> Life:
@@ -162,7 +170,7 @@ class Simulation:
             world.step(wishes.choice([0.5, 1.0, 2.0]))
         self._calm()
         world.settle(CONVERGES_WITHIN)
-        self._check_settled()
+        check_settled(self.world)
         return Life(world.invariants.cutovers, self._conflicts, world.writes)
 
     def _pin_what_is_there(self) -> None:
@@ -170,6 +178,7 @@ class Simulation:
         self.world.edit(generation=self._surges.choice([*known, None, None, None]))
 
     def _planned(self, observed: Observed, config: Any, now: Any) -> Any:
+        self.steps += 1
         self.world.invariants.operator_now = now
         return self._planner(observed, config, now)
 
@@ -183,6 +192,19 @@ class Simulation:
             self._conflicts += 1
         if dies_after < 12:
             self.world.start_operator()
+
+    def _check_rest(self) -> None:
+        """However often the operator looks while nothing happens, it is done soon. A decision that the next pass takes
+        back would be written as fast as the API server answers."""
+        flaky, self._flaky, self.world.turns = self._flaky, 0.0, Turns()
+        for _ in range(_COMES_TO_REST_WITHIN):
+            planned = self.world.look()
+            if (planned.apply, planned.delete, planned.status) == ((), (), self.world.status):
+                break
+            self.world.carry_out(planned, self.world.dataset)
+        else:
+            raise AssertionError(f"passes go on writing though nothing happens:\n{self.world.describe()}")
+        self._flaky = flaky
 
     def _seen(self) -> Observed:
         """What the operator sees, and remembers to have seen."""
@@ -227,6 +249,8 @@ class Simulation:
                 wish()
         if self._clocks.random() < 0.02:
             self._set_clock_forward()
+        if self._nodes.random() < 0.02:
+            self._lose_node()
         if self._overrides.random() < 0.05:
             self._override()
         if self._has_promotions and self._verdicts.random() < 0.2:
@@ -307,6 +331,12 @@ class Simulation:
         if servers:
             server = self._random.choice(servers)
             server.ready, server.trouble = False, Trouble(reasons.UNSCHEDULABLE, "no node takes it")
+
+    def _lose_node(self) -> None:
+        """With all pods on it: nobody answers from there, and what ends a pod is not heard there."""
+        for pod in list(self.world.pods.values()):
+            if self._nodes.random() < 0.3:
+                self.world.lose(pod)
 
     def _kill(self) -> None:
         pods = list(self.world.pods.values())
@@ -405,9 +435,11 @@ class Simulation:
         if self._has_promotions:
             self._end_decisions()
         self.world.turns = Turns()
-        for pod in self.world.pods.values():
+        for pod in list(self.world.pods.values()):
             if pod.component == names.SHARDS:
                 pod.trouble = None
+            if pod.lost_at is not None and self.world.clock_error < timedelta():
+                self._evict(pod)  # by a person: for the operator its time may be hours ahead
         if self.world.spec["source"]["url"] == "s3://data/broken.csv":
             self.world.edit(source={"url": "s3://data/v1.csv"})
         self.world.edit(suspend=False)
@@ -436,53 +468,3 @@ class Simulation:
         if self.world.status.rejected:  # what was rejected comes back with other data alone
             self._data += 1
             self.world.annotate(f"new data {self._data}")
-
-    def _check_fresh(self, active: GenerationStatus) -> None:
-        world = self.world
-        assert world.refresh in ("", active.refresh), "the refresh that is asked for is not answered"
-
-    def _check_target(self, active: GenerationStatus, parsed: DatasetSpec) -> None:
-        """The pinned generation serves; else the newest data of the spec, unless it was rolled back from."""
-        world = self.world
-        if pinned := world.spec.get("generation"):
-            assert active.generation == pinned, "what is pinned does not serve"
-            return
-        of_spec = [found for found in world.status.generations if found.content == parsed.content_hash()]
-        data = {(generation.fingerprint, generation.content) for generation in of_spec[-1:]}
-        marks = {(mark.fingerprint, mark.content) for mark in world.status.rolled_back}
-        if data & (marks if world.invariants.has_forgotten else world.invariants.rolled_back):
-            return
-        assert active.content == parsed.content_hash(), "what serves is not what is asked for"
-        self._check_fresh(active)
-
-    def _sets(self, rollout: RolloutStatus) -> set[tuple[str, str]]:
-        generation = self.world.status.find_generation(rollout.generation)
-        assert generation is not None
-        name = self.world.dataset.name
-        return {("StatefulSet", names.shard_set(name, rollout.rollout, shard)) for shard in range(generation.shards)}
-
-    def _check_settled(self) -> None:
-        world = self.world
-        assert world.status.table is not None
-        active = world.status.find_generation(world.status.generation)
-        assert active is not None
-        parsed = world.dataset.parsed
-        assert parsed is not None
-        self._check_target(active, parsed)
-        assert world.status.table.replicas == parsed.replicas
-        assert not world.status.table.parts, "a rollout has stopped halfway"
-        serving, *kept = sorted(world.status.rollouts, key=lambda rollout: bool(rollout.kept_since))
-        assert serving.rollout == world.status.table.rollout
-        assert len(kept) <= (world.spec["rollout"].get("keepPrevious", "0s") != "0s"), (
-            "more than the previous rollout is kept"
-        )
-        assert all(rollout.kept_since and rollout.generation != active.generation for rollout in kept)
-        served = {key for key in world.things if key[0] == "StatefulSet"}
-        assert served == {key for rollout in world.status.rollouts for key in self._sets(rollout)}, "servers are left"
-        assert not any(key[0] == "Job" for key in world.things), "a Job is left"
-        assert parsed.uid == UID
-        assert DatasetStatus.from_json(world.status.to_json()) == world.status
-        writes = world.writes
-        again = world.reconcile()
-        assert (again.apply, again.delete, again.status) == ((), (), world.status), "a second pass writes"
-        assert world.writes == writes

@@ -1,0 +1,61 @@
+"""What must hold in the model cluster once faults have stopped and all has come to rest."""
+
+from __future__ import annotations
+
+from lookupdb.spec import DatasetSpec
+from lookupdb_operator import names
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
+from operator_support.plan_objects import UID
+from operator_support.plan_world import World
+
+
+def check_settled(world: World) -> None:
+    """What is asked for serves, nothing else is left, and another pass writes nothing."""
+    assert world.status.table is not None
+    active = world.status.find_generation(world.status.generation)
+    assert active is not None
+    parsed = world.dataset.parsed
+    assert parsed is not None
+    _check_target(world, active, parsed)
+    assert world.status.table.replicas == parsed.replicas
+    assert not world.status.table.parts, "a rollout has stopped halfway"
+    serving, *kept = sorted(world.status.rollouts, key=lambda rollout: bool(rollout.kept_since))
+    assert serving.rollout == world.status.table.rollout
+    assert len(kept) <= (world.spec["rollout"].get("keepPrevious", "0s") != "0s"), (
+        "more than the previous rollout is kept"
+    )
+    assert all(rollout.kept_since and rollout.generation != active.generation for rollout in kept)
+    served = {key for key in world.things if key[0] == "StatefulSet"}
+    assert served == {key for rollout in world.status.rollouts for key in _sets(world, rollout)}, "servers are left"
+    assert not any(key[0] == "Job" for key in world.things), "a Job is left"
+    assert parsed.uid == UID
+    assert DatasetStatus.from_json(world.status.to_json()) == world.status
+    writes = world.writes
+    again = world.reconcile()
+    assert (again.apply, again.delete, again.status) == ((), (), world.status), "a second pass writes"
+    assert world.writes == writes
+
+
+def _check_target(world: World, active: GenerationStatus, parsed: DatasetSpec) -> None:
+    """The pinned generation serves; else the newest data of the spec, unless it was rolled back from."""
+    if pinned := world.spec.get("generation"):
+        assert active.generation == pinned, "what is pinned does not serve"
+        return
+    of_spec = [found for found in world.status.generations if found.content == parsed.content_hash()]
+    data = {(generation.fingerprint, generation.content) for generation in of_spec[-1:]}
+    marks = {(mark.fingerprint, mark.content) for mark in world.status.rolled_back}
+    if data & (marks if world.invariants.has_forgotten else world.invariants.rolled_back):
+        return
+    assert active.content == parsed.content_hash(), "what serves is not what is asked for"
+    _check_fresh(world, active)
+
+
+def _check_fresh(world: World, active: GenerationStatus) -> None:
+    assert world.refresh in ("", active.refresh), "the refresh that is asked for is not answered"
+
+
+def _sets(world: World, rollout: RolloutStatus) -> set[tuple[str, str]]:
+    generation = world.status.find_generation(rollout.generation)
+    assert generation is not None
+    name = world.dataset.name
+    return {("StatefulSet", names.shard_set(name, rollout.rollout, shard)) for shard in range(generation.shards)}

@@ -1,0 +1,109 @@
+"""Lives of the simulation, one after the other, for as long as one likes: ``make soak``.
+
+A step is one pass of ``plan()``: what has happened since the last one, what the operator sees of it, what it decides,
+and what it writes of that. Each seed is a life; its kind is the seed modulo the number of kinds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from operator_support.simulation import Simulation
+
+MOMENTS: Final = 100
+_MOST_BREAKS: Final = 20
+"""Lives that break before the soak ends."""
+_REPORT_EVERY: Final = 30.0
+"""Seconds."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of life."""
+
+    name: str
+    begin: Callable[[int], Simulation]
+    live: Callable[[Simulation], object]
+
+
+KINDS: Final = (
+    Kind("faults", Simulation, lambda simulation: simulation.live(MOMENTS)),
+    Kind("promotions", lambda seed: Simulation(seed, promotes=True), lambda simulation: simulation.live(MOMENTS)),
+    Kind("shard by shard", lambda seed: Simulation(seed, surges=True), lambda simulation: simulation.live(MOMENTS)),
+    Kind("rollbacks", Simulation, lambda simulation: simulation.live_under_rollbacks(4)),
+)
+
+
+@dataclass
+class Soak:
+    """What has been lived so far."""
+
+    first_seed: int
+    lives: int = 0
+    steps: int = 0
+    broken: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def live(self, seed: int) -> None:
+        """Live one life to its end, or until it breaks."""
+        kind = KINDS[seed % len(KINDS)]
+        simulation = kind.begin(seed)
+        try:
+            kind.live(simulation)
+        except Exception as error:  # whatever it is, it is told and can be replayed
+            self.broken.append(_describe_break(seed, kind, simulation, error))
+        self.lives += 1
+        self.steps += simulation.steps
+
+    def describe(self) -> str:
+        """The summary, on one line."""
+        rate = self.steps / self.seconds if self.seconds else 0.0
+        return (
+            f"seeds {self.first_seed} to {self.first_seed + self.lives - 1}: {self.steps:,} steps"
+            f" in {self.lives:,} lives, {self.seconds:.0f} s, {rate:.0f} steps/s, {len(self.broken)} broken"
+        )
+
+
+def run(seed: int, steps: int, seconds: float, say: Callable[[str], None] = print) -> Soak:
+    """Live from ``seed`` on until ``steps`` are done or ``seconds`` have passed, and say how it goes."""
+    soak = Soak(seed)
+    begin = reported = time.monotonic()
+    while soak.steps < steps and soak.seconds < seconds and len(soak.broken) < _MOST_BREAKS:
+        broken = len(soak.broken)
+        soak.live(seed + soak.lives)
+        soak.seconds = time.monotonic() - begin
+        if len(soak.broken) > broken:
+            say(soak.broken[-1])
+        if time.monotonic() - reported >= _REPORT_EVERY:
+            reported = time.monotonic()
+            say(soak.describe())
+    return soak
+
+
+def _describe_break(seed: int, kind: Kind, simulation: Simulation, error: Exception) -> str:
+    moment = f"{simulation.world.now:%H:%M:%S.%f}"[:-3]
+    return (
+        f"BROKEN: seed {seed} ({kind.name}), step {simulation.steps} of its life, at {moment}:"
+        f" {type(error).__name__}: {error}\n  again: make soak SEED={seed} STEPS=1"
+    )
+
+
+def main() -> int:
+    """``python -m operator_support.soak``: 1 when a life broke."""
+    parser = argparse.ArgumentParser(description="Live random lives of a dataset, and check what must hold in each.")
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--steps", type=int, default=sys.maxsize, help="passes of plan(), the last life is ended")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    options = parser.parse_args()
+    soak = run(options.seed, options.steps, options.seconds, lambda line: print(line, flush=True))
+    print(soak.describe())
+    return 1 if soak.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
