@@ -142,3 +142,13 @@ def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:
     assert not changes.judge_active(dataset(), "g11").is_done
     unconfirmed = {name: value for name, value in dataset().status["table"].items() if name != "confirmedAt"}
     assert not changes.judge_active(dataset(table=unconfirmed), "g12").is_done
+
+
+def test_a_rollback_is_not_done_while_shards_answer_from_another_generation() -> None:
+    """As when it begins in the middle of a rollout shard by shard: the status still calls g12 the active generation."""
+    older = {"rollout": "r34", "generation": "g12", "workers": 1, "shardRanges": "1"}
+    midway = {**dataset().status["table"], "rollout": "r35", "generation": "g13", "parts": [older]}
+    for name in ("g12", "g13"):
+        assert not changes.judge_active(dataset(table=midway), name).is_done
+    renewed = {**dataset().status["table"], "rollout": "r35", "parts": [older]}
+    assert changes.judge_active(dataset(table=renewed), "g12").is_done, "another pod template, and the same data"

@@ -55,6 +55,13 @@ def _candidate() -> World:
     return world
 
 
+def _shard_by_shard() -> World:
+    world = serving(rollout={"strategy": "PerShard", "drainSeconds": 600}, shards=3)
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle(until=lambda: world.status.table is not None and world.status.table.is_mixed)
+    return world
+
+
 def _unplaced() -> World:
     world = rebuilt(serving())
     for pod in world.pods.values():
@@ -86,6 +93,16 @@ def _unplaced() -> World:
                 "r2  g2  candidate",
             ],
             id="a candidate",
+        ),
+        pytest.param(
+            _shard_by_shard,
+            [
+                ": RollingOut, serves g1 and g2, shard by shard",
+                "1 of 3 shards answer from g2, the others from g1",
+                "r1  g1  being replaced  3 shards × 2",
+                "r2  g2  replacing       1 of 3 shards × 2, 2 servers ready",
+            ],
+            id="shard by shard",
         ),
         pytest.param(_pinned, [": Pinned, serves g1", "pinned to g1", "active, pinned"], id="pinned"),
         pytest.param(

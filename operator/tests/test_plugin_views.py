@@ -139,6 +139,8 @@ def test_a_candidate_is_told_with_what_to_do() -> None:
         ({"named": 2}, {"rollout": "r35"}, "ending"),
         ({"keptSince": "x"}, {"rollout": "r35"}, "kept"),
         ({}, {"rollout": "r33"}, "starting"),
+        ({"named": 2}, {"rollout": "r34", "confirmedAt": "x", "parts": [{"rollout": "r33"}]}, "replacing"),
+        ({"named": 2}, {"rollout": "r35", "confirmedAt": "x", "parts": [{"rollout": "r34"}]}, "being replaced"),
     ],
 )
 def test_what_a_rollout_does(members: dict[str, Any], table: dict[str, Any], role: str) -> None:

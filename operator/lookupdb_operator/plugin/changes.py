@@ -105,8 +105,10 @@ def judge_rollout(dataset: Dataset) -> ChangeProgress:
 
 
 def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Whether every router answers from ``generation``."""
-    if dataset.status.get("generation") == generation and (dataset.status.get("table") or {}).get("confirmedAt"):
+    """Whether every router answers from ``generation``, and none of its shards from another one."""
+    table = dataset.status.get("table") or {}
+    serving = {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
+    if serving == {generation} and table.get("confirmedAt"):
         return ChangeProgress(True)
     return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"))
 

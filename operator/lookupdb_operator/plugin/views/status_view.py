@@ -14,6 +14,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plugin.dataset import DatasetPods, Members
 from lookupdb_operator.plugin.views.wording import clean, format_age, format_bytes, format_columns, format_until
+from lookupdb_operator.shard_ranges import ALL, parse_shards
 
 _CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
 _WAITED_FOR: Final = ("Built", "RolledOut")
@@ -70,7 +71,7 @@ def _head(view: DatasetPods, now: datetime) -> Iterator[str]:
     pinned = dataset.spec.get("generation")
     facts = [
         str(status.get("phase") or "no operator has looked at it yet"),
-        f"serves {status['generation']}" if status.get("generation") else "serves nothing",
+        _serving(status),
         f"{status['records']:,} records" if status.get("records") else "",
         f"built {format_age(status['builtAt'], now)} ago" if status.get("builtAt") else "",
         f"pinned to {pinned}" if pinned else "",
@@ -78,6 +79,20 @@ def _head(view: DatasetPods, now: datetime) -> Iterator[str]:
     yield clean(f"{dataset.key}: {', '.join(fact for fact in facts if fact)}")
     if status.get("endpoint"):
         yield clean(f"{_INDENT}{status['endpoint']}")
+
+
+def _serving(status: Members) -> str:
+    mixture = _mixture(status)
+    if mixture:
+        return f"serves {', '.join(mixture[:-1])} and {mixture[-1]}, shard by shard"
+    return f"serves {status['generation']}" if status.get("generation") else "serves nothing"
+
+
+def _mixture(status: Members) -> list[str]:
+    """The generations that serve, oldest first, while they are several; else none."""
+    table: Members = status.get("table") or {}
+    serving = {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
+    return sorted(map(str, serving), key=names.read_number) if len(serving) > 1 else []
 
 
 def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
@@ -109,8 +124,10 @@ def _conditions(view: DatasetPods, now: datetime) -> Iterator[str]:
 
 def _generations(view: DatasetPods, now: datetime) -> Iterator[str]:
     status = view.dataset.status
-    marks = {
-        "active": {status.get("generation")},
+    mixture = _mixture(status)
+    marks: dict[str, set[Any]] = {
+        "active": set() if mixture else {status.get("generation")},
+        "serves some shards": set(mixture),
         "candidate": {(status.get("candidate") or {}).get("generation")},
         "pinned": {view.dataset.spec.get("generation")},
         "rolled back": {mark.get("generation") for mark in status.get("rolledBack") or ()},
@@ -182,7 +199,7 @@ def _rollouts(view: DatasetPods, now: datetime) -> Iterator[str]:
                 rollout["rollout"],
                 rollout["generation"],
                 _role(rollout, status),
-                f"{shards.get(rollout['generation'], '?')} shards × {servers}",
+                f"{_count_shards(rollout, shards.get(rollout['generation']))} × {servers}",
                 f"since {format_age(rollout['startedAt'], now)}",
                 f"{stall['reason']} for {format_age(stall['since'], now)}" if stall else "",
             )
@@ -190,8 +207,22 @@ def _rollouts(view: DatasetPods, now: datetime) -> Iterator[str]:
     yield from _section("Rollouts", rows)
 
 
+def _count_shards(rollout: Members, shards: int | None) -> str:
+    """How many shards it has servers of: of one that goes on shard by shard, of how many."""
+    of_all = f"{'?' if shards is None else shards} shards"
+    try:
+        held = parse_shards(rollout.get("shardRanges", ALL))
+    except ValueError:
+        return f"? of {of_all}"
+    return f"{len(held)} of {of_all}" if held else of_all
+
+
 def _role(rollout: Members, status: Members) -> str:
     table: Members = status.get("table") or {}
+    if any(part["rollout"] == rollout["rollout"] for part in table.get("parts") or ()):
+        return "being replaced"
+    if table.get("rollout") == rollout["rollout"] and table.get("parts"):
+        return "replacing"
     if table.get("rollout") == rollout["rollout"]:
         return "active" if table.get("confirmedAt") else "taking over"
     if (status.get("candidate") or {}).get("rollout") == rollout["rollout"]:
