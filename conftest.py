@@ -85,7 +85,6 @@ NATIVE_TESTS: tuple[str, ...] = (
     "test_route_connection",
     "test_route_lookup_core",
     "test_route_mixed_table",
-    "test_route_per_shard",
     "test_route_scatter_gather",
     "test_serve_connection",
     "test_serve_damage",

@@ -51,7 +51,7 @@ class Generations:
 
 
 @pytest.fixture(scope="module")
-def generations(kernels: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generations]:
+def generations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generations]:
     home = tmp_path_factory.mktemp("store")
     with contextlib.ExitStack() as stack:
         entries, servers = {}, {}
@@ -153,8 +153,9 @@ async def confirmed(router: Router, version: int) -> None:
 
 
 async def test_sixteen_steps_there_and_back_lose_no_answer_and_give_no_wrong_one(
-    generations: Generations, tmp_path: Path
+    generations: Generations, kernels: str, tmp_path: Path
 ) -> None:
+    """With routers of both kinds."""
     path = tmp_path / "table.json"
     with routed(path, generations.table(1, "g13", 0)) as router:
         async with Load(router.port) as load:
@@ -217,7 +218,7 @@ async def test_a_step_to_a_server_that_is_down_waits_for_it(generations: Generat
         assert router.reports("shardGenerations") == [{"g12": 2, "g13": 2}] * 2
 
 
-def test_a_replaced_shard_may_stop_once_the_deadline_has_passed(kernels: str, tmp_path: Path) -> None:
+def test_a_replaced_shard_may_stop_once_the_deadline_has_passed(tmp_path: Path) -> None:
     """Nothing is asked of it any more, and no connection to it is kept."""
     with contextlib.ExitStack() as stack:
         made = {
