@@ -10,7 +10,7 @@ from lookupdb import shard_name
 from lookupdb.build import existing_generations, pipeline
 from lookupdb.build.budget import BuildBudget, min_memory_limit
 from lookupdb.build.gates import ActiveGeneration
-from lookupdb.build.progress_display import format_quantity
+from lookupdb.build.progress import format_quantity
 from lookupdb.build.source.listing import SourceObject, resolve_source, source_fingerprint
 from lookupdb.build.source_columns import describe_columns, describe_readers
 from lookupdb.build.write.generation_writer import max_open_files

@@ -32,3 +32,15 @@ class SilentProgress:
 
     def end_phase(self) -> None:
         """Shows nothing."""
+
+
+def format_quantity(count: float, unit: str) -> str:
+    """``count`` as people read it: 1,234,567 rows, 1.2 GiB."""
+    if unit != "bytes":
+        return f"{count:,.0f} {unit}"
+    size = float(count)
+    for name in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} bytes" if name == "bytes" else f"{size:.1f} {name}"
+        size /= 1024
+    return f"{size:,.1f} TiB"

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 import orjson
 
-from lookupdb.build.progress_display import format_quantity
+from lookupdb.build.progress import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
