@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack
 
 import pytest
@@ -52,16 +52,20 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop}
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """What a command line that runs in this process sets up would reach into the tests behind it."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """What a command line that runs in this process sets up would reach into the tests behind it. No fixture: three for
+    each test took some seconds of the whole suite.
+    """
     root = logging.getLogger()
     level, handlers = root.level, set(root.handlers)
-    yield
-    root.setLevel(level)
-    for handler in set(root.handlers) - handlers:
-        if type(handler) is logging.StreamHandler:  # not what pytest put there
-            root.removeHandler(handler)
+    try:
+        return (yield)
+    finally:
+        root.setLevel(level)
+        for handler in set(root.handlers) - handlers:
+            if type(handler) is logging.StreamHandler:  # not what pytest put there
+                root.removeHandler(handler)
 
 
 collect_ignore_glob = (
@@ -117,16 +121,31 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
         yield str(request.param)
 
 
-@pytest.fixture(autouse=True)
-def _kernels_of_the_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+_asked_for: pytest.StashKey[str] = pytest.StashKey()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test that does not ask for ``kernels`` has those of the environment, whichever kind a test of its module that
     ran before it has asked for: the fixture lives until the module ends."""
-    if "kernels" in request.fixturenames:
-        return
-    if _NATIVE_AT_FIRST is None:
-        monkeypatch.delenv(native.VARIABLE, raising=False)
+    asked_for = os.environ.get(native.VARIABLE)
+    if asked_for != _NATIVE_AT_FIRST and "kernels" not in getattr(item, "fixturenames", ()):
+        item.stash[_asked_for] = str(asked_for)
+        _set_kernels(_NATIVE_AT_FIRST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The module's tests that follow have the kernels that they asked for."""
+    if _asked_for in item.stash:
+        _set_kernels(item.stash[_asked_for])
+
+
+def _set_kernels(kind: str | None) -> None:
+    if kind is None:
+        os.environ.pop(native.VARIABLE, None)
     else:
-        monkeypatch.setenv(native.VARIABLE, _NATIVE_AT_FIRST)
+        os.environ[native.VARIABLE] = kind
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_without_turns_that_are_given_up_it_would_not() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lookupdb_operator.plan.turns.PATIENCE", 1e9)
         with pytest.raises(AssertionError, match="not all is settled"):
-            fleet.settle(4000, step=20)
+            fleet.settle(3000, step=20)
 
 
 def test_what_can_never_be_placed_does_not_keep_the_others_from_their_turn() -> None:
@@ -104,9 +104,9 @@ def test_builds_that_fail_for_ever_do_not_keep_the_others_from_theirs() -> None:
     fleet = Fleet(10, room=1000, builds=2)
     for world in fleet.worlds[:6]:
         world.fails = lambda spec: broken()
-    for _ in range(600):
+    fleet.settle(200, only=fleet.worlds[6:])
+    for _ in range(100):
         fleet.step()
-    assert all(world.is_settled() for world in fleet.worlds[6:])
     assert fleet.most_builds == 2
 
 

@@ -251,7 +251,7 @@ def test_one_client_that_reads_nothing_gets_one_answer_and_no_more_is_begun(rout
 
 
 def test_a_connection_costs_no_more_than_was_reckoned(router: Router) -> None:
-    count = 2000
+    count = 1000
     before = private_bytes(worker_pid(router)) or 0
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(router)) for _ in range(count)]

@@ -142,7 +142,7 @@ def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp
 def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generation: Path) -> None:
     with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
-        for _ in range(30):
+        for _ in range(20):
             client = exit_stack.enter_context(connect(server))
             with contextlib.suppress(ConnectionError):
                 client.sendall(b"*100000\r\n" + b"$80\r\n%b\r\n" % (b"x" * 80) * 80_000)
