@@ -98,6 +98,30 @@ def test_all_that_belongs_to_a_dataset() -> None:
     assert [one.ref.kind for one in observed.other_objects] == ["Service"]
 
 
+def test_a_server_outlives_its_stateful_set_for_as_long_as_it_takes_to_end() -> None:
+    """Nobody may take its room before: a rollout shard by shard has none to spare."""
+    server = pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), owner_name="airports-r1-s0")
+    cache = cached(("LookupDataset", dataset()), ("StatefulSet", shard_set()), ("Pod", server))
+    cache.drop("StatefulSet", "maps", "airports-r1-s0", "set-1", "9")
+    assert (of(cache).shard_sets, [one.uid for one in of(cache).pods]) == ((), ["pod-1"])
+
+    cache.put("StatefulSet", shard_set("set-2"))
+    assert of(cache).pods == (), "another StatefulSet of the name makes its own"
+    cache.drop("StatefulSet", "maps", "airports-r1-s0", "set-2", "10")
+    assert cache.drop("Pod", "maps", "airports-r1-s0-0", "pod-1", "11") == KEY
+    assert of(cache).pods == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "owner"),
+    [({names.DATASET_UID: "ds-0"}, "airports-r1-s0"), ({}, "lights-r1-s0")],
+    ids=["of a predecessor", "of another StatefulSet"],
+)
+def test_servers_of_others_are_not_taken_for_ones_that_outlived_theirs(labels: dict[str, str], owner: str) -> None:
+    server = pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), owner_name=owner, labels=labels)
+    assert of(cached(("LookupDataset", dataset()), ("Pod", server))).pods == ()
+
+
 def test_what_another_of_the_same_name_had_is_not_its() -> None:
     cache = cached(
         ("LookupDataset", dataset("ds-2")),

@@ -166,7 +166,8 @@ class ObjectCache:
         for location in sorted(children):
             child = children[location]
             if child.header.uid in owned or (
-                isinstance(child.item, Pod) and _is_dataset_pod(child.header, dataset, owned)
+                isinstance(child.item, Pod)
+                and (_is_dataset_pod(child.header, dataset, owned) or _is_left_server(child.header, dataset, children))
             ):
                 yield child
 
@@ -242,6 +243,13 @@ def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[
     if header.owner_kind == "ReplicaSet":
         return header.owner_name.startswith(f"{names.router(dataset.name)}-")
     return header.owner_uid in owned
+
+
+def _is_left_server(header: Header, dataset: ObservedDataset, children: Collection[tuple[str, str]]) -> bool:
+    """Whether a pod is a shard server whose StatefulSet is gone: it has its memory and disk until it has ended."""
+    if header.dataset_uid != dataset.uid or header.owner_kind != kinds.STATEFUL_SET.name:
+        return False
+    return header.owner_name.startswith(f"{dataset.name}-") and (header.owner_kind, header.owner_name) not in children
 
 
 def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: ObservedDataset) -> Iterable[Predecessor]:
