@@ -86,7 +86,7 @@ def run_guided(cargo: str, seconds: int) -> int:
         command = [cargo, "+nightly", "fuzz", "run", "--features", "coverage", target, *map(str, corpora), "--"]
         limits = [f"-max_total_time={max(1, seconds // len(INPUT_BYTES))}", f"-max_len={most_bytes}"]
         code = subprocess.run(
-            [*command, *limits, "-timeout=10", "-rss_limit_mb=2048"], cwd=CRATE, check=False
+            [*command, *limits, "-timeout=60", "-rss_limit_mb=2048"], cwd=CRATE, check=False
         ).returncode
         if code:
             return code
