@@ -6,6 +6,7 @@ import base64
 import dataclasses
 from typing import Any
 
+import orjson
 import pytest
 from manifest_samples import CONFIG, FULL_CONFIG, airports, dataset, everything, generation, table
 
@@ -13,6 +14,7 @@ from lookupdb.route.table import routing_table as route_table
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.model import Manifest, ObservedDataset, Pod
+from lookupdb_operator.status import TablePart
 
 CONFIG_MAP_BYTES = 1 << 20
 
@@ -68,6 +70,39 @@ def test_the_largest_tables_fit_a_config_map(of: ObservedDataset, endpoints: int
     manifest = manifests.render_routing_table(of, table(of, rollout="r9999", replicas=endpoints), {"g12": built})
     assert len(manifest["data"][names.TABLE_FILE]) + 1024 < CONFIG_MAP_BYTES
     assert [len(shard.endpoints) for shard in _parsed(manifest).active_entry.shards] == [endpoints] * of.spec["shards"]
+
+
+def test_a_table_of_several_generations_says_which_shard_is_whose_and_how_old() -> None:
+    of = airports(replicas=2)
+    generations = {
+        "g12": generation(of, "g12", built_at="2026-01-01T00:00:00Z"),
+        "g13": generation(of, "g13", built_at="2026-01-02T00:00:00Z"),
+    }
+    parts = (TablePart("r34", "g12", 1, "1,3"),)
+    manifest = manifests.render_routing_table(of, table(of, rollout="r35", generation="g13", parts=parts), generations)
+    assert orjson.loads(manifest["data"][names.TABLE_FILE])["formatVersion"] == route_table.MIXED_FORMAT_VERSION
+    read = _parsed(manifest)
+    assert [(shard.generation, shard.built_at[:10]) for shard in read.active_entry.shards] == [
+        ("g13", "2026-01-02"),
+        ("g12", "2026-01-01"),
+        ("g13", "2026-01-02"),
+        ("g12", "2026-01-01"),
+    ]
+    assert [str(address) for address in read.active_entry.shards[3].endpoints] == [
+        f"airports-r34-s3-{replica}.airports-r34.default.svc:7000" for replica in range(2)
+    ]
+
+
+def test_a_table_of_several_rollouts_of_one_generation_is_as_any_other() -> None:
+    of = airports(replicas=1)
+    parts = (TablePart("r34", "g12", 2, "0"),)
+    manifest = manifests.render_routing_table(
+        of, table(of, rollout="r35", parts=parts, workers=1), {"g12": generation(of)}
+    )
+    content = orjson.loads(manifest["data"][names.TABLE_FILE])
+    assert content["formatVersion"] == route_table.FORMAT_VERSION
+    assert [set(shard) for shard in content["generations"][0]["shards"]] == [{"endpoints"}] * 4
+    assert [len(shard.endpoints) for shard in _parsed(manifest).active_entry.shards] == [2, 1, 1, 1]
 
 
 def test_a_nudge_is_about_one_pod_and_one_annotation() -> None:
