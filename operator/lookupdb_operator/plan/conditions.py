@@ -11,7 +11,7 @@ Why is Degraded True? It takes its reason from the first trouble and tells the f
     what an earlier dataset has left for good
     the build does not get on, gave its turn up,           builds.diagnose_build
     or has failed
-    a candidate's servers do not get ready, or it          rollouts.diagnose_candidate
+    a candidate's servers do not get ready, or it          starting.diagnose_candidate
     gave its turn up
     routers do not take up the routing table               cutover.diagnose_table
     the data that serve are too old                        freshness.diagnose_staleness

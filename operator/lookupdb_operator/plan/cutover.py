@@ -23,6 +23,7 @@ from lookupdb_operator.plan import (
     references,
     rollouts,
     shard_windows,
+    starting,
     suspension,
     turns,
 )
@@ -186,7 +187,7 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
         judge_rolled_out(status, situation),
         (
             generations.diagnose_pin(status, situation.desired),
-            rollouts.diagnose_candidate(status, situation),
+            starting.diagnose_candidate(status, situation),
             diagnose_table(status, situation),
         ),
         (
@@ -205,7 +206,7 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
         return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
     target, table = rollouts.target_rollout(status, situation), status.table
     if (target is None or not target.is_starting) and turns.is_waiting(status.rollout_ticket):
-        return rollouts.judge_waiting(status, situation)
+        return starting.judge_waiting(status, situation)
     is_suspended = situation.desired.is_suspended
     if is_suspended and (table is None or (table.confirmed_at and not references.is_draining(status))):
         return suspension.judge_serving(table, status, situation)
@@ -219,8 +220,8 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
     if status.candidate is not None and (table is None or table.confirmed_at):
         return candidate.judge_waiting(status, status.candidate, situation)
-    if status.candidate is None and (table is None or rollouts.is_starting(target, table, status, situation)):
-        return rollouts.judge_starting(target, status, situation)
+    if status.candidate is None and (table is None or starting.is_starting(target, table, status, situation)):
+        return starting.judge_starting(target, status, situation)
     assert table is not None
     if not table.confirmed_at:
         return _judge_confirming(table, status, situation)

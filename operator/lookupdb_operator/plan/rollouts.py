@@ -1,6 +1,5 @@
 """A rollout before a routing table references it. This module says which rollout is asked for, claims and abandons
-rollouts, counts their servers, and says when routers may be sent to them. It diagnoses what keeps a candidate from
-getting on, for RolledOut and Degraded.
+rollouts, says when routers may be sent to their servers, and notes what keeps one that has its turn from getting on.
 """
 
 from __future__ import annotations
@@ -11,20 +10,17 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, ObservedDataset, Trouble
-from lookupdb_operator.plan import clock, generations, promotion, reasons, references, shard_windows, store, turns
-from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan import clock, generations, promotion, reasons, references, shard_windows, turns
 from lookupdb_operator.plan.shard_servers import count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.shard_ranges import ALL, format_shards, shorten_shards
-from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
+from lookupdb_operator.shard_ranges import ALL, shorten_shards
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
 MOST_ROLLOUTS: Final = 12
 """Of a dataset at a time. So many exist only while routers confirm nothing for long and the spec keeps changing. Status
 has room for 16."""
 GRACE: Final = 60.0
 """Seconds from the claim of a rollout for which servers in trouble are waited for, though enough others are ready."""
-_MAX_SHARDS: Final = 3
-"""Named in one message."""
 
 
 def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
@@ -318,83 +314,6 @@ def note_stalls(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         for rollout in status.rollouts
     )
     return replace(status, rollouts=noted)
-
-
-def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """What keeps the servers of the target rollout, which no table references yet, from getting ready."""
-    target, table, observed = target_rollout(status, situation), status.table, situation.observed
-    if target is None:
-        return turns.diagnose_ticket(status.rollout_ticket)
-    if table is not None and not is_starting(target, table, status, situation):
-        return turns.diagnose_ticket(status.rollout_ticket)
-    shards = awaited_shards(target, status)
-    trouble = store.name_store(diagnose_obstacle(target, observed, shards), situation)
-    if not target.is_starting or not has_exceeded_deadline(target, status, situation):
-        return trouble
-    return _diagnose_overdue(target, trouble, status, situation)
-
-
-def _diagnose_overdue(
-    target: RolloutStatus, trouble: Trouble | None, status: DatasetStatus, situation: Situation
-) -> Trouble:
-    """What ``target``, whose deadline has passed, waits for."""
-    dataset, desired = situation.dataset, situation.desired
-    shards = list_shard_servers(target, desired.replicas, awaited_shards(target, status), situation.observed)
-    lacking = [servers for servers in shards if servers.ready < servers.needed_servers]
-    lacks = ", ".join(
-        f"{names.shard_set(dataset.name, target.rollout, servers.shard)} has {servers.ready} of {servers.replicas}"
-        for servers in lacking[:_MAX_SHARDS]
-    )
-    more = f" and {len(lacking) - _MAX_SHARDS} other shards lack some" if len(lacking) > _MAX_SHARDS else ""
-    waits = f"{lacks} servers ready{more}" if lacking else "its StatefulSets are not up to date"
-    text = (
-        f"{describe_rollout(dataset, target)} is not ready {desired.progress_deadline_seconds:g} s after"
-        f" {target.started_at}: {waits}"
-    )
-    if trouble is None:
-        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, text)
-    return Trouble(trouble.reason, f"{text}; {trouble.message}")
-
-
-def is_starting(target: RolloutStatus, table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``target`` has servers that are asked for and that no routing table references yet."""
-    if table.rollout != target.rollout or table.replicas < situation.desired.replicas:
-        return True
-    return bool(references.pending_shards(target, status))
-
-
-def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Verdict:
-    """How far the servers of ``target`` are, and what keeps them."""
-    replicas, shards = situation.desired.replicas, awaited_shards(target, status)
-    ready = count_ready_shards(target, replicas, shards, situation.observed)
-    where = describe_rollout(situation.dataset, target)
-    which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, target) else ""
-    progress = (
-        f"{shard_windows.describe_progress(status)}{ready} of {len(shards)} shards{which} of {where} have their servers"
-        f" ready ({replicas} each).{_explain_at_once(target, status, situation)}"
-    )
-    trouble = diagnose_candidate(status, situation)
-    if trouble is None:
-        return Verdict("False", reasons.STARTING_SERVERS, progress)
-    return Verdict("False", trouble.reason, f"{progress} {reasons.write_sentence(trouble.reason, trouble.message)}")
-
-
-def _explain_at_once(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
-    generation = status.find_generation(target.generation)
-    why = "" if generation is None else shard_windows.explain_at_once(generation, status, situation)
-    return f" All shards are replaced at once: {why}." if why and target.is_starting else ""
-
-
-def judge_waiting(status: DatasetStatus, situation: Situation) -> Verdict:
-    """Since when, and behind how many, the rollout waits for its turn; and why it gave up the last one."""
-    ticket = status.rollout_ticket
-    progress = shard_windows.describe_progress(status)
-    what = f"{progress}the rollout" if progress else "The rollout"
-    waits = f"{what}{turns.describe_wait(ticket, situation.observed.turns.rollout)}"
-    trouble = turns.diagnose_ticket(ticket)
-    if trouble is None:
-        return Verdict("False", reasons.WAITING_FOR_TURN, waits)
-    return Verdict("False", trouble.reason, f"{reasons.write_sentence(trouble.reason, trouble.message)} {waits}")
 
 
 def describe_rollout(dataset: ObservedDataset, rollout: RolloutStatus) -> str:
