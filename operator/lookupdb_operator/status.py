@@ -81,6 +81,8 @@ class BuiltGeneration:
     """The identity of the success file before its source was last read; empty where the spec named none."""
     refreshed_at: str = ""
     """When the last build began that read its source, or found it unchanged."""
+    premature_promotion: str = ""
+    """The annotation that promotes it, if it did so before it was built: then it does nothing. Else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +135,13 @@ class BuildFailure:
     """Of everything that its Job was made from: another one is acted on at once, too."""
 
 
-BuildOutcome = Literal["built", "adopted", "unchanged", "waiting", "gateClosed", "failed"]
+BuildOutcome = Literal["built", "adopted", "unchanged", "waiting", "gateClosed", "failed", "overridden"]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """How a build ended, for people; of several that ended alike one after the other, the last one."""
+    """How a build ended, or that somebody has let through what its gates had refused, for people; of several that ended
+    alike one after the other, the last one."""
 
     generation: str
     """The number that it had claimed."""
@@ -403,7 +406,9 @@ class DatasetStatus:
         return next((rollout for rollout in self.rollouts if rollout.rollout == name), None)
 
 
-_KEPT: Final = frozenset({"observed_generation", "conditions", "count", "version", "replicas", "records", "bytes"})
+_KEPT: Final = frozenset(
+    {"observed_generation", "conditions", "count", "version", "replicas", "records", "bytes", "seconds"}
+)
 """Members that are written even when they are zero or empty."""
 
 

@@ -56,7 +56,7 @@ FULL = DatasetStatus(
             *("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
             served_by=12,
         ),
-        GenerationStatus("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW),
+        GenerationStatus("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW, premature_promotion="g999999999"),
     ),
     refused=RefusedGeneration(
         *(
@@ -74,6 +74,7 @@ FULL = DatasetStatus(
             13,
             DIGEST,
             NOW,
+            "g12",
             "r" * 256,
             NOW,
             "g12",

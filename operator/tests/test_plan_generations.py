@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import orjson
-from operator_support.plan_samples import serving
+from operator_support.plan_samples import says, serving
 from operator_support.plan_world import World
 
 from lookupdb_operator.model import Observed
@@ -121,3 +121,10 @@ def test_that_what_serves_is_of_another_spec_is_said_while_the_newest_of_this_on
     rolled_out = world.status.condition("RolledOut")
     assert rolled_out is not None
     assert "not of this spec: g3, the newest that is, is of a source that was rolled back" in (rolled_out.message)
+    assert (rolled_out.status, rolled_out.reason, world.status.phase) == ("False", "RolledBack", "RolledBack"), (
+        "the spec as it is does not serve"
+    )
+    assert says(world.look())["Degraded"] == "False Healthy", "somebody has wanted it so"
+    world.edit(generation="g4")
+    world.settle()
+    assert says(world.look())["RolledOut"] == "True Pinned", "now the spec asks for it"

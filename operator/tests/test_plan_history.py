@@ -105,3 +105,31 @@ def test_the_end_of_a_build_and_its_record_are_one_write() -> None:
         ("g1", "built"),
         ("g2", "gateClosed"),
     ]
+
+
+def test_that_gates_were_overridden_is_told_by_itself() -> None:
+    world = serving()
+    world.closes_gate = lambda content: "bad" in content
+    world.edit(source={"url": "s3://data/bad.csv"})
+    world.settle(until=lambda: world.status.refused is not None)
+    world.override("g2")
+    world.settle()
+    assert [(record.generation, record.outcome, record.count) for record in world.status.builds] == [
+        ("g1", "built", 1),
+        ("g2", "gateClosed", 1),
+        ("g2", "overridden", 1),
+    ]
+    (*_, refused, overridden) = world.status.builds
+    assert (overridden.reason, overridden.records, overridden.started_at) == (
+        "GateClosed",
+        10,
+        overridden.finished_at,
+    )
+    assert overridden.message.startswith("maxShrinkPercent: expected at most 20 %")
+    assert overridden.finished_at >= refused.finished_at
+
+
+def test_what_took_no_time_says_so() -> None:
+    result = BuildResult("built", "g1", "f", 10, reason="Built", seconds=0.2)
+    status = history.record_success(DatasetStatus(), build(1), result, NOW)
+    assert status.to_json()["builds"][0]["seconds"] == 0

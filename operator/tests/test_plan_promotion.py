@@ -62,6 +62,64 @@ class TestMayTakeEffect:
         assert promotion.may_take_effect("g2", lost, _desired(world, promote="g2"))
 
 
+class TestPromotedTooEarly:
+    """Before its generation is built an annotation promotes what nobody has seen."""
+
+    def _promoted(self) -> World:
+        world = serving(rollout=MANUAL)
+        world.annotate_decision(promote="g2")
+        _refreshed(world, "two")
+        world.settle(until=lambda: world.status.candidate is not None)
+        return world
+
+    def test_it_waits_all_the_same_and_says_so(self) -> None:
+        world = self._promoted()
+        for _ in range(30):
+            world.reconcile()
+            world.step()
+        assert (world.status.generation, world.status.phase) == ("g1", "CandidateWaiting")
+        assert "promote named g2 before it was built, and does nothing: look at g2" in _rolled_out(world)
+
+    def test_it_takes_effect_when_the_annotation_is_taken_away_and_set_again(self) -> None:
+        world = self._promoted()
+        world.annotate_decision(promote="")
+        world.reconcile()
+        generation = world.status.find_generation("g2")
+        assert generation is not None
+        assert generation.premature_promotion == ""
+        world.annotate_decision(promote="g2")
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_what_a_gate_had_refused_waits_too_when_its_gates_are_overridden(self) -> None:
+        world = serving(rollout=MANUAL)
+        world.annotate_decision(promote="g2")
+        world.closes_gate = lambda content: "two" in content
+        _refreshed(world, "two")
+        world.settle(until=lambda: world.status.refused is not None)
+        world.override("g2")
+        world.settle(until=lambda: world.status.phase == "CandidateWaiting")
+        for _ in range(30):
+            world.reconcile()
+            world.step()
+        assert (world.status.generation, world.status.phase) == ("g1", "CandidateWaiting")
+
+    def test_once_it_is_built_it_may_be_promoted_before_its_servers_are_ready(self) -> None:
+        world = serving(rollout=MANUAL)
+        world.takes.start = 60
+        _refreshed(world, "two")
+        world.settle(until=lambda: world.status.last_rollout == 2)
+        world.annotate_decision(promote="g2")
+        world.settle()
+        assert world.status.generation == "g2"
+
+    def test_by_a_pin_it_is_served_at_once(self) -> None:
+        world = self._promoted()
+        world.edit(generation="g2")
+        world.settle()
+        assert world.status.generation == "g2"
+
+
 class TestPromotedCandidate:
     def test_comes_before_a_newer_generation(self) -> None:
         world = serving()

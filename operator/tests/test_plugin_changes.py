@@ -87,6 +87,16 @@ def test_a_status_of_another_version_is_no_ground_for_a_rollback() -> None:
         changes.roll_back(dataset(table={"version": "seven"}), None)
 
 
+def test_what_was_promoted_before_it_was_built_has_its_annotation_taken_away_first() -> None:
+    early = generation("g13", prematurePromotion="g13")
+    waiting = dataset(candidate=CANDIDATE, generations=[generation("g12"), early])
+    assert changes.is_premature(waiting, "g13")
+    assert changes.withdraw_promotion() == {"metadata": {"annotations": {"lookupdb.dev/promote": None}}}
+    assert not changes.judge_withdrawal(waiting, "g13").is_done
+    seen = dataset(candidate=CANDIDATE, generations=[generation("g12"), generation("g13")])
+    assert changes.judge_withdrawal(seen, "g13").is_done
+
+
 def _conditions(rolled_out: Any) -> dict[str, Any]:
     return {"conditions": [*HEALTHY[:2], rolled_out, HEALTHY[3]]}
 
@@ -108,6 +118,13 @@ STARTING = condition("RolledOut", "False", "StartingServers", "r35 has 1/2 shard
         ),
         pytest.param(
             {"refreshed": "now", "candidate": CANDIDATE, **_conditions(STARTING)}, True, "", "", id="a candidate"
+        ),
+        pytest.param(
+            {"refreshed": "now", **_conditions(condition("RolledOut", "False", "RolledBack", "g9 serves."))},
+            False,
+            "RolledBack: g9 serves.",
+            "",
+            id="answered, and held back while another spec's data serves",
         ),
         pytest.param(
             {"failure": {"refresh": "now", "reason": "BadSource", "message": "no file"}},

@@ -29,7 +29,7 @@ from lookupdb_operator.plan import (
 )
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
+from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus, Truth
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two polls of routers that take up a routing table, which takes them a second or so."""
@@ -232,7 +232,10 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     servers = f"{table.replicas} {_servers(table.replicas)} a shard"
     idle = promotion.describe_idle_annotations(status, situation.desired)
     kept = previous.describe_kept(status, situation)
-    return Verdict("True", reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
+    # RolledOut is about the spec as it is. Older data of this spec is that, and so is what spec.generation names. Data
+    # of another spec, which serves because what is of this one was rolled back from, is not, however well it serves.
+    truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
+    return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
 
 
 def _waits_for_last_window(target: RolloutStatus | None, status: DatasetStatus, situation: Situation) -> bool:

@@ -58,6 +58,15 @@ def served_generation(status: DatasetStatus) -> GenerationStatus | None:
     return None if status.table is None else status.find_generation(status.table.generation)
 
 
+def is_of_other_spec(status: DatasetStatus, desired: Desired) -> bool:
+    """Whether data of another spec serves, and nobody has asked for it by name: what is of the present one is held
+    back."""
+    newest, served = up_to_date_generation(status, desired), served_generation(status)
+    if desired.pinned_generation or newest is None or served is None or not is_held_back(newest, status):
+        return False
+    return served.content != desired.content_hash
+
+
 def is_pin_missing(status: DatasetStatus, desired: Desired) -> bool:
     """Whether a generation is pinned that is not there: it was trimmed, never built, or has no whole files."""
     return bool(desired.pinned_generation) and status.find_generation(desired.pinned_generation) is None
@@ -171,6 +180,7 @@ def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) ->
         refresh=build.refresh,
         success_file=result.success_file,
         refreshed_at=build.started_at,
+        premature_promotion=desired.promote if desired.promote == build.generation else "",
     )
 
 

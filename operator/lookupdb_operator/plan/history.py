@@ -12,7 +12,7 @@ from typing import Final
 
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.status import BuildOutcome, BuildRecord, BuildStatus, DatasetStatus
+from lookupdb_operator.status import BuildOutcome, BuildRecord, BuildStatus, DatasetStatus, GenerationStatus
 
 MAX_RECORDS: Final = 10
 MAX_MESSAGE_CHARACTERS: Final = 256
@@ -35,6 +35,23 @@ def record_failure(
     outcome: BuildOutcome = "gateClosed" if trouble.reason == reasons.GATE_CLOSED else "failed"
     record = _make_record(build, outcome, trouble.reason, trouble.message, now)
     return _add(status, record if result is None else replace(record, seconds=round(result.seconds)))
+
+
+def record_override(status: DatasetStatus, generation: GenerationStatus, now: datetime) -> DatasetStatus:
+    """``status`` with the moment at which the gates of ``generation`` were overridden."""
+    moment = clock.format_moment(now)
+    return _add(
+        status,
+        BuildRecord(
+            generation=generation.generation,
+            outcome="overridden",
+            reason=reasons.GATE_CLOSED,
+            started_at=moment,
+            finished_at=moment,
+            records=generation.records,
+            message=reasons.shorten(" ".join(generation.overridden.split()), MAX_MESSAGE_CHARACTERS),
+        ),
+    )
 
 
 def _make_record(build: BuildStatus, outcome: BuildOutcome, reason: str, message: str, now: datetime) -> BuildRecord:
@@ -60,7 +77,7 @@ def _add(status: DatasetStatus, record: BuildRecord) -> DatasetStatus:
 
 
 def _is_repeated(record: BuildRecord, before: BuildRecord) -> bool:
-    is_new = record.outcome in ("built", "adopted")
+    is_new = record.outcome in ("built", "adopted", "overridden")
     return not is_new and (record.outcome, record.reason) == (before.outcome, before.reason)
 
 

@@ -184,10 +184,13 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="reject",
-        step=promotion.note_rejection,
+        step=promotion.read_annotations,
         edges=(),
-        when="the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned",
-        written_first="`rejected`",
+        when=(
+            "the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned; the"
+            " annotation `lookupdb.dev/promote` was taken away that named one before it was built"
+        ),
+        written_first="`rejected`; `generations[].prematurePromotion` is empty",
         may_be_deleted="nothing yet: it is not asked for any more, so its rollout is abandoned, or drains",
     ),
     Transition(

@@ -3,22 +3,28 @@
 With ``rollout.promotion: Manual`` a generation takes effect
 
     when                                        because
-    the annotation ``promote`` names it         somebody has looked at it, before or after it was ready
+    the annotation ``promote`` names it, and    somebody has looked at it, before or after it was ready
+    did not do so before it was built
     ``spec.generation`` pins it                 that names it, too
     it is in effect: another rollout of it      the data is the same: a new image or size needs nobody's eyes
     nothing was ever in effect                  there is nothing to compare with, and nothing to ask it beside
 
 An annotation stays, so it names one generation and never the next one. One that names what does not wait does nothing.
+Neither does one that stood there before its generation was built, as with overridden gates (``refusals``): it may come
+from a file that is applied again and again, or be of an earlier dataset of this name, and nobody has seen what it would
+let through. It counts again once it was taken away.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from lookupdb_operator.plan import reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolledBack
+from lookupdb_operator.status import BuiltGeneration, DatasetStatus, GenerationStatus, RolledBack
+
+G = TypeVar("G", bound=BuiltGeneration)
 
 MANUAL: Final = "Manual"
 _MAX_NAME_CHARACTERS: Final = 40
@@ -27,11 +33,19 @@ _MAX_NAME_CHARACTERS: Final = 40
 
 def may_take_effect(generation: str, status: DatasetStatus, desired: Desired) -> bool:
     """Whether routers may answer from ``generation`` when nobody asks for one by name."""
-    if desired.promotion != MANUAL or generation in (desired.promote, desired.pinned_generation):
+    if desired.promotion != MANUAL or generation == desired.pinned_generation:
+        return True
+    if generation == desired.promote and not is_premature(generation, status):
         return True
     if status.table is not None:
         return generation == status.table.generation
     return not any(rollout.referenced_replicas for rollout in status.rollouts)
+
+
+def is_premature(generation: str, status: DatasetStatus) -> bool:
+    """Whether the annotation promoted ``generation`` before it was built, and has stood there since."""
+    found = status.find_generation(generation)
+    return found is not None and bool(found.premature_promotion)
 
 
 def promoted_candidate(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
@@ -48,7 +62,23 @@ def waiting_generation(status: DatasetStatus, desired: Desired) -> GenerationSta
     return generation
 
 
-def note_rejection(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+def read_annotations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with what the annotations say that promote and reject."""
+    return _note_rejection(_forget_premature(status, situation.desired), situation)
+
+
+def _forget_premature(status: DatasetStatus, desired: Desired) -> DatasetStatus:
+    """``status`` in which an annotation that was taken away may promote from now on."""
+
+    def forget(generation: G) -> G:
+        is_over = generation.premature_promotion not in ("", desired.promote)
+        return replace(generation, premature_promotion="") if is_over else generation
+
+    refused = None if status.refused is None else forget(status.refused)
+    return replace(status, generations=tuple(map(forget, status.generations)), refused=refused)
+
+
+def _note_rejection(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the generation that the annotation rejects, unless it is in effect or pinned: what serves is left
     by a rollback alone. While the dataset is suspended, the annotation waits."""
     desired = situation.desired
@@ -73,6 +103,12 @@ def without_rejection(status: DatasetStatus, pinned: GenerationStatus) -> Datase
 
 def describe_idle_annotations(status: DatasetStatus, desired: Desired) -> str:
     """A sentence about an annotation that does nothing because of what it names; empty when there is none."""
+    if desired.promotion == MANUAL and is_premature(desired.promote, status):
+        name = _shorten(desired.promote)
+        return (
+            f" The annotation promote named {name} before it was built, and does nothing: look at {name}, remove the"
+            " annotation, and set it again."
+        )
     if desired.promotion == MANUAL and desired.promote and not _is_about(desired.promote, status):
         return f" The annotation promote names {_shorten(desired.promote)}, which does not wait for promotion."
     if desired.reject and _is_in_effect(desired.reject, status):

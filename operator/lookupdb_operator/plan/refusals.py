@@ -14,7 +14,7 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import checks, generations, reasons
+from lookupdb_operator.plan import checks, generations, history, reasons
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RefusedGeneration
 
@@ -66,7 +66,8 @@ def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus
         status = replace(status, refused=refused)
     if not _is_overridden(refused, status, situation):
         return status
-    status = generations.add_generation(status, _admitted_generation(refused))
+    admitted = _admitted_generation(refused)
+    status = generations.add_generation(history.record_override(status, admitted, situation.now), admitted)
     failure = status.failure
     if failure is not None and failure.reason == reasons.GATE_CLOSED:
         failure = None

@@ -31,6 +31,7 @@ from lookupdb_operator.plugin.views.wording import clean
 
 Judge = Callable[[Dataset], ChangeProgress]
 
+_WITHDRAWAL_SECONDS: Final = 30.0
 _EVERY: Final = 0.5
 """Seconds between two looks while something is waited for."""
 
@@ -79,6 +80,9 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
         dataset = await session.get_dataset(name)
         change = changes.promote(dataset, generation)
         promoted = str(change["metadata"]["annotations"][names.PROMOTE])
+        if changes.is_premature(dataset, promoted):
+            dataset = await session.patch_dataset(dataset, changes.withdraw_promotion())
+            await _wait(session, dataset, lambda now: changes.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
         changed = await session.patch_dataset(dataset, change)
         if wait:
             changed = await _wait(session, changed, lambda now: changes.judge_active(now, promoted), timeout)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.plan import reasons, rollback
+from lookupdb_operator.plan import promotion, reasons, rollback
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.status import DatasetStatus
 
@@ -38,6 +38,22 @@ def refresh(value: str) -> Change:
 def promote(dataset: Dataset, generation: str | None) -> Change:
     """Let the candidate take effect. Raises NotPossible when there is none, or another one."""
     return _annotate(names.PROMOTE, _candidate(dataset, generation))
+
+
+def is_premature(dataset: Dataset, generation: str) -> bool:
+    """Whether the annotation promotes ``generation`` since before it was built: it has to be taken away first."""
+    return promotion.is_premature(generation, dataset.parse_status())
+
+
+def withdraw_promotion() -> Change:
+    """Take the annotation away that promotes."""
+    return {"metadata": {"annotations": {names.PROMOTE: None}}}
+
+
+def judge_withdrawal(dataset: Dataset, generation: str) -> ChangeProgress:
+    """Whether the operator has seen that the annotation does not promote ``generation`` any more."""
+    is_done = not is_premature(dataset, generation)
+    return ChangeProgress(is_done, waits_for="the operator to see that the annotation was taken away")
 
 
 def reject(dataset: Dataset, generation: str | None) -> Change:
@@ -99,8 +115,11 @@ def judge_refresh(dataset: Dataset, value: str) -> ChangeProgress:
 
 def judge_rollout(dataset: Dataset) -> ChangeProgress:
     """Whether what is asked for serves, or waits for somebody who promotes it."""
-    if dataset.status.get("candidate") or dataset.condition("RolledOut").get("status") == "True":
+    condition = dataset.condition("RolledOut")
+    if dataset.status.get("candidate") or condition.get("status") == "True":
         return ChangeProgress(True)
+    if condition.get("reason") in (reasons.ROLLED_BACK, reasons.REJECTED):
+        return ChangeProgress(False, failure=_describe(dataset, "RolledOut"))
     return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"))
 
 

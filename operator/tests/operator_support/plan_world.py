@@ -412,10 +412,14 @@ class World:
     def is_settled(self) -> bool:
         """Whether all that is asked for serves, and nothing is left to be done."""
         truths = {condition.type: (condition.status, condition.reason) for condition in self.status.conditions}
+        is_held_back = self.status.table is not None and truths["RolledOut"][1] in (
+            reasons.ROLLED_BACK,
+            reasons.REJECTED,
+        )
         return truths == {
             "Ready": ("True", reasons.SERVING),
             "Built": ("True", reasons.GENERATION_BUILT),
-            "RolledOut": ("True", truths["RolledOut"][1]),
+            "RolledOut": (truths["RolledOut"][0] if is_held_back else "True", truths["RolledOut"][1]),
             "Degraded": ("False", reasons.HEALTHY),
         } and truths["RolledOut"][1] in (
             reasons.UP_TO_DATE,

