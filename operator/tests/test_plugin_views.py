@@ -13,7 +13,7 @@ from plugin_samples import HEALTHY, ROUTERS, SERVERS, condition, dataset, genera
 from lookupdb_operator.plugin.dataset import DatasetPods
 from lookupdb_operator.plugin.views import list_view, lookup_view, status_view, top_view, wording
 from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, UnavailableKey
-from lookupdb_operator.plugin.views.metric_samples import MetricSample, rate
+from lookupdb_operator.plugin.views.metric_samples import MetricSample, bound_quantile, rate
 
 DOCS = Path(__file__).parents[2] / "docs" / "kubectl.md"
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -313,8 +313,11 @@ def _router(requests: int, failed: int, batches: int) -> MetricSample:
         f'lookupdb_router_requests_total{{status="2xx"}} {requests}',
         f'lookupdb_router_requests_total{{status="5xx"}} {failed}',
         f"lookupdb_router_keys_found_total {requests}",
-        f"lookupdb_router_batches_sampled_total {batches}",
-        f"lookupdb_router_batch_microseconds_sampled_total {batches * 1500}",
+        f"lookupdb_router_batch_seconds_sum {batches * 0.0015}",
+        f"lookupdb_router_batch_seconds_count {batches}",
+        'lookupdb_router_batch_seconds_bucket{le="0.001"} 0',
+        f'lookupdb_router_batch_seconds_bucket{{le="0.0025"}} {batches}',
+        f'lookupdb_router_batch_seconds_bucket{{le="+Inf"}} {batches}',
     ]
     return MetricSample.parse("\n".join(lines) + "\n")
 
@@ -327,11 +330,36 @@ def test_rates_are_of_the_time_between_two_samples() -> None:
     (measured,) = top.servers
     assert (measured.lookups, measured.misses, measured.private_bytes, measured.cached_bytes) == (100, 10, 2097152, 250)
     (asked,) = top.routers
-    assert (asked.requests, asked.errors, asked.keys, asked.batch_microseconds) == (12, 2, 10, 1500)
+    assert (asked.requests, asked.errors, asked.keys) == (12, 2, 10)
+    assert asked.batch_microseconds == pytest.approx(1500)
     lines = top_view.render(top).splitlines()
     assert lines[1].split() == ["0", "airports-r34-s0-0", "100", "10", "2.0", "MiB", "1000", "B", "25", "%", "-"]
-    assert "1.50 ms" in lines[4]
+    assert asked.batch_p99_seconds == 0.0025
+    assert "1.50 ms     ≤ 2.5 ms" in lines[4]
     assert json.loads(json.dumps(top_view.summarize(top)))["servers"][0]["lookups"] == 100
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "bound"),
+    [
+        pytest.param((0, 0, 0), (1000, 1000, 1000), 0.001, id="all within the first bound"),
+        pytest.param((500, 500, 500), (1490, 1500, 1500), 0.001, id="99 in 100 of what was observed meanwhile"),
+        pytest.param((0, 0, 0), (989, 1000, 1000), 0.1, id="a few more are slow"),
+        pytest.param((0, 0, 0), (0, 0, 7), float("inf"), id="beyond the last bound"),
+        pytest.param((7, 7, 7), (7, 7, 7), None, id="nothing was observed"),
+        pytest.param((7, 7, 7), (5, 5, 5), None, id="the router was started anew"),
+    ],
+)
+def test_a_quantile_is_told_as_the_bound_that_holds(
+    before: tuple[int, ...], after: tuple[int, ...], bound: float | None
+) -> None:
+    def sample(counts: tuple[int, ...]) -> MetricSample:
+        bounds = ("0.001", "0.1", "+Inf")
+        return MetricSample.parse(
+            "".join(f'x_bucket{{le="{le}"}} {count}\n' for le, count in zip(bounds, counts, strict=True))
+        )
+
+    assert bound_quantile(sample(before), sample(after), "x", 0.99) == bound
 
 
 def test_a_server_that_was_started_anew_or_does_not_answer_has_no_rates() -> None:

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -15,6 +21,7 @@ from lookupdb.runtime.exposition import (
     MetricFamily,
     counter,
     gauge,
+    histogram,
     info,
     labelled_counter,
     labelled_gauge,
@@ -32,6 +39,7 @@ class Ours:
         yield labelled_counter("requests", "By status.", [({"status": "2xx"}, 3), ({"status": "5xx"}, 0)])
         yield labelled_gauge("private_bytes", "By process.", [])
         yield info("served", "What is served.", NAMES)
+        yield histogram("seconds", "How long it took.", (0.001, 0.25, 1), (5, 0, 2, 1), 3.25)
 
 
 class Theirs(Collector):
@@ -44,9 +52,11 @@ class Theirs(Collector):
         yield requests
         yield GaugeMetricFamily("private_bytes", "By process.", labels=["process"])
         yield InfoMetricFamily("served", "What is served.", value=NAMES)
+        buckets = [("0.001", 5), ("0.25", 5), ("1.0", 7), ("+Inf", 8)]
+        yield HistogramMetricFamily("seconds", "How long it took.", buckets=buckets, sum_value=3.25)
 
 
-def test_counters_gauges_and_labels_are_written_as_prometheus_own_library_does() -> None:
+def test_counters_gauges_histograms_and_labels_are_written_as_prometheus_own_library_does() -> None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Theirs())
     assert render_metrics([Ours()]) == generate_latest(registry)

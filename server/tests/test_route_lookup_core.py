@@ -13,6 +13,7 @@ from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
 from lookupdb import keys
+from lookupdb.route.counters import BATCH_BUCKETS, BATCH_MICROSECONDS
 from lookupdb.route.lookups.batch_keys import UNAVAILABLE
 from lookupdb.route.lookups.waiters import Problem
 
@@ -133,6 +134,38 @@ async def test_a_key_of_a_shard_that_cannot_be_reached_is_unavailable_and_never_
     for (key, value), found in zip(RECORDS.items(), values, strict=True):
         dead = keys.shard_number(key.encode(), SHARDS) == 2
         assert found is UNAVAILABLE if dead else found == value.encode()
+
+
+async def test_every_16th_batch_to_an_endpoint_is_measured(stack: AsyncExitStack) -> None:
+    core = Core(LIMITS)
+    stack.callback(core.close)
+    shards = await serve(stack, RECORDS, shards=2)
+    await core.serve(table(entry([[shard.address] for shard in shards])))
+    key = next(key for key in RECORDS if keys.shard_number(key.encode(), 2) == 0)
+    for asked in range(1, 50):
+        await core.find(key)
+        counts = [core.count(name) for name in BATCH_BUCKETS]
+        assert sum(counts) == asked // 16
+    other = next(key for key in RECORDS if keys.shard_number(key.encode(), 2) == 1)
+    await core.find(other)
+    assert sum(core.count(name) for name in BATCH_BUCKETS) == 3, "whatever others have been asked"
+    assert core.count(BATCH_MICROSECONDS) > 0
+
+
+async def test_what_is_unavailable_of_a_candidate_is_counted_apart(stack: AsyncExitStack) -> None:
+    """Who is told of an outage is not woken by a candidate that nobody serves from."""
+    core = Core(replace(LIMITS, deadline_milliseconds=SHORT_DEADLINE))
+    stack.callback(core.close)
+    [shard] = await serve(stack, RECORDS, shards=1)
+    await core.serve(table(entry([[shard.address]]), entry([["127.0.0.1:9"]], "g2")))
+    assert await core.find("k1") == RECORDS["k1"].encode()
+    assert isinstance(await core.find("k1", "g2"), Problem)
+    assert isinstance(await core.find_many(["k1", "k2"], "g2"), Problem)
+    assert (core.count("keys_unavailable"), core.count("candidate_keys_unavailable")) == (0, 3)
+    await core.serve(table(entry([[shard.address]]), version=2))
+    await shard.stop()
+    assert isinstance(await core.find("k1"), Problem)
+    assert (core.count("keys_unavailable"), core.count("candidate_keys_unavailable")) == (1, 3)
 
 
 async def test_a_batch_of_which_nothing_can_be_said_is_unavailable(stack: AsyncExitStack) -> None:

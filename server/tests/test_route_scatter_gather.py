@@ -23,6 +23,7 @@ class Replicas:
     """Notes which slices are to be tried again."""
 
     number = 0
+    unavailable_counter = INDEX["keys_unavailable"]
 
     def __init__(self) -> None:
         self.counters = memoryview(bytearray(8 * len(NAMES))).cast("Q")

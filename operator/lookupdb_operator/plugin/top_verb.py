@@ -40,7 +40,7 @@ def command(name: str, target: Target, output: str | None, interval: float, all_
 
     Of each shard server: lookups and misses a second, private bytes, the part of its file that is in the page cache,
     and page faults that had to wait for the disk. Of each router: requests and errors a second, keys a second, and
-    the mean time that a batch to a shard takes; the routers keep no percentiles.
+    how long a batch to a shard takes: the mean, and a bound that 99 of 100 batches do not exceed, of every 16th.
 
     It reads the admin ports, through the API server's proxy (the right to get pods/proxy), or where a NetworkPolicy is
     in its way, through `kubectl port-forward` (the right to create pods/portforward).

@@ -23,13 +23,12 @@ COUNTERS: Final = {
     "clients_timed_out": "Client connections closed because the client was too slow, sending or reading.",
     "keys_found": "Keys for which a value was found.",
     "keys_missing": "Keys that no record has.",
-    "keys_unavailable": "Keys of which nothing could be said.",
+    "keys_unavailable": "Keys of which nothing could be said, of the active generation.",
+    "candidate_keys_unavailable": "The same of generations that were asked for by name.",
     "keys_damaged": "Keys whose value an endpoint could not read: its shard file is damaged.",
     "requests_overloaded": "Requests refused, or given up, because the worker's memory budget is used up.",
     "batches": "Batches sent to endpoints. keys_asked / batches is the mean size of a batch.",
     "keys_asked": "Keys sent to endpoints, second tries included.",
-    "batch_microseconds_sampled": "Microseconds from sending a batch to its answer, summed over every 64th batch.",
-    "batches_sampled": "How many batches batch_microseconds_sampled sums up.",
     "retries": "Keys asked again because a first try failed or took half of the deadline.",
     "hedges": "Keys asked of a second replica too because the first took longer than the hedge delay.",
     "queue_full": "Keys refused because an endpoint's queue was full.",
@@ -51,10 +50,18 @@ GAUGES: Final = {
     "candidate_endpoints_unready": "The same of the generations that are asked for by name: not proven.",
 }
 
+BATCH_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""The upper bounds of the histogram's buckets, but for the last one, which has none."""
+BATCH_SECONDS_HELP: Final = "Seconds from sending a batch to its answer, of every 16th batch to each endpoint."
+BATCH_BUCKETS: Final = tuple(f"batch_bucket_{number}" for number in range(len(BATCH_SECONDS) + 1))
+"""How many batches took longer than the bound before and no longer than this one. They stand side by side in a slot."""
+BATCH_MICROSECONDS: Final = "batch_microseconds"
+"""The sum of what these took."""
+
 TABLE_VERSION: Final = "table_version"
 """A gauge of each worker's own; the metric is the lowest, because that is what the router can be relied on for."""
 
-NAMES: Final = (*REQUESTS, *COUNTERS, *GAUGES, TABLE_VERSION)
+NAMES: Final = (*REQUESTS, *COUNTERS, *GAUGES, *BATCH_BUCKETS, BATCH_MICROSECONDS, TABLE_VERSION)
 """All items of a worker's slot."""
 
 INDEX: Final = {name: place for place, name in enumerate(NAMES)}

@@ -14,14 +14,13 @@ from lookupdb.route.counters import INDEX
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookups.batch_keys import BatchKeys, ShardKeys
 from lookupdb.route.lookups.deadlines import Deadlines
-from lookupdb.route.lookups.pending import SingleKey
+from lookupdb.route.lookups.pending import CANDIDATE_KEYS_UNAVAILABLE, KEYS_UNAVAILABLE, SingleKey
 from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
 from lookupdb.route.lookups.waiters import NO_TABLE, OVERLOADED, BatchWaiter, Waiter
 from lookupdb.route.shards.replicas import ShardReplicas
 from lookupdb.route.table.live_table import LiveTable, RoutedGeneration
 
 _MISSING: Final = INDEX["keys_missing"]
-_UNAVAILABLE: Final = INDEX["keys_unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class LookupCore:
         """
         live = self.live
         if live is None:
-            self._counters[_UNAVAILABLE] += 1
+            self._counters[KEYS_UNAVAILABLE] += 1
             waiter.unavailable(NO_TABLE)
             return
         chosen = live.active if generation is None else live.generations.get(generation)
@@ -76,7 +75,7 @@ class LookupCore:
             waiter.missing(chosen)
             return
         if self.budget.used > self.budget.limit:
-            self._counters[_UNAVAILABLE] += 1
+            self._counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += 1
             waiter.unavailable(OVERLOADED)
             return
         shards = chosen.shards
@@ -94,7 +93,7 @@ class LookupCore:
         """
         live = self.live
         if live is None:
-            self._counters[_UNAVAILABLE] += len(keys)
+            self._counters[KEYS_UNAVAILABLE] += len(keys)
             waiter.unavailable(NO_TABLE)
             return None
         chosen = live.active if generation is None else live.generations.get(generation)
@@ -102,7 +101,7 @@ class LookupCore:
             waiter.unknown_generation(generation or "", live.active)
             return None
         if self.budget.used > self.budget.batch_mark:
-            self._counters[_UNAVAILABLE] += len(keys)
+            self._counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += len(keys)
             waiter.unavailable(OVERLOADED)
             return None
         gather = ScatterGather(keys, waiter, chosen, self.budget)

@@ -1,4 +1,4 @@
-"""The Prometheus text format of counters, gauges and labels: all that a server tells, read at scrape time.
+"""The Prometheus text format of counters, gauges, histograms and labels: all that a server tells, read at scrape time.
 
 prometheus-client would bring an HTTP server, its registry and its sampling into the memory of every pod. A test
 compares this with what it writes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, repeat
 from typing import Final, Literal, Protocol
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,9 +22,11 @@ class MetricFamily:
     """One metric with the value of each set of labels; a metric without labels has one value, of the empty set."""
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     samples: Sequence[tuple[Mapping[str, str], float]]
+    suffixes: Sequence[str] = ()
+    """Of the name, for each sample; empty where all have the name itself."""
 
 
 class Collector(Protocol):
@@ -54,6 +57,16 @@ def labelled_gauge(name: str, help_text: str, samples: Sequence[tuple[Mapping[st
     return MetricFamily(name, "gauge", help_text, samples)
 
 
+def histogram(name: str, help_text: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> MetricFamily:
+    """How often something fell into each bucket, of which there is one more than ``bounds``; ``total`` is the sum of
+    what was observed."""
+    labels = [{"le": repr(float(bound))} for bound in bounds] + [{"le": "+Inf"}]
+    at_most = list(accumulate(counts))
+    samples: list[tuple[Mapping[str, str], float]] = list(zip(labels, at_most, strict=True))
+    suffixes = [*("_bucket" for _ in labels), "_count", "_sum"]
+    return MetricFamily(name, "histogram", help_text, [*samples, ({}, at_most[-1]), ({}, total)], suffixes)
+
+
 def info(name: str, help_text: str, labels: Mapping[str, str]) -> MetricFamily:
     """What is told by labels: a gauge that is always 1, with the ending that those have."""
     return MetricFamily(f"{name}_info", "gauge", help_text, [(labels, 1)])
@@ -68,6 +81,6 @@ def render_metrics(collectors: Iterable[Collector]) -> bytes:
 def _lines(family: MetricFamily) -> Iterator[str]:
     yield f"# HELP {family.name} {family.help.translate(_ESCAPED_IN_HELP)}\n"
     yield f"# TYPE {family.name} {family.kind}\n"
-    for labels, value in family.samples:
+    for (labels, value), suffix in zip(family.samples, family.suffixes or repeat(""), strict=False):
         pairs = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in labels.items())
-        yield f"{family.name}{pairs and f'{{{pairs}}}'} {float(value)!r}\n"
+        yield f"{family.name}{suffix}{pairs and f'{{{pairs}}}'} {float(value)!r}\n"

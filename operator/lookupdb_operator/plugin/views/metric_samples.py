@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -31,6 +32,19 @@ class MetricSample:
         """The sum over all values of ``name`` with these labels; None when there is none."""
         found = [value for found_labels, value in self.values.get(name, ()) if labels.items() <= found_labels.items()]
         return sum(found) if found else None
+
+
+def bound_quantile(before: MetricSample, after: MetricSample, name: str, share: float) -> float | None:
+    """The least bound of the histogram ``name`` that ``share`` of what was observed meanwhile does not exceed: infinite
+    beyond the last bound, None when nothing was observed, or nothing is known."""
+    grown = {
+        float(labels["le"]): value - (before.total(f"{name}_bucket", le=labels["le"]) or 0)
+        for labels, value in after.values.get(f"{name}_bucket", ())
+    }
+    count = grown.get(math.inf, 0)
+    if count <= 0 or min(grown.values()) < 0:
+        return None
+    return min(bound for bound, value in grown.items() if value >= share * count)
 
 
 def rate(before: MetricSample, after: MetricSample, seconds: float, name: str, **labels: str) -> float | None:

@@ -16,6 +16,7 @@ from lookupdb.route.lookups.waiters import OVERLOADED, Problem, Waiter
 from lookupdb.route.servers.address import ServerAddress
 
 KEYS_UNAVAILABLE: Final = INDEX["keys_unavailable"]
+CANDIDATE_KEYS_UNAVAILABLE: Final = INDEX["candidate_keys_unavailable"]
 
 
 class LookupTarget(Protocol):
@@ -43,6 +44,8 @@ class LookupReplicas(Protocol):
     generation: ServedGeneration
     """Which all of them have proven to serve."""
     counters: memoryview
+    unavailable_counter: int
+    """The place, in ``counters``, of keys of which nothing could be said."""
 
     def submit(self, lookup: PendingLookup) -> None:
         """Begin the first try of ``lookup``."""
@@ -143,5 +146,5 @@ class SingleKey(PendingLookup):
         """Tell the waiter."""
         if not self.is_done:
             self.is_done = True
-            self.replicas.counters[KEYS_UNAVAILABLE] += 1
+            self.replicas.counters[self.replicas.unavailable_counter] += 1
             self.waiter.unavailable(problem)

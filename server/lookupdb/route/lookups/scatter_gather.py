@@ -10,7 +10,7 @@ from hiredis import ReplyError
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.lookups.batch_keys import NO_KEYS, NO_VALUES, BatchKeys, BatchValues, ReplyValues, ShardKeys
 from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.pending import KEYS_UNAVAILABLE, LookupReplicas, PendingLookup
+from lookupdb.route.lookups.pending import LookupReplicas, PendingLookup
 from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem
 
 LARGE_SLICE_KEYS: Final = 16
@@ -198,12 +198,12 @@ class ShardSlice(PendingLookup):
         """Note it for all keys. Where the router is short of memory the whole request makes room."""
         if self.is_done:
             return
-        gather, counters = self.gather, self.replicas.counters
+        gather, counters, counter = self.gather, self.replicas.counters, self.replicas.unavailable_counter
         if problem is OVERLOADED:
-            counters[KEYS_UNAVAILABLE] += gather.key_count
+            counters[counter] += gather.key_count
             gather.refuse(problem)
             return
-        counters[KEYS_UNAVAILABLE] += self.key_count
+        counters[counter] += self.key_count
         gather.values.mark_unavailable(self.keys)
         gather.problem = gather.problem or problem
         self.end()

@@ -8,15 +8,17 @@ answer can then not be taken for another's.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from types import NoneType
 from typing import Any, Final, Literal
 
 import hiredis
 
 from lookupdb import native
-from lookupdb.route.counters import INDEX
+from lookupdb.route.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, BATCH_SECONDS, INDEX
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem, Reason, make_endpoint_problem
 from lookupdb.route.servers.address import ServerAddress
@@ -34,7 +36,8 @@ from lookupdb.route.shards.stall_watch import StallWatch
 
 _TARGET_SHARE: Final = 1 / 8
 """Of a lookup's deadline: a large answer that takes longer has fewer keys the next time."""
-_SAMPLED: Final = 64
+_SAMPLED: Final = 16
+"""Of so many batches one is measured, by a clock of its own: the loop's has milliseconds."""
 _KINDS: Final = frozenset((bytes, NoneType))
 _READABLE_KINDS: Final = _KINDS | {hiredis.ReplyError, type(SKIPPED)}
 _FOUND: Final = INDEX["keys_found"]
@@ -42,8 +45,8 @@ _MISSING: Final = INDEX["keys_missing"]
 _DAMAGED: Final = INDEX["keys_damaged"]
 _BATCHES: Final = INDEX["batches"]
 _ASKED: Final = INDEX["keys_asked"]
-_BATCHES_SAMPLED: Final = INDEX["batches_sampled"]
-_MICROSECONDS: Final = INDEX["batch_microseconds_sampled"]
+_FIRST_BUCKET: Final = INDEX[BATCH_BUCKETS[0]]
+_MICROSECONDS: Final = INDEX[BATCH_MICROSECONDS]
 
 Queue = deque[PendingLookup] | FairQueue
 """What waits to be sent."""
@@ -95,6 +98,11 @@ class Lane:
         """Lookups wait in the queue for a connection that is made again."""
         self._is_scheduled = False
         """The coalescer is going to call ``send``."""
+        self._until_measured = _SAMPLED
+        """Batches until one is measured. Each lane has its turns: one in 16 of all lanes together would be of the same
+        shards again and again, where requests are scattered over all of them."""
+        self._measured_since = 0.0
+        """When the batch in flight was sent, if it is measured."""
         self._received = 0
         """Bytes that had come when the last batch was answered."""
         self._stall = StallWatch(settings.deadline_seconds, self._sent_at, self._received_bytes, self._close_stalled)
@@ -131,6 +139,9 @@ class Lane:
         if not key_count:
             return
         now = self._now()
+        self._until_measured -= 1
+        if not self._until_measured:
+            self._until_measured, self._measured_since = _SAMPLED, perf_counter()
         self._in_flight = ShardBatch(lookups, key_count, now)
         if key_count == 1:
             self._connection.write(b"*2\r\n$3\r\nGET\r\n" + lookups[0].packed)
@@ -187,10 +198,14 @@ class Lane:
         received = self._connection.received if self._connection else 0
         size, self._received = received - self._received, received
         self.batch_size.measure(batch.key_count, size, now - batch.sent_at)
+        if self._measured_since:
+            self._end_measurement()
+
+    def _end_measurement(self) -> None:
+        seconds, self._measured_since = perf_counter() - self._measured_since, 0.0
         counters = self._counters
-        if counters[_BATCHES] % _SAMPLED == 0:
-            counters[_BATCHES_SAMPLED] += 1
-            counters[_MICROSECONDS] += int((now - batch.sent_at) * 1e6)
+        counters[_FIRST_BUCKET + bisect_left(BATCH_SECONDS, seconds)] += 1
+        counters[_MICROSECONDS] += int(seconds * 1e6)
 
     def _count_damaged(self, values: list[Any]) -> None:
         self._counters[_DAMAGED] += sum(type(value) is hiredis.ReplyError for value in values)
@@ -257,6 +272,7 @@ class Lane:
         self._connection = None
         self._is_returning = self._may_wait and was_open and self.link.state is not LinkState.CLOSED
         batch, self._in_flight = self._in_flight, None
+        self._measured_since = 0.0
         if batch:
             self.outstanding -= batch.key_count
             batch.release(self._budget)

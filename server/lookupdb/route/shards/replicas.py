@@ -9,7 +9,12 @@ from typing import Any, Final
 
 from lookupdb.route.counters import INDEX
 from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.pending import LookupTarget, PendingLookup
+from lookupdb.route.lookups.pending import (
+    CANDIDATE_KEYS_UNAVAILABLE,
+    KEYS_UNAVAILABLE,
+    LookupTarget,
+    PendingLookup,
+)
 from lookupdb.route.lookups.waiters import Problem, make_endpoint_problem
 from lookupdb.route.servers.link_state import LinkState
 from lookupdb.route.shards.batch_size import SLICE_KEYS
@@ -27,10 +32,17 @@ class ShardReplicas:
     """One shard of one generation in one routing table. ``close()`` when the table is retired."""
 
     def __init__(
-        self, number: int, generation: ServedGeneration, endpoints: Sequence[Endpoint], settings: EndpointSettings
+        self,
+        number: int,
+        generation: ServedGeneration,
+        endpoints: Sequence[Endpoint],
+        settings: EndpointSettings,
+        *,
+        is_candidate: bool = False,
     ) -> None:
         self.number = number
         self.generation = generation
+        self.unavailable_counter = CANDIDATE_KEYS_UNAVAILABLE if is_candidate else KEYS_UNAVAILABLE
         self.endpoints = tuple(endpoints)
         self.counters = settings.link.counters
         self._settings = settings

@@ -162,7 +162,8 @@ class EndpointPool:
             value_format=entry.value_format,
         )
         endpoints = [self._connect_endpoint(address, identity) for address in entry.shards[number].endpoints]
-        return ShardReplicas(number, generation, endpoints, self.settings)
+        is_candidate = entry.generation != table.active
+        return ShardReplicas(number, generation, endpoints, self.settings, is_candidate=is_candidate)
 
     def _connect_endpoint(self, address: ServerAddress, identity: ShardIdentity) -> Endpoint:
         endpoint = self._endpoints.get((identity, address))
