@@ -230,6 +230,14 @@ async def test_several_keys_are_a_line_each_with_their_generation(kube: Kube, pl
     assert (await plugin("get", "airports", "KJFK", "away", "nowhere")).code == 4, "nothing can be said of one"
 
 
+@pytest.mark.parametrize(("key", "code"), [("KJFK", 0), ("nowhere", 3), ("away", 4)])
+async def test_for_machines_one_key_is_a_line_too(kube: Kube, plugin: Run, key: str, code: int) -> None:
+    kube.proxied = _route
+    one, several = await plugin("get", "airports", key, "-o", "json"), await plugin("get", "airports", key, key)
+    assert (one.code, several.code, one.err) == (code, code, "")
+    assert [one.out, one.out] == several.out.splitlines(keepends=True)
+
+
 async def test_keys_from_standard_input(kube: Kube, plugin: Run) -> None:
     kube.proxied = _route
     ended = await plugin("get", "airports", "-", stdin="KJFK\na/b c+\n")
@@ -378,6 +386,13 @@ async def test_the_log_of_the_newest_build(kube: Kube, plugin: Run) -> None:
     assert (ended.code, ended.out) == (0, "reading\nfailed\n")
     path = "/api/v1/namespaces/shop/pods/airports-g10-build-x/log"
     assert asked == [(path, {"container": "build", "tailLines": "5"})]
+    assert json.loads((await plugin("logs", "airports", "-o", "json")).out) == {
+        "namespace": "shop",
+        "name": "airports",
+        "pod": "airports-g10-build-x",
+        "generation": "g10",
+        "lines": ["reading", "failed"],
+    }
 
 
 async def test_top_measures_the_servers_of_the_active_table_and_the_routers(kube: Kube, plugin: Run) -> None:

@@ -10,7 +10,7 @@ import click
 
 from lookupdb.errors import KeyMissing, Unavailable, UsageError
 from lookupdb_operator.plugin.dataset import Dataset
-from lookupdb_operator.plugin.options import check_generation, name_argument, run, with_target
+from lookupdb_operator.plugin.options import check_generation, name_argument, output_option, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import lookup_view
 from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, Lookup
@@ -22,6 +22,7 @@ _AT_ONCE: Final = 16
 @name_argument()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @with_target
+@output_option
 @click.option(
     "--generation",
     default=None,
@@ -29,12 +30,19 @@ _AT_ONCE: Final = 16
     help="Ask this generation, e.g. a candidate, instead of the active one.",
 )
 @click.pass_context
-def command(context: click.Context, name: str, keys: tuple[str, ...], target: Target, generation: str | None) -> None:
+def command(
+    context: click.Context,
+    name: str,
+    keys: tuple[str, ...],
+    target: Target,
+    output: str | None,
+    generation: str | None,
+) -> None:
     """Look keys up in the dataset NAME, through the API server's proxy of its routers' Service.
 
-    One key prints its value, as it was built. Several, or `-` for one key a line on standard input, print a JSON
-    object a line: {"key": …, "generation": …, "value": …}, with "missing": true or "unavailable": why instead of a
-    value, and raw values as base64. It is for a look: a program asks a router itself (status.endpoint).
+    One key prints its value, as it was built. Several, or `-` for one key a line on standard input, or `-o json`, print
+    a JSON object a line: {"key": …, "generation": …, "value": …}, with "missing": true or "unavailable": why instead of
+    a value, and raw values as base64. It is for a look: a program asks a router itself (status.endpoint).
 
     Needs the right to get services/proxy. Exit code 3: a key is missing. 4: a key is unavailable, and may or may not
     exist.
@@ -55,7 +63,7 @@ def command(context: click.Context, name: str, keys: tuple[str, ...], target: Ta
         return await asyncio.gather(*map(ask, asked))
 
     lookups = run(target, look)
-    if keys != ("-",) and len(asked) == 1:
+    if output is None and keys != ("-",) and len(asked) == 1:
         _print_one(name, lookups[0])
         return
     for lookup in lookups:
