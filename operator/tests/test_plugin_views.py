@@ -105,7 +105,7 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
 
 
 def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -> None:
-    refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, overridden="maxShrinkPercent: 68 % fewer")
+    refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")
     text = status_view.render(view(*SERVERS, refused=refused, generations=[overridden]), NOW)
     assert _sections(text)["Refused by a gate"] == [

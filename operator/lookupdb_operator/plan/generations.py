@@ -109,6 +109,8 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
     served = served_generation(status)
     is_newer = served is None or names.read_number(served.generation) < names.read_number(name)
     which = f"{name} is newer and" if is_newer else f"That is not of this spec: {name}, the newest that is, is"
+    if is_newer and is_of_other_spec(status, desired):
+        which = f"That is of an earlier spec: {which}"
     return (
         reason,
         f" {which} of a source that was {'rejected' if is_rejected else 'rolled back from'}: it waits until"

@@ -163,7 +163,7 @@ def _refused(view: DatasetPods, now: datetime) -> Iterator[str]:
         "Refused by a gate",
         [
             (f"{generation} of {records}, built {built} ago",),
-            (str(refused.get("overridden", "")),),
+            (str(refused.get("message", "")),),
             (f"to let it through: kubectl annotate lds {name} {names.OVERRIDE_GATES}={generation} --overwrite",),
         ],
     )
