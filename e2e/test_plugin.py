@@ -1,5 +1,6 @@
 """Somebody works with ``kubectl lookupdb`` alone: sees a dataset, looks keys up, refreshes, goes back, takes the pin
-away. What it says is done is done."""
+away; reads why a build was refused, compares a candidate, rejects it, promotes the next. What it says is done is done.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +66,48 @@ def test_a_dataset_is_seen_refreshed_and_rolled_back_by_the_plugin_alone(story: 
     assert sum(router["requests"] for router in top["routers"]) > 0
     report.check(rollbacks=1, g1="old", g2="new")
     story.check_version("records", keys, "old")
+
+
+def test_candidates_are_read_about_compared_rejected_and_promoted_by_the_plugin_alone(story: Story) -> None:
+    keys = story.source("records", version="old", records=300)
+    rollout = {"drainSeconds": 0, "promotion": "Manual"}
+    story.apply(story.dataset("records", "records", shards=2, router=PATIENT | {"drainSeconds": 0}, rollout=rollout))
+    story.wait_settled("records", generation="g1")
+
+    with story.gentle_load("records", keys) as load:
+        story.source("records", version="small", records=100)
+        with pytest.raises(CommandFailed, match="GateClosed"):
+            _plugin(story, "refresh", "records", *WAIT)
+        assert "maxShrinkPercent" in _plugin(story, "logs", "records")
+        assert json.loads(_plugin(story, "logs", "records", "-o", "json"))["generation"] == "g2"
+
+        rejected = _refresh_to_candidate(story, "second")
+        version = json.loads(_plugin(story, "get", "records", keys[7], "--generation", rejected))["version"]
+        assert (version, json.loads(_plugin(story, "get", "records", keys[7]))["version"]) == ("second", "old")
+        began = time.monotonic()
+        difference = json.loads(_plugin(story, "diff", "records", "-o", "json"))
+        record("plugin", "diff of a candidate, by a Job", time.monotonic() - began, "s")
+        assert [difference[side]["generation"] for side in ("before", "after")] == ["g1", rejected]
+        assert [difference[kind] for kind in ("added", "removed", "changed", "same")] == [0, 0, 300, 0]
+        assert kubectl("get", "jobs", "--namespace", story.namespace, "--output=name") == "", "a Job is left"
+        assert f"{rejected} is rejected" in _plugin(story, "reject", "records")
+        story.wait_condition("records", "RolledOut", "True", reason="Rejected")
+
+        promoted = _refresh_to_candidate(story, "third")
+        assert f"{promoted} serves" in _plugin(story, "promote", "records", promoted, *WAIT)
+        assert story.status("records")["generation"] == promoted
+        report = load.stop()
+
+    report.check(rollbacks=0, g1="old", **{promoted: "third"})
+    story.check_version("records", keys, "third")
+
+
+def _refresh_to_candidate(story: Story, version: str) -> str:
+    """Have new data built, which waits for promotion; its generation."""
+    story.source("records", version=version, records=300)
+    assert "is answered" in _plugin(story, "refresh", "records", *WAIT)
+    story.wait_condition("records", "RolledOut", "False", reason="CandidateWaiting")
+    return str(story.status("records")["candidate"]["generation"])
 
 
 def _plugin(story: Story, verb: str, *arguments: str) -> str:
