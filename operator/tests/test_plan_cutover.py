@@ -322,8 +322,8 @@ class TestPinned:
         world.edit(generation=None)
         world.settle()
         planned = world.look()
-        assert (planned.status.generation, says(planned)["RolledOut"]) == ("g1", "True RolledBack")
-        assert "g2 is newer" in condition(planned, "RolledOut").message
+        assert (planned.status.generation, says(planned)["RolledOut"]) == ("g1", "False RolledBack")
+        assert "That is of an earlier spec: g2 is newer" in condition(planned, "RolledOut").message
         world.content_of_source = lambda source: f"{source} corrected"
         world.annotate("corrected")
         world.settle()
