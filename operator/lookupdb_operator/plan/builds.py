@@ -29,6 +29,10 @@ What ends a build:
 After a failure the next build begins after 30 s, doubling up to 30 min (``build_outcome.retry_delay``). A builder that
 hangs while its pod runs is in no trouble: the deadline alone ends it. A Job that succeeded and whose pod is gone ends
 no build: it runs again under its number (``build_job.has_lost_result``).
+
+Why does its Job stay? It is under way; or it failed, and stays until the next attempt, for its log; or a finalizer
+keeps it; or ``standstill`` holds. ``objects.find_garbage`` lists every other one, and
+``loop.reconcile.Reconciler._delete`` deletes what is listed.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ Whatever its phase, a StatefulSet also stays
 - while a finalizer keeps it;
 - while the API server refuses the DELETE, which is sent again after 30 s at most (``objects.REFUSED_RETRY_SECONDS``).
 
+Why do a generation's files stay? ``lookupdb.store.dataset`` lists who removes them. Why does a build's Job stay? See
+``builds``; a routing table: ``table_content``; the servers of the generation before: ``previous``.
+
 A phase is stored nowhere: it is read from status, so that an operator that died at any point goes on from what it
 finds. Each transition is written to status before anything else is done on account of it.
 """
@@ -318,7 +321,7 @@ TRANSITIONS: Final = (
         edges=((GenerationPhase.BUILT, GenerationPhase.GONE),),
         when="`keepGenerations` newer ones are there, and it is neither asked for nor pinned",
         written_first="`generations` without it",
-        may_be_deleted="its files in the store, by the next builder",
+        may_be_deleted="its files in the store, by the next sweep",
     ),
 )
 """In the order in which a pass goes through them: each sees what those before it have decided."""

@@ -50,72 +50,74 @@ class Phase:
 
 PHASES: Final = (
     Phase(
-        "Invalid", "the spec cannot be used; what serves goes on", lambda it: it.reason(BUILT) == reasons.INVALID_SPEC
+        "Invalid",
+        "the spec cannot be used; what serves goes on",
+        lambda facts: facts.reason(BUILT) == reasons.INVALID_SPEC,
     ),
     Phase(
         "Waiting",
         "an earlier dataset of this name is not gone yet",
-        lambda it: it.reason(BUILT) in _WAITING_FOR_PREDECESSOR,
+        lambda facts: facts.reason(BUILT) in _WAITING_FOR_PREDECESSOR,
     ),
     Phase(
         "Recovering",
         "the status was lost; what serves is kept until a new generation serves",
-        lambda it: it.reason(READY) == reasons.STATUS_LOST,
+        lambda facts: facts.reason(READY) == reasons.STATUS_LOST,
     ),
     Phase(
         "Unavailable",
         "lookups are not answered, though a generation was rolled out",
-        lambda it: it.truth(READY) == "False" and it.status.table is not None,
+        lambda facts: facts.truth(READY) == "False" and facts.status.table is not None,
     ),
     Phase(
         "Suspended",
         "`spec.suspend`: nothing is built or rolled out",
-        lambda it: bool(it.spec.get("suspend")),
+        lambda facts: bool(facts.spec.get("suspend")),
     ),
     Phase(
         "GateClosed",
         "the newest generation did not pass a gate",
-        lambda it: it.status.failure is not None and it.status.failure.reason == reasons.GATE_CLOSED,
+        lambda facts: facts.status.failure is not None and facts.status.failure.reason == reasons.GATE_CLOSED,
     ),
     Phase(
         "Stuck",
         "a build or a rollout failed, or does not get on",
-        lambda it: it.fails(BUILT) or it.fails(ROLLED_OUT),
+        lambda facts: facts.fails(BUILT) or facts.fails(ROLLED_OUT),
     ),
-    Phase("Degraded", "something else is wrong; lookups are answered", lambda it: it.truth(DEGRADED) == "True"),
+    Phase("Degraded", "something else is wrong; lookups are answered", lambda facts: facts.truth(DEGRADED) == "True"),
     Phase(
         "RollingOut",
         "the servers of a rollout start, take over or end",
-        lambda it: it.reason(ROLLED_OUT) in _ROLLING_OUT,
+        lambda facts: facts.reason(ROLLED_OUT) in _ROLLING_OUT,
     ),
     Phase(
         "Queued",
         "it waits for its turn to build or to roll out",
-        lambda it: reasons.WAITING_FOR_TURN in (it.reason(BUILT), it.reason(ROLLED_OUT)),
+        lambda facts: reasons.WAITING_FOR_TURN in (facts.reason(BUILT), facts.reason(ROLLED_OUT)),
     ),
     Phase(
         "CandidateWaiting",
         "a generation waits for promotion, beside what serves",
-        lambda it: it.reason(ROLLED_OUT) == reasons.CANDIDATE_WAITING,
+        lambda facts: facts.reason(ROLLED_OUT) == reasons.CANDIDATE_WAITING,
     ),
-    Phase("Pinned", "`spec.generation` serves, whatever is built", lambda it: bool(it.spec.get("generation"))),
+    Phase("Pinned", "`spec.generation` serves, whatever is built", lambda facts: bool(facts.spec.get("generation"))),
     Phase(
         "RolledBack",
         "what is newer was rolled back from, and waits for another source",
-        lambda it: it.reason(ROLLED_OUT) == reasons.ROLLED_BACK,
+        lambda facts: facts.reason(ROLLED_OUT) == reasons.ROLLED_BACK,
     ),
     Phase(
         "Rejected",
         "what is newer was rejected, and waits for another source",
-        lambda it: it.reason(ROLLED_OUT) == reasons.REJECTED,
+        lambda facts: facts.reason(ROLLED_OUT) == reasons.REJECTED,
     ),
     Phase(
         "WaitingForSource",
         "the success file of the source is not there yet",
-        lambda it: it.reason(BUILT) == reasons.WAITING_FOR_SOURCE,
+        lambda facts: facts.reason(BUILT) == reasons.WAITING_FOR_SOURCE,
     ),
-    Phase("Building", "a build is under way, or about to begin", lambda it: it.reason(BUILT) == reasons.BUILDING),
-    Phase("Ready", "what is asked for is what serves", lambda it: it.reason(ROLLED_OUT) == reasons.UP_TO_DATE),
+    Phase("Building", "a build is under way, or about to begin", lambda facts: facts.reason(BUILT) == reasons.BUILDING),
+    Phase("Ready", "what is asked for is what serves", lambda facts: facts.reason(ROLLED_OUT) == reasons.UP_TO_DATE),
 )
 PENDING: Final = "Pending"
 """The word for what is none of them."""

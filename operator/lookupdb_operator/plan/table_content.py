@@ -4,6 +4,9 @@ does.
 
 Enough of the servers that it adds are ready then (``rollouts``). Of a candidate, nothing is waited for any more once it
 is referenced: routers answer from the active generation whatever becomes of it.
+
+Its ConfigMap stays as long as the dataset, whatever status remembers: routers that start answer from it.
+``objects.find_garbage`` never lists it; Kubernetes deletes it with the dataset.
 """
 
 from __future__ import annotations

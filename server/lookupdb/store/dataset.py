@@ -1,4 +1,23 @@
-"""The interface to one dataset's generations, wherever they are kept."""
+"""The interface to one dataset's generations, wherever they are kept.
+
+A generation's files stay until one of these removes them, and nobody else does:
+
+    who                     what                                  when
+    the sweep of a cluster  of a dataset that lives, a whole      it is none of the newest ``keepGenerations``;
+    (``sweep``)             generation                            the operator's list does not protect it, because
+                                                                  its status does not refer to it; a newer one is
+                                                                  protected
+    the same                of such a dataset, a damaged or a     the same, however many are kept
+                            refused generation
+    the same                of a dataset that is gone, all        it was marked a grace period ago, and is not to be
+                                                                  retained
+    the same                what has no manifest                  its builder is dead, and it has not changed for a
+                                                                  grace period
+    `lookupdb up`           all but the newest                    another generation has become active (``prune``)
+                            ``keepGenerations`` and the active
+    a builder (``claim``)   what dead builders have left of       it begins
+                            unfinished generations
+"""
 
 from __future__ import annotations
 
