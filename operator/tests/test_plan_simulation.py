@@ -24,6 +24,20 @@ from lookupdb_operator.status import BuildStatus
 SEEDS = 100
 MOMENTS = 50
 SEEDS_TO_FIND_A_MUTANT = 100
+KNOWN_SEEDS = {
+    "forgets which refresh was answered": 57,
+    "trims what is pinned": 25,
+    "lets through what was overridden before it was refused": 16,
+    "measures a drain by a clock that is set": 13,
+    "scales down before the table says so": 7,
+    "rolls out what a gate has refused": 4,
+    "takes routers for confirmed": 3,
+    "ignores that it is suspended": 2,
+    "keeps every rollout that has drained": 2,
+}
+"""The lives in which mutants were found that go unnoticed in the first ones. These come first: half a minute less.
+Should the simulation change, the mutants are looked for in all lives, as ever.
+"""
 
 
 @pytest.mark.parametrize("tens", range(SEEDS // 10))
@@ -379,9 +393,14 @@ def test_the_simulation_of_rollouts_shard_by_shard_finds_a_plan_that(mutant: Pla
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_simulation_finds_a_plan_that(mutant: Planner) -> None:
+def test_the_simulation_finds_a_plan_that(mutant: Planner, request: pytest.FixtureRequest) -> None:
+    known_seed = KNOWN_SEEDS.get(request.node.callspec.id, 0)
     with pytest.raises(AssertionError):
-        _live(mutant)
+        _live(mutant, known_seed)
+
+
+def test_the_known_seeds_are_of_mutants() -> None:
+    assert KNOWN_SEEDS.keys() <= {mutant.id for mutant in MUTANTS}
 
 
 @pytest.mark.parametrize("mutant", PROMOTION_MUTANTS)
@@ -413,8 +432,8 @@ def test_an_operator_that_writes_its_status_first_looks_again_instead() -> None:
     assert _writes_after_a_stale_look(fenced=True) == 3
 
 
-def _live(planner: Planner) -> None:
-    for seed in range(SEEDS_TO_FIND_A_MUTANT):
+def _live(planner: Planner, known_seed: int) -> None:
+    for seed in (known_seed, *range(SEEDS_TO_FIND_A_MUTANT)):
         Simulation(seed, planner).live_under_rollbacks(3)
         Simulation(seed, planner).live(MOMENTS)
 
