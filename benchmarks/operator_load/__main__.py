@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -58,6 +59,10 @@ class Cluster:
         request = urllib.request.Request(f"http://127.0.0.1:{self._port}/bench/{verb}", method=method)
         with urllib.request.urlopen(request, timeout=120) as response:
             return dict(json.loads(response.read()))
+
+    def schedule(self, expression: str) -> None:
+        """Have every dataset checked by the schedule ``expression``; by none if it is empty."""
+        self.ask(f"schedule?value={urllib.parse.quote(expression)}", "POST")
 
     def start_operator(self, resync_seconds: float = 300.0) -> Server:
         """The operator's process."""
@@ -134,6 +139,13 @@ def measure(size: Size, folder: Path, wanted: list[str], patience: float) -> dic
             with _phase("refresh", cluster, cluster.operator, done):
                 cluster.ask("refresh?value=now", "POST")
                 cluster.wait(all_serve(size, "g2"), "every dataset served what is new", patience)
+        if "checks" in wanted:
+            cluster.ask("forget", "POST")
+            with _phase("checks", cluster, cluster.operator, done):
+                cluster.schedule(_slots_from(time.time() + 60))
+                cluster.wait(lambda state: state["checked"] == size.datasets, "every source was checked", patience)
+            cluster.schedule("")
+            _wait_for_rest(cluster.operator)
         if "resync" in wanted:
             cluster.stop_operator()
             operator = _started(cluster, resync_seconds=_RESYNC_SECONDS)
@@ -146,6 +158,12 @@ def measure(size: Size, folder: Path, wanted: list[str], patience: float) -> dic
 def _started(cluster: Cluster, resync_seconds: float = 300.0) -> Server:
     cluster.ask("forget", "POST")
     return cluster.start_operator(resync_seconds)
+
+
+def _slots_from(moment: float) -> str:
+    """The schedule with a slot every ten minutes, one of them in the minute behind ``moment``."""
+    begin = int(moment // 60 + 1) % 10
+    return f"{','.join(str(begin + ten) for ten in range(0, 60, 10))} * * * *"
 
 
 def _wait_for_looks(cluster: Cluster, patience: float) -> None:
@@ -196,7 +214,9 @@ def main() -> int:
     parser.add_argument("--datasets", type=int, nargs="+", default=[50, 200, 500])
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--phases", nargs="+", default=["refresh", "resync"], help="beside installation and start")
+    parser.add_argument(
+        "--phases", nargs="+", default=["refresh", "checks", "resync"], help="beside installation and start"
+    )
     parser.add_argument("--refresh-at-most", type=int, metavar="DATASETS", help="refresh no larger cluster")
     parser.add_argument("--patience", type=float, default=1800.0, help="seconds for each phase")
     parser.add_argument("--worlds", type=Path, help="a folder in which settled clusters are kept between runs")

@@ -85,3 +85,11 @@ def build_result(job: Object) -> Object:
         "largestShardBytes": 1 << 20,
         "builtAt": "2030-01-01T00:00:00Z",
     }
+
+
+def check_result(job: Object) -> Object:
+    """What the builder of ``job`` says at its end when the source is as it was for the generation that it compares
+    with."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    words = container["args"]
+    return {"outcome": "unchanged", "fingerprint": words[words.index("--unless-fingerprint") + 1]}

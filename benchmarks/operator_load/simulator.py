@@ -187,6 +187,7 @@ class Simulator:
                 "quiet": time.monotonic() - self._last_write,
                 "objects": {kind: len(held) for kind, held in self._store.objects.items()},
                 "bytes": self._bytes,
+                "checked": sum(_was_checked(status) for status in statuses),
                 "counts": dict(self._counts),
             }
         )
@@ -206,6 +207,17 @@ class Simulator:
             self._store.put(item)
         return web.json_response({})
 
+    async def schedule(self, request: web.Request) -> web.Response:
+        """Every dataset's user asks for checks by a schedule, or for none any more; they find nothing new."""
+        expression = request.query["value"]
+        self._controllers.is_source_unchanged = bool(expression)
+        for namespace, name in list(self._store.objects[names.KIND]):
+            item = self._store.get(names.KIND, namespace, name) or {}
+            item["spec"]["refresh"] = {"schedule": expression} if expression else {}
+            item["metadata"]["generation"] += 1
+            self._store.put(item)
+        return web.json_response({})
+
     async def keep(self, _request: web.Request) -> web.Response:
         """Keep the cluster in a file."""
         await asyncio.to_thread(Path(self._world).write_bytes, pickle.dumps(self._store))
@@ -215,6 +227,13 @@ class Simulator:
 def _is_settled(status: Object) -> bool:
     reasons = {condition["reason"] for condition in status.get("conditions", ())}
     return len(status.get("rollouts", ())) == 1 and "UpToDate" in reasons
+
+
+def _was_checked(status: Object) -> bool:
+    """Whether a check found the source unchanged, and nothing is asked for or under way any more."""
+    outcomes = [record["outcome"] for record in status.get("builds", ())]
+    is_at_rest = "build" not in status and "due" not in status.get("schedule", {})
+    return is_at_rest and outcomes[-1:] == ["unchanged"]
 
 
 def _text(stored: Stored, is_partial: bool) -> bytes:
@@ -238,7 +257,7 @@ async def _serve(port: int, admin_port: int, store: Store, world: str) -> None:
     simulator = Simulator(store, world)
     api, admin = web.Application(client_max_size=1 << 24), web.Application()
     api.router.add_get("/bench/state", simulator.state)
-    for verb in (simulator.forget, simulator.refresh, simulator.keep):
+    for verb in (simulator.forget, simulator.refresh, simulator.schedule, simulator.keep):
         api.router.add_post(f"/bench/{verb.__name__}", verb)
     api.router.add_route("*", "/{path:.*}", simulator.handle)
     admin.router.add_get("/status", simulator.admin)
