@@ -31,8 +31,8 @@ from lookupdb_operator.status import (
     TablePart,
     TableStatus,
     Ticket,
-    json_name,
 )
+from lookupdb_operator.status_json import json_name
 
 CRD_STATUS = schema.resource_schema()["properties"]["status"]
 NOW = "2026-01-01T00:00:00Z"

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 import orjson
 
 from lookupdb_operator.model import BuildResult
-from lookupdb_operator.status import is_moment
+from lookupdb_operator.status_json import is_moment
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
 _TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message")
