@@ -9,6 +9,7 @@ was wrong is never forgiven: then there is no second run, and stories that passe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from e2e.support import figures, nodes, wrong_answers
+from e2e.support.command import CommandFailed
 
 PYTEST: Final = ("-m", "pytest", "e2e", "--ignore=e2e/tests", "-v", "--durations=0", "--durations-min=1")
 ONLY_FAILED: Final = ("--last-failed", "--last-failed-no-failures", "none")
@@ -114,7 +116,10 @@ def _pytest(part: Part, only_failed: bool) -> int:
 
 
 def _wait_lost(story: Future[int]) -> None:
-    while not story.done() and not nodes.has_cordoned():
+    while not story.done():
+        with contextlib.suppress(CommandFailed):
+            if nodes.has_cordoned():
+                return
         time.sleep(2)
 
 
