@@ -54,6 +54,8 @@ class Process:
     down_until: datetime | None = None
     """A router's container has ended and is started anew then."""
     nudged: datetime | None = None
+    template: str = ""
+    """Of its pod, as the Deployment had it: of a router."""
 
 
 @dataclass

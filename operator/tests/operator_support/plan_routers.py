@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from operator_support.plan_world import World
 
 
+def keep_routers(world: World, thing: Thing) -> None:
+    """As many as are asked for. Those of an older pod template go one by one, each when another one is ready."""
+    living = [pod for pod in world.pods.values() if pod.owner == thing.uid and pod.dies_at is None]
+    replicas = thing.manifest["spec"]["replicas"]
+    template = orjson.dumps(thing.manifest["spec"]["template"]).decode()
+    outdated = [pod for pod in living if pod.template != template]
+    for _ in range(replicas + bool(outdated) - len(living)):
+        world.add(f"{thing.manifest['metadata']['name']}-{world.made}", thing, names.ROUTER, thing.manifest)
+    current = [pod for pod in living if pod.template == template]
+    surplus = [pod for pod in outdated if not pod.ready] or outdated[: all(pod.ready for pod in current)]
+    for pod in (surplus or current)[: max(0, len(living) - replicas)]:
+        world.stop(pod)
+
+
 def run_router(world: World, pod: Process) -> None:
     """Take up the routing table that the kubelet has synced, or start anew after a crash."""
     table = world.things.get(("ConfigMap", names.routing_table(NAME)))

@@ -50,7 +50,7 @@ from operator_support.plan_objects import (
     label,
     ref,
 )
-from operator_support.plan_routers import run_router
+from operator_support.plan_routers import keep_routers, run_router
 
 NEVER: Final = 1e9
 BEGIN: Final = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -384,7 +384,7 @@ class World:
             elif thing.manifest["kind"] == "StatefulSet":
                 self._keep_servers(thing)
             elif thing.manifest["kind"] == "Deployment":
-                self._keep_routers(thing)
+                keep_routers(self, thing)
         for pod in list(self.pods.values()):
             need_files(self, pod)
             if pod.component == names.ROUTER:
@@ -474,14 +474,6 @@ class World:
         for missing in wanted - self.pods.keys():
             self.add(missing, thing, names.SHARDS, thing.manifest)
 
-    def _keep_routers(self, thing: Thing) -> None:
-        living = [pod for pod in self.pods.values() if pod.owner == thing.uid and pod.dies_at is None]
-        replicas = thing.manifest["spec"]["replicas"]
-        for _ in range(replicas - len(living)):
-            self.add(f"{thing.manifest['metadata']['name']}-{self.made}", thing, names.ROUTER, thing.manifest)
-        for pod in living[replicas:]:
-            self.stop(pod)
-
     def crash(self, pod: Process, seconds: float) -> None:
         """A router's container ends, and is started anew a while later."""
         pod.down_until = self.now + timedelta(seconds=min(seconds, NEVER))
@@ -491,4 +483,5 @@ class World:
     def add(self, name: str, owner: Thing, component: str, manifest: Manifest) -> None:
         self.made += 1
         labels = manifest["metadata"]["labels"]
-        self.pods[name] = Process(name, f"pod-{self.made}", owner.uid, component, labels, self.now)
+        template = orjson.dumps(manifest["spec"]["template"]).decode() if component == names.ROUTER else ""
+        self.pods[name] = Process(name, f"pod-{self.made}", owner.uid, component, labels, self.now, template=template)

@@ -31,6 +31,11 @@ _SCHEDULES: Final[tuple[dict[str, Any], ...]] = (
     {"schedule": "0 * * * *", "startingDeadlineSeconds": 600},
     {"schedule": "*/10 * * * *", "suspend": True},
 )
+_POD_FIELDS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"annotations": {"team": "travel"}},
+    {"nodeSelector": {"disk": "ssd"}, "priorityClassName": "serving"},
+)
 _COMES_TO_REST_WITHIN: Final = 6
 """Passes, while nothing happens."""
 _REMEMBERED: Final = 3
@@ -57,6 +62,7 @@ class Simulation:
         self._wishes = random.Random(f"wishes {seed}")
         self._rests = random.Random(f"rests {seed}")
         self._nodes = random.Random(f"nodes {seed}")
+        self._pods = random.Random(f"pods {seed}")
         self._clocks = random.Random(f"clocks {seed}")
         self._overrides = random.Random(f"overrides {seed}")
         self._verdicts = random.Random(f"verdicts {seed}")
@@ -68,6 +74,8 @@ class Simulation:
         self._is_scheduled = seed % 3 == 0
         self._planner = planner
         self._conflicts = 0
+        self.dresses_pods = False
+        """Whether pod templates and the routers' Service change at times."""
         self.steps = 0
         """Passes of ``plan()`` so far."""
         self._snapshots: deque[Observed] = deque(maxlen=_REMEMBERED)
@@ -251,6 +259,8 @@ class Simulation:
             self._set_clock_forward()
         if self._nodes.random() < 0.02:
             self._lose_node()
+        if self.dresses_pods and self._pods.random() < 0.05:
+            self._dress_pods()
         if self._overrides.random() < 0.05:
             self._override()
         if self._has_promotions and self._verdicts.random() < 0.2:
@@ -298,11 +308,20 @@ class Simulation:
         elif what == "replicas":
             self.world.edit(replicas=pick([1, 2, 3]))
         elif what == "serving":
-            self.world.edit(serving={"workers": pick([1, 2])})
+            self.world.edit(serving={**self.world.spec["serving"], "workers": pick([1, 2])})
         elif what == "gates":
             self.world.edit(gates={"minRecords": pick([1, 2])})
         else:
             self._refresh()
+
+    def _dress_pods(self) -> None:
+        """Another pod template of servers or routers, or another Service; or the one of before."""
+        component, pick = self._pods.choice(["serving", "build", "router", "service"]), self._pods.choice
+        if component == "service":
+            router = {**self.world.spec.get("router", {}), "service": {"type": pick(["ClusterIP", "LoadBalancer"])}}
+            self.world.edit(router=router)
+        else:
+            self.world.edit(**{component: {**self.world.spec.get(component, {}), "pod": pick(_POD_FIELDS)}})
 
     def _decide(self) -> None:
         """Promote or reject what waits, or something else by mistake."""

@@ -31,10 +31,17 @@ class Kind:
     live: Callable[[Simulation], object]
 
 
+def _begin_with_other_pods(seed: int) -> Simulation:
+    simulation = Simulation(seed)
+    simulation.dresses_pods = True
+    return simulation
+
+
 KINDS: Final = (
     Kind("faults", Simulation, lambda simulation: simulation.live(MOMENTS)),
     Kind("promotions", lambda seed: Simulation(seed, promotes=True), lambda simulation: simulation.live(MOMENTS)),
     Kind("shard by shard", lambda seed: Simulation(seed, surges=True), lambda simulation: simulation.live(MOMENTS)),
+    Kind("other pods", _begin_with_other_pods, lambda simulation: simulation.live(MOMENTS)),
     Kind("rollbacks", Simulation, lambda simulation: simulation.live_under_rollbacks(4)),
 )
 
