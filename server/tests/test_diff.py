@@ -208,10 +208,13 @@ def test_of_two_equal_shard_files_neither_is_fetched(
     assert counted(tmp_path, "g1", "g2")["same"] == 3000
 
 
-def test_a_dataset_that_was_made_again_is_told_apart_by_its_uid(dataset: StoredDataset, tmp_path: Path) -> None:
-    again = store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", "another"))
+@pytest.mark.parametrize("uid", ["0bf39031", "0bf39031-6f3c-4e0a-9a57-3d1f0a0c7f11"], ids=["as in the store", "whole"])
+def test_a_dataset_that_was_made_again_is_told_apart_by_its_uid(
+    dataset: StoredDataset, tmp_path: Path, uid: str
+) -> None:
+    again = store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", uid))
     for made in (dataset, again):
         publish(made, "g1", OLD, tmp_path / "scratch")
         publish(made, "g2", NEW, tmp_path / "scratch")
     assert isinstance(diff(tmp_path, "g1", "g2", "--dataset", "things").exception, UsageError)
-    assert counted(tmp_path, "g1", "g2", "--dataset", "default/things", "--uid", "another")["added"] == 12
+    assert counted(tmp_path, "g1", "g2", "--dataset", "default/things", "--uid", uid)["added"] == 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +44,11 @@ dataset_option = option(
     help="Whose generation gN is.  [default: the only dataset in the store]",
 )
 
-uid_option = option("--uid", metavar="UID", help="Its uid, where the store has several datasets of that name.")
+uid_option = option(
+    "--uid",
+    metavar="UID",
+    help="Its uid, where the store has several datasets of that name; its first eight characters count.",
+)
 
 
 class GenerationAddress(click.ParamType[str]):
@@ -92,7 +96,7 @@ class GenerationLocator:
         raise UsageError(f"{self.store_url} has several datasets: {names}", hint="choose one with --dataset")
 
     def _fits(self, address: StoreAddress) -> bool:
-        if self.uid not in (None, address.uid):
+        if self.uid is not None and replace(address, uid=self.uid) != address:
             return False
         if self.dataset is None:
             return True
