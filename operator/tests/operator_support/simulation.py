@@ -261,7 +261,7 @@ class Simulation:
             self._lose_node()
         if self.dresses_pods and self._pods.random() < 0.05:
             self._dress_pods()
-        if self._overrides.random() < 0.05:
+        if self._overrides.random() < 0.15:
             self._override()
         if self._has_promotions and self._verdicts.random() < 0.2:
             self._decide()
