@@ -122,6 +122,7 @@ def test_what_cannot_be_compared_says_why(dataset: StoredDataset, tmp_path: Path
         (("g1", str(tmp_path / "nothing")), UsageError, "neither a folder nor a generation"),
         (("g1", str(tmp_path)), StoreError, "holds no whole generation"),
         (("g1", "g2", "--dataset", "other"), StoreError, "has no dataset other"),
+        (("g1", "g2", "--cluster-id", "c2"), StoreError, "it has: none; --cluster-id names another part of it than c2"),
     ):
         error = diff(tmp_path, *arguments).exception
         assert isinstance(error, kind)

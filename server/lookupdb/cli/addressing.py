@@ -36,7 +36,9 @@ store_wait_option = option(
     default=STORE_WAIT_SECONDS,
     help="Seconds to wait at the start for a store that does not answer yet; one that denies is not waited for.",
 )
-cluster_option = option("--cluster-id", default=LOCAL, help="The part of the store that is this cluster's.")
+cluster_option = option(
+    "--cluster-id", default=LOCAL, help="The part of the store that is this cluster's: the uid of its kube-system."
+)
 dataset_option = option(
     "--dataset",
     metavar="[NAMESPACE/]NAME",
@@ -92,7 +94,9 @@ class GenerationLocator:
         if len(found) == 1:
             return opened_store.dataset_at(found[0])
         if not found:
-            raise StoreError(f"{self.store_url} has no dataset {self.dataset or ''}".rstrip(), hint=f"it has: {names}")
+            elsewhere = f"; --cluster-id names another part of it than {self.cluster_id}" if not addresses else ""
+            lack = f"{self.store_url} has no dataset {self.dataset or ''}".rstrip()
+            raise StoreError(lack, hint=f"it has: {names}{elsewhere}")
         raise UsageError(f"{self.store_url} has several datasets: {names}", hint="choose one with --dataset")
 
     def _fits(self, address: StoreAddress) -> bool:
