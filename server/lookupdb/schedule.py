@@ -18,6 +18,14 @@ from lookupdb.errors import InvalidManifest
 
 _FIELDS = "minute, hour, day of month, month, day of week"
 _SOON = timedelta(seconds=1)
+_ALLOWED = {
+    "bad minute": "0 to 59",
+    "bad hour": "0 to 23",
+    "bad day-of-month": "1 to 31, or L for the last one, and one that a month of the schedule has",
+    "bad month": "1 to 12, or JAN to DEC",
+    "bad day-of-week": "0 to 7, or SUN to SAT",
+}
+"""What cronsim says of a field → what may stand there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,9 @@ class Schedule:
         try:
             slot = schedule.next_slot(datetime(2026, 1, 1, tzinfo=UTC))
         except CronSimError as error:
-            raise _bad_expression(expression, str(error).lower()) from error
+            why = str(error).lower()
+            allowed = f", expected {_ALLOWED[why]}" if why in _ALLOWED else ""
+            raise _bad_expression(expression, f"{why}{allowed}") from error
         if slot is None:
             raise _bad_expression(expression, "there is no such day in fifty years")
         return schedule
@@ -73,7 +83,9 @@ def _load_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder, as Europe is
-        similar = difflib.get_close_matches(name, available_timezones(), n=1)
+        # Of places alone: an abbreviation resembles that of another continent, and Etc/GMT+1 is west of Greenwich.
+        places = (zone for zone in available_timezones() if "/" in zone and not zone.startswith("Etc/"))
+        similar = difflib.get_close_matches(name, tuple(places), n=1)
         meant = f"; did you mean {similar[0]}?" if similar else ""
         raise InvalidManifest(
             f"refresh.timeZone: expected a name of the IANA time zone database, such as Europe/Berlin or UTC, found"

@@ -130,6 +130,10 @@ def _describe_error(error: ValidationError) -> str:
     message = error.message
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
         message = f"{error.instance!r} is not a quantity, such as 2, 500m or 4Gi"
+    elif isinstance(error.schema, dict) and error.validator in ("pattern", "type"):
+        # Neither tells what the field is for; the first sentence of its description does, often with an example.
+        description = error.schema.get("description", "")
+        message += f" ({re.split(r'[.;] |[.]$', description)[0]})" if description else ""
     return f"{where.lstrip('.') or 'the manifest'}: {message}"
 
 

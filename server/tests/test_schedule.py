@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -94,7 +95,10 @@ def test_back_and_forth_the_slots_are_the_same(expression: str, zone: str) -> No
         ("0 0 * * 8", "bad day-of-week"),
         ("30-10 * * * *", "bad minute"),
         ("*/0 * * * *", "bad minute"),
-        ("0 0 30 2 *", "bad day-of-month"),
+        (
+            "0 0 30 2 *",
+            "bad day-of-month, expected 1 to 31, or L for the last one, and one that a month of the schedule has",
+        ),
         ("0 0 */31 2 SUN#5", "no such day in fifty years"),
         ("0 0 0 1 * *", "6 fields"),
         ("@daily", "1 fields"),
@@ -116,6 +120,13 @@ def test_a_zone_that_nobody_knows_is_refused(zone: str) -> None:
         Schedule.parse("0 2 * * *", zone)
 
 
-def test_a_zone_that_is_misspelt_is_found() -> None:
-    with pytest.raises(InvalidManifest, match=r"did you mean Europe/Berlin\?"):
-        Schedule.parse("0 2 * * *", "Europe/Berlim")
+@pytest.mark.parametrize(("zone", "meant"), [("Europe/Berlim", "Europe/Berlin"), ("Berlin", "Europe/Berlin")])
+def test_a_zone_that_is_misspelt_is_found(zone: str, meant: str) -> None:
+    with pytest.raises(InvalidManifest, match=rf"did you mean {meant}\?"):
+        Schedule.parse("0 2 * * *", zone)
+
+
+@pytest.mark.parametrize("zone", ["CEST", "IST", "PDT", "GMT+1"])
+def test_an_abbreviation_is_not_taken_for_that_of_another_place(zone: str) -> None:
+    with pytest.raises(InvalidManifest, match=rf"found '{re.escape(zone)}'$"):
+        Schedule.parse("0 2 * * *", zone)

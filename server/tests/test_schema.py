@@ -153,6 +153,11 @@ def test_the_resource_given_is_not_changed() -> None:
         ),
         pytest.param({"shards": 0}, "spec.shards: 0 is less than the minimum of 1", id="out of bounds"),
         pytest.param({"shards": "4"}, "spec.shards: '4' is not of type 'integer'", id="wrong type"),
+        pytest.param(
+            {"rollout": {"keepPrevious": "30"}},
+            "going back to it takes a second: 30m, say)",
+            id="pattern, with what it is",
+        ),
         pytest.param({"duplicates": "newest"}, "spec.duplicates: 'newest' is not one of", id="enum"),
         pytest.param({"source": {}}, "spec.source: give either url or urls", id="rule: no url"),
         pytest.param({"source": {"url": "a", "urls": ["b"]}}, "give either url or urls", id="rule: two"),
