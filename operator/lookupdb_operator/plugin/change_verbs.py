@@ -51,6 +51,9 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
     It is the annotation lookupdb.dev/refresh with a new value. With --wait the command returns when the source was
     read and what came of it serves (or is a candidate that waits for promotion), or was found unchanged; exit code 1
     says that the build failed, and why. The operator goes on trying all the same.
+
+    \b
+        kubectl lookupdb refresh airports --wait
     """
     value = datetime.now(UTC).isoformat(timespec="milliseconds")
 
@@ -70,10 +73,15 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
 @wait_options
 @output_option
 def promote(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
-    """Let the candidate of the dataset NAME take effect; GENERATION says which one you mean.
+    """Let the candidate of the dataset NAME take effect.
 
-    A candidate is a generation that waits because of spec.rollout.promotion: Manual. Look at it first:
-    `kubectl lookupdb get NAME KEY --generation g13`.
+    A candidate is a generation that waits because of spec.rollout.promotion: Manual. GENERATION says which one you
+    mean: if it is not the candidate any more, the command fails. It is the annotation lookupdb.dev/promote.
+
+    \b
+        kubectl lookupdb get airports KJFK --generation g13    # look at it first
+        kubectl lookupdb diff airports
+        kubectl lookupdb promote airports g13 --wait
     """
 
     async def work(session: ClusterSession) -> None:
@@ -97,9 +105,14 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
 @with_target
 @output_option
 def reject(name: str, generation: str | None, target: Target, output: str | None) -> None:
-    """Give the candidate of the dataset NAME up; GENERATION says which one you mean.
+    """Give the candidate of the dataset NAME up.
 
-    Its servers end, and nothing of the same source and spec becomes a candidate again.
+    GENERATION says which one you mean: if it is not the candidate any more, the command fails. Its servers end, and
+    nothing of the same source and spec becomes a candidate again. It is the annotation lookupdb.dev/reject. What
+    serves already is not rejected: `rollback` goes back from it.
+
+    \b
+        kubectl lookupdb reject airports g13
     """
 
     async def work(session: ClusterSession) -> None:
@@ -124,14 +137,18 @@ def reject(name: str, generation: str | None, target: Target, output: str | None
 @wait_options
 @output_option
 def rollback(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
-    """Send the routers of the dataset NAME back to an older generation, and keep them there.
+    """Serve an older generation of the dataset NAME, and pin it.
 
-    Without --to it is the one that served last before the active one. While a generation is pinned, as after a
-    rollback, --to has to name it.
+    Routers are sent back to it, and stay there. Without --to it is the one that served last before the active one.
+    While a generation is pinned, as after a rollback, --to has to name it.
 
     It sets spec.generation, which pins: refreshes go on being built, and none takes effect until `unpin`. What was
     rolled back from does not come back then either, until the source changes. If a tool applies the manifest, set
     generation there too, or it is taken away again.
+
+    \b
+        kubectl lookupdb rollback airports --wait
+        kubectl lookupdb rollback airports --to g10 --wait
     """
 
     async def work(session: ClusterSession) -> None:
@@ -151,7 +168,15 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
 @with_target
 @output_option
 def unpin(name: str, target: Target, output: str | None) -> None:
-    """Let the newest generation of the dataset NAME be asked for again: take spec.generation away."""
+    """Take the pin of the dataset NAME away.
+
+    It takes spec.generation away: the newest generation is asked for again, and rolled out. What was rolled back from
+    is not, nor anything else of the same source and spec: until the source changes, what serves stays. If a tool
+    applies the manifest, take generation away there too.
+
+    \b
+        kubectl lookupdb unpin airports
+    """
 
     async def work(session: ClusterSession) -> None:
         dataset = await session.get_dataset(name)

@@ -86,10 +86,15 @@ def command(
     start_timeout: float,
     timeout: float,
 ) -> None:
-    """Compare two generations of the dataset NAME in the cluster: what serves and its candidate, or G1 and G2.
+    """Compare two generations of the dataset NAME, in the cluster.
 
-    A Job reads both from the store; only counts and a few keys come back. It needs disk for a shard of each. What it
-    waits for is told on standard error, and the Job is deleted when the command ends, also by Ctrl-C.
+    They are what serves and its candidate, what serves and G1, or G1 and G2. A Job reads both from the store; only
+    counts and a few keys come back. It needs disk for a shard of each. What it waits for is told on standard error, and
+    the Job is deleted when the command ends, also by Ctrl-C.
+
+    \b
+        kubectl lookupdb diff airports
+        kubectl lookupdb diff airports g12 g13 --exact
     """
     patience = Patience(start_timeout, timeout)
 

@@ -41,10 +41,14 @@ class BuildLog:
 @output_option
 @click.option("--tail", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="So many lines.")
 def command(name: str, target: Target, output: str | None, tail: int) -> None:
-    """Print the log of the last build of the dataset NAME: of the one under way, or of the last one that failed.
+    """Print the log of a build of the dataset NAME.
 
-    The pod of a build that succeeded is gone: `kubectl lookupdb status NAME` says what came of it. With -o json it is
-    one document: the pod, its generation, and the lines as they were written.
+    It is the build under way, or the last one that failed. The pod of a build that succeeded is gone: `kubectl lookupdb
+    status NAME` says what came of it. With -o json it is one document: the pod, its generation, and the lines as they
+    were written.
+
+    \b
+        kubectl lookupdb logs airports --tail 50
     """
 
     async def read(session: ClusterSession) -> BuildLog:

@@ -38,11 +38,12 @@ def command(
     output: str | None,
     generation: str | None,
 ) -> None:
-    """Look keys up in the dataset NAME, through the API server's proxy of its routers' Service.
+    """Look keys up in the dataset NAME, through its routers.
 
-    One key prints its value, as it was built. Several, or `-` for one key a line on standard input, or `-o json`, print
-    a JSON object a line: {"key": …, "generation": …, "value": …}, with "missing": true or "unavailable": why instead of
-    a value, and raw values as base64. It is for a look: a program asks a router itself (status.endpoint).
+    They are asked through the API server's proxy of their Service. One key prints its value, as it was built. Several,
+    or `-` for one key a line on standard input, or `-o json`, print a JSON object a line: {"key": …, "generation": …,
+    "value": …}, with "missing": true or "unavailable": why instead of a value, and raw values as base64. It is for a
+    look: a program asks a router itself (status.endpoint).
 
     Needs the right to get services/proxy. Exit code 3: a key is missing. 4: a key is unavailable, and may or may not
     exist.

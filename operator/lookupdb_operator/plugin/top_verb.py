@@ -36,7 +36,7 @@ _AT_ONCE: Final = 8
 )
 @click.option("--all-rollouts", is_flag=True, help="Also servers that are not those of the active routing table.")
 def command(name: str, target: Target, output: str | None, interval: float, all_rollouts: bool) -> None:
-    """Show what the servers and routers of the dataset NAME do, and what memory they have.
+    """Show what servers and routers of the dataset NAME do.
 
     Of each shard server: lookups and misses a second, private bytes, the part of its file that is in the page cache,
     and page faults that had to wait for the disk. Of each router: requests and errors a second, keys a second, and
@@ -44,6 +44,9 @@ def command(name: str, target: Target, output: str | None, interval: float, all_
 
     It reads the admin ports, through the API server's proxy (the right to get pods/proxy), or where a NetworkPolicy is
     in its way, through `kubectl port-forward` (the right to create pods/portforward).
+
+    \b
+        kubectl lookupdb top airports --interval 10
     """
 
     async def measure(session: ClusterSession) -> top_view.Top:
