@@ -390,3 +390,29 @@ def test_the_window_is_as_large_as_the_surge_and_never_larger_than_all() -> None
     situation = Situation.from_observed(world.observe(), world.config, world.now)
     assert shard_windows.window_size(generation, world.status, situation) == 4
     assert shard_windows.first_window(generation, world.status, situation) == {0, 1, 2, 3}
+
+
+def test_of_a_first_rollout_that_no_router_has_taken_up_nothing_is_forgotten_when_another_begins_beside_it() -> None:
+    world = World(most_servers=10)
+    world.edit(shards=4, rollout=PER_SHARD)
+    world.takes.table = world.takes.slow_table = NEVER
+    world.settle(until=lambda: world.status.table is not None)
+    world.step(90)
+    world.edit(source=V2)
+    world.settle(until=lambda: _routed(world) == {"r1": {1, 2, 3}, "r2": {0}})
+    for _ in range(20):
+        world.reconcile()
+        world.step(5)
+    assert _routed(world) == {"r1": {1, 2, 3}, "r2": {0}}
+    world.takes.table = world.takes.slow_table = 1
+    world.settle(until=lambda: world.status.table is not None and bool(world.status.table.confirmed_at))
+    assert world.status.generation == "g1"
+    world.settle()
+    assert (world.status.generation, _routed(world)) == ("g2", {"r2": {0, 1, 2, 3}})
+
+
+def test_what_is_active_is_told_again_when_it_was_edited_away_while_several_generations_serve() -> None:
+    world = _halfway()
+    world.status, world.version = replace(world.status, generation=""), world.version + 1
+    world.settle(until=lambda: world.status.generation == "g1")
+    assert _routed(world) == {"r1": {1, 2, 3}, "r2": {0}}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import (
@@ -39,18 +40,20 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table confirmed, when every router that may answer reports its version. Its
-    generation is active from then on, and has served, unless another one still serves some shards."""
+    generation is active from then on, and has served, unless another one still serves some shards. When none was active
+    before, the oldest that serves is."""
     table, observed = status.table, situation.observed
     if table is not None and table.confirmed_at:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
     if table is None or not list_answering_routers(observed) or diagnose_late_routers(observed, table):
         return status
-    generation = status.find_generation(table.generation)
-    assert generation is not None, f"{table.generation} was trimmed, and a routing table references it"
     confirmed = replace(table, confirmed_at=clock.format_moment(situation.now))
     status = replace(status, table=confirmed)
-    if table.is_mixed:
+    if table.is_mixed and has_served(status):
         return status
+    name = min((table.generation, *(part.generation for part in table.parts)), key=names.read_number)
+    generation = status.find_generation(name)
+    assert generation is not None, f"{name} was trimmed, and a routing table references it"
     status = replace(
         status,
         generation=generation.generation,
@@ -73,8 +76,7 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
     kept: lookups that it begins have to drain, too. Also when what is active was edited: routers tell it again."""
     table, reports = status.table, situation.observed.routers
-    is_edited = table is not None and not table.is_mixed and status.generation != table.generation
-    if table is not None and table.confirmed_at and is_edited:
+    if table is not None and table.confirmed_at and _is_edited(table, status):
         return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
     if table is None or not references.is_draining(status):
         return status
@@ -82,6 +84,12 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     if not any(0 < (report.table_version or 0) < table.version for report in answering_reports):
         return status
     return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
+
+
+def _is_edited(table: TableStatus, status: DatasetStatus) -> bool:
+    """Whether what is active is not what became so when ``table`` was confirmed. Nobody knows that of one of several
+    generations, but that something was."""
+    return not status.generation if table.is_mixed else status.generation != table.generation
 
 
 def remaining_drain(table: TableStatus, situation: Situation) -> float:

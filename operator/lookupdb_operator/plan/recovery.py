@@ -48,7 +48,7 @@ def is_inconsistent(status: DatasetStatus) -> bool:
     if table is None:
         return bool(status.generation)
     referenced = ((table.rollout, table.generation), *((part.rollout, part.generation) for part in table.parts))
-    if table.is_mixed and status.find_generation(status.generation) is None:
+    if table.is_mixed and status.generation and status.find_generation(status.generation) is None:
         return True
     return any(
         status.find_rollout(rollout) is None or status.find_generation(generation) is None
