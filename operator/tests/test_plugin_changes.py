@@ -78,7 +78,9 @@ def test_a_second_rollback_names_what_it_goes_back_to() -> None:
     with pytest.raises(NotPossible, match="shop/airports is pinned to g11 already") as refused:
         changes.roll_back(pinned, None)
     assert refused.value.hint is not None
-    assert "unpin airports goes forward again, --to g10 goes back to what served before g11" in refused.value.hint
+    assert (
+        "unpin -n shop airports goes forward again, --to g10 goes back to what served before g11" in refused.value.hint
+    )
     assert changes.roll_back(pinned, "g10")["spec"] == {"generation": "g10"}
 
 

@@ -39,7 +39,7 @@ from lookupdb_operator.plugin.views import list_view
             [
                 ": CandidateWaiting, serves g1",
                 "g2 of r2 has waited for promotion for",
-                "kubectl lookupdb promote airports g2, or reject airports g2",
+                "kubectl lookupdb promote -n default airports g2, or reject -n default airports g2",
                 "r2  g2  candidate",
             ],
             id="a candidate",

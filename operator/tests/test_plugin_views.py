@@ -111,7 +111,7 @@ def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -
     assert _sections(text)["Refused by a gate"] == [
         "g13 of 9,000 records, built 10 min ago",
         "maxShrinkPercent: 68 % fewer",
-        "to let it through: kubectl annotate lds airports lookupdb.dev/override-gates=g13 --overwrite",
+        "to let it through: kubectl annotate lds -n shop airports lookupdb.dev/override-gates=g13 --overwrite",
     ]
     assert _sections(text)["Generations"][0].endswith("active, gate overridden")
 
@@ -125,8 +125,8 @@ def test_a_candidate_is_told_with_what_to_do() -> None:
     text = status_view.render(view(*SERVERS, candidate=candidate, rollouts=rollouts), NOW)
     assert _sections(text)["Candidate"] == [
         "g13 of r35 has waited for promotion for 5 min",
-        "look at it:  kubectl lookupdb get airports KEY --generation g13",
-        "then:        kubectl lookupdb promote airports g13, or reject airports g13",
+        "look at it:  kubectl lookupdb get -n shop airports KEY --generation g13",
+        "then:        kubectl lookupdb promote -n shop airports g13, or reject -n shop airports g13",
     ]
     assert _sections(text)["Rollouts"][1].split()[:3] == ["r35", "g13", "candidate"]
 

@@ -80,7 +80,7 @@ def _choose_previous(dataset: Dataset, status: DatasetStatus) -> str:
         further = "" if previous is None else f", --to {previous.generation} goes back to what served before {pinned}"
         raise NotPossible(
             f"{dataset.key} is pinned to {pinned} already, by a rollback or by hand",
-            hint=f"kubectl lookupdb unpin {dataset.name} goes forward again{further}",
+            hint=f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} goes forward again{further}",
         )
     if previous is None:
         active = status.generation or "nothing"

@@ -22,7 +22,7 @@ from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
 from lookupdb_operator.plugin.options import name_argument, output_option, print_json, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
-from lookupdb_operator.status import GenerationStatus
+from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
 _POLL_SECONDS: Final = 1.0
 _CREATION_SECONDS: Final = 5.0
@@ -131,8 +131,18 @@ def choose_generations(
     chosen = status.find_generation(before), status.find_generation(after)
     if chosen[0] is None or chosen[1] is None or before == after:
         kept = ", ".join(generation.generation for generation in status.generations) or "nothing"
-        raise NotPossible(f"{before} and {after} cannot be compared: the store has {kept}")
+        raise NotPossible(
+            f"{before} and {after} cannot be compared: the store has {kept}", hint=_explain_refused(status)
+        )
     return chosen[0], chosen[1]
+
+
+def _explain_refused(status: DatasetStatus) -> str:
+    """Where to look at what a gate has refused: it is in the store, and no part of ``status.generations``."""
+    if status.refused is None:
+        return ""
+    refused = status.refused.generation
+    return f"{refused} was refused by a gate: lookupdb diff --store … --cluster-id … compares it"
 
 
 async def _run(

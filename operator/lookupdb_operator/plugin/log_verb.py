@@ -57,7 +57,8 @@ def command(name: str, target: Target, output: str | None, tail: int) -> None:
         if not builders:
             raise NoBuilder(
                 f"{dataset.key} has no pod of a build",
-                hint=f"the last one has succeeded, or none has begun: kubectl lookupdb status {name} says which",
+                hint="the last one has succeeded, or none has begun:"
+                f" kubectl lookupdb status -n {dataset.namespace} {name} says which",
             )
         newest = max(builders, key=_began)
         pod, labels = newest["metadata"]["name"], newest["metadata"].get("labels") or {}

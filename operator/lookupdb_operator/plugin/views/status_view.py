@@ -157,7 +157,7 @@ def _refused(view: DatasetPods, now: datetime) -> Iterator[str]:
     refused: Members = view.dataset.status.get("refused") or {}
     if not refused:
         return
-    name, generation = view.dataset.name, refused.get("generation")
+    name, generation = _addressed(view), refused.get("generation")
     records, built = f"{refused.get('records', 0):,} records", format_age(str(refused.get("builtAt", "")), now)
     yield from _section(
         "Refused by a gate",
@@ -173,7 +173,7 @@ def _candidate(view: DatasetPods, now: datetime) -> Iterator[str]:
     candidate: Members = view.dataset.status.get("candidate") or {}
     if not candidate:
         return
-    name, generation = view.dataset.name, candidate.get("generation")
+    name, generation = _addressed(view), candidate.get("generation")
     since = format_age(str(candidate.get("since", "")), now)
     yield from _section(
         "Candidate",
@@ -183,6 +183,11 @@ def _candidate(view: DatasetPods, now: datetime) -> Iterator[str]:
             (f"then:        kubectl lookupdb promote {name} {generation}, or reject {name} {generation}",),
         ],
     )
+
+
+def _addressed(view: DatasetPods) -> str:
+    """The dataset as a command names it, whichever namespace the context has."""
+    return f"-n {view.dataset.namespace} {view.dataset.name}"
 
 
 def _rollouts(view: DatasetPods, now: datetime) -> Iterator[str]:
