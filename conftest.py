@@ -33,8 +33,10 @@ os.environ["PYTHONFAULTHANDLER"] = "1"
 # processor time of the whole suite.
 gc.disable()
 
-# A shell that starts the tests in the background lets them ignore SIGINT, and their child processes would inherit that.
+# A shell that starts the tests in the background lets them ignore SIGINT, and nohup SIGHUP: their child processes would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:
