@@ -23,8 +23,9 @@ def keep_routers(world: World, thing: Thing) -> None:
     for _ in range(replicas + bool(outdated) - len(living)):
         world.add(f"{thing.manifest['metadata']['name']}-{world.made}", thing, names.ROUTER, thing.manifest)
     current = [pod for pod in living if pod.template == template]
-    surplus = [pod for pod in outdated if not pod.ready] or outdated[: all(pod.ready for pod in current)]
-    for pod in (surplus or current)[: max(0, len(living) - replicas)]:
+    replaceable = [pod for pod in outdated if not pod.ready] or outdated[: all(pod.ready for pod in current)]
+    surplus = replaceable if outdated else current
+    for pod in surplus[: max(0, len(living) - replicas)]:
         world.stop(pod)
 
 
