@@ -122,6 +122,17 @@ STARTING = condition("RolledOut", "False", "StartingServers", "r35 has 1/2 shard
             {"refreshed": "now", "candidate": CANDIDATE, **_conditions(STARTING)}, True, "", "", id="a candidate"
         ),
         pytest.param(
+            {
+                "refreshed": "now",
+                "candidate": CANDIDATE,
+                "generations": [generation("g12"), generation("g13"), generation("g14", refresh="now")],
+            },
+            False,
+            "",
+            "g14 to be the candidate in place of g13",
+            id="an earlier candidate",
+        ),
+        pytest.param(
             {"refreshed": "now", **_conditions(condition("RolledOut", "False", "RolledBack", "g9 serves."))},
             False,
             "RolledBack: g9 serves.",

@@ -110,6 +110,13 @@ def judge_refresh(dataset: Dataset, value: str) -> ChangeProgress:
         if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
             return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
         return ChangeProgress(False, waits_for=_describe(dataset, "Built"))
+    stored = dataset.status.get("generations") or ()
+    answers = {generation["generation"] for generation in stored if generation.get("refresh") == value}
+    candidate = str((dataset.status.get("candidate") or {}).get("generation") or "")
+    if candidate and answers and candidate not in answers:
+        return ChangeProgress(
+            False, waits_for=f"{' or '.join(sorted(answers))} to be the candidate in place of {candidate}"
+        )
     return judge_rollout(dataset)
 
 

@@ -14,6 +14,7 @@ import click
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb_operator import names
 from lookupdb_operator.api.client import AlreadyExists, ApiError, Refused
 from lookupdb_operator.plugin.changes import NotPossible
 from lookupdb_operator.plugin.dataset import Dataset
@@ -22,7 +23,7 @@ from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
 from lookupdb_operator.plugin.options import name_argument, output_option, print_json, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
-from lookupdb_operator.status import DatasetStatus, GenerationStatus
+from lookupdb_operator.status import BuiltGeneration
 
 _POLL_SECONDS: Final = 1.0
 _CREATION_SECONDS: Final = 5.0
@@ -120,29 +121,22 @@ def command(
 
 def choose_generations(
     dataset: Dataset, before: str | None, after: str | None
-) -> tuple[GenerationStatus, GenerationStatus]:
-    """What is compared: ``before`` and ``after``, or what serves and the candidate. Raises NotPossible."""
+) -> tuple[BuiltGeneration, BuiltGeneration]:
+    """What is compared: ``before`` and ``after``, or what serves and the candidate. What a gate has refused is whole in
+    the store, too. Raises NotPossible."""
     status = dataset.parse_status()
     if after is None:
         after = status.candidate.generation if status.candidate is not None else None
         before, after = (status.generation, after) if before is None else (status.generation, before)
     if not before or not after:
         raise NotPossible(f"{dataset.key} has no candidate", hint="name two generations: diff NAME g12 g13")
-    chosen = status.find_generation(before), status.find_generation(after)
-    if chosen[0] is None or chosen[1] is None or before == after:
-        kept = ", ".join(generation.generation for generation in status.generations) or "nothing"
-        raise NotPossible(
-            f"{before} and {after} cannot be compared: the store has {kept}", hint=_explain_refused(status)
-        )
-    return chosen[0], chosen[1]
-
-
-def _explain_refused(status: DatasetStatus) -> str:
-    """Where to look at what a gate has refused: it is in the store, and no part of ``status.generations``."""
-    if status.refused is None:
-        return ""
-    refused = status.refused.generation
-    return f"{refused} was refused by a gate: lookupdb diff --store … --cluster-id … compares it"
+    stored: dict[str, BuiltGeneration] = {generation.generation: generation for generation in status.generations}
+    if status.refused is not None:
+        stored[status.refused.generation] = status.refused
+    if before == after or not {before, after} <= stored.keys():
+        kept = ", ".join(sorted(stored, key=names.read_number)) or "nothing"
+        raise NotPossible(f"{before} and {after} cannot be compared: the store has {kept}")
+    return stored[before], stored[after]
 
 
 async def _run(

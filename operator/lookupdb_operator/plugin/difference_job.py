@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.plugin.dataset import Dataset, Members
-from lookupdb_operator.status import GenerationStatus
+from lookupdb_operator.status import BuiltGeneration
 
 LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
 """Not those by which the operator knows what is its own. The chart's NetworkPolicy of the store goes by them."""
@@ -43,7 +43,7 @@ _CONTAINER_MEMBERS: Final = ("image", "imagePullPolicy", "command", "envFrom", "
 def render_difference_job(
     dataset: Dataset,
     shard_set: Members,
-    generations: tuple[GenerationStatus, GenerationStatus],
+    generations: tuple[BuiltGeneration, BuiltGeneration],
     *,
     sampled: bool,
     samples: int,
@@ -86,7 +86,7 @@ def render_difference_job(
 def _render_container(
     dataset: Dataset,
     template: Members,
-    generations: tuple[GenerationStatus, GenerationStatus],
+    generations: tuple[BuiltGeneration, BuiltGeneration],
     *,
     sampled: bool,
     samples: int,
@@ -120,11 +120,11 @@ def _render_resources(fetcher: Members, storage_bytes: int) -> dict[str, Any]:
     }
 
 
-def _render_scratch(generations: tuple[GenerationStatus, GenerationStatus], *, sampled: bool) -> dict[str, Any]:
+def _render_scratch(generations: tuple[BuiltGeneration, BuiltGeneration], *, sampled: bool) -> dict[str, Any]:
     return {"name": "scratch", "emptyDir": {"sizeLimit": str(_count_scratch_bytes(generations, sampled=sampled))}}
 
 
-def _count_scratch_bytes(generations: tuple[GenerationStatus, GenerationStatus], *, sampled: bool) -> int:
+def _count_scratch_bytes(generations: tuple[BuiltGeneration, BuiltGeneration], *, sampled: bool) -> int:
     """Room for the files that are compared at a time: one of each generation, unless all keys are compared and their
     numbers of shards differ."""
     before, after = generations
