@@ -416,3 +416,32 @@ def test_what_is_active_is_told_again_when_it_was_edited_away_while_several_gene
     world.status, world.version = replace(world.status, generation=""), world.version + 1
     world.settle(until=lambda: world.status.generation == "g1")
     assert _routed(world) == {"r1": {1, 2, 3}, "r2": {0}}
+
+
+EDITS: dict[str, Callable[[DatasetStatus], DatasetStatus]] = {
+    "its shards": lambda status: _with_member(status, "r1", shard_ranges="2-3"),
+    "its window": lambda status: _with_member(status, "r2", window="0-1"),
+    "its replicas": lambda status: _with_member(status, "r1", referenced_replicas=0),
+    "that it is kept": lambda status: _with_member(status, "r1", kept_since="2026-01-01T12:00:00Z"),
+    "the table's parts": lambda status: replace(status, table=status.table and replace(status.table, parts=())),
+}
+
+
+def _with_member(status: DatasetStatus, name: str, **members: Any) -> DatasetStatus:
+    rollouts = (replace(one, **members) if one.rollout == name else one for one in status.rollouts)
+    return replace(status, rollouts=tuple(rollouts))
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_no_server_goes_when_a_status_was_edited_so_that_its_table_routes_shards_to_none(
+    edit: Callable[[DatasetStatus], DatasetStatus],
+) -> None:
+    world = _halfway()
+    world.status, world.version = edit(world.status), world.version + 1
+    world.invariants.has_forgotten = True
+    planned = world.look()
+    assert condition(planned, "Ready").reason == reasons.STATUS_LOST
+    assert not any(name.startswith("StatefulSet/") for name in deleted(planned))
+    world.takes.start = 1
+    world.settle()
+    assert _routed(world) == {"r3": {0, 1, 2, 3}}

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import build_outcome, clock, cutover, history, turns
+from lookupdb_operator.plan import build_outcome, clock, cutover, history, references, turns
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.shard_ranges import ALL
-from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus
+from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, TableStatus
 
 _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
 """Of a turn."""
@@ -50,10 +50,20 @@ def is_inconsistent(status: DatasetStatus) -> bool:
     referenced = ((table.rollout, table.generation), *((part.rollout, part.generation) for part in table.parts))
     if table.is_mixed and status.generation and status.find_generation(status.generation) is None:
         return True
-    return any(
+    if any(
         status.find_rollout(rollout) is None or status.find_generation(generation) is None
         for rollout, generation in referenced
-    )
+    ):
+        return True
+    return any(_lacks_routed_shards(rollout, table, status) for rollout in references.serving_rollouts(status))
+
+
+def _lacks_routed_shards(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> bool:
+    """Whether ``table`` routes shards to ``rollout`` that this does not keep servers of, by its own words."""
+    if not table.parts and rollout.shard_ranges == ALL and not rollout.window:
+        return False
+    is_kept = rollout.referenced_replicas >= table.replicas and not rollout.kept_since
+    return not is_kept or not references.routed_shards(rollout, status) <= references.referenced_shards(rollout, status)
 
 
 def _without_outdated_table(status: DatasetStatus, observed: Observed) -> DatasetStatus:
