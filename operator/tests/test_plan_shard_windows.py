@@ -445,3 +445,23 @@ def test_no_server_goes_when_a_status_was_edited_so_that_its_table_routes_shards
     world.takes.start = 1
     world.settle()
     assert _routed(world) == {"r3": {0, 1, 2, 3}}
+
+
+def test_newer_data_come_before_a_window_that_is_stuck_which_is_not_made_again() -> None:
+    world = _serving()
+    world.content_of_source = lambda source: f"{source} newer"
+    world.annotate("newer")
+    world.settle(until=lambda: _routed(world).get("r2") == {0})
+    world.takes.start = NEVER
+    world.settle(until=lambda: any(_is_starting(name) for name in world.pods))
+    for pod in world.pods.values():
+        if _is_starting(pod.name):
+            pod.trouble = trouble("ImagePull")
+    world.content_of_source = lambda source: f"{source} newest"
+    world.annotate("newest")
+    world.most_servers = 10
+    world.settle(until=lambda: world.status.last_rollout == 3)
+    assert _windows(world) == {"r1": "", "r2": "", "r3": ""}
+    world.takes.start = 1
+    world.settle()
+    assert _routed(world) == {"r3": {0, 1, 2, 3}}

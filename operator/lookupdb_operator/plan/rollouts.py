@@ -172,6 +172,7 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
     rollouts, and windows. They go whether or not they are ready: a correction never waits for the mistake that it
     corrects."""
     target = target_rollout(status, situation)
+    status = _without_going_on(target, status, situation)
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
         ticket = turns.give_turn_up(status.rollout_ticket, trouble, target.template, situation.now)
@@ -184,6 +185,17 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
         if not rollout.is_candidate or rollout == target
     )
     return replace(status, rollouts=kept)
+
+
+def _without_going_on(target: RolloutStatus | None, status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` in which a rollout shard by shard that newer data come before, because its window is stuck, does not
+    go on. Without that window it would look as between two windows, and have it made again before the newer data."""
+    is_fixed = generations.has_fixed_target(status, situation.desired)
+    candidate = None if is_fixed else unfinished_candidate(status, situation)
+    if candidate is None or candidate == target or not candidate.window:
+        return status
+    ended = replace(candidate, template="")  # it is only kept, never made again
+    return replace(status, rollouts=tuple(ended if rollout == candidate else rollout for rollout in status.rollouts))
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
