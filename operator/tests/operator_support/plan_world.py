@@ -114,6 +114,8 @@ class World:
     """Whether a kubelet does not sync a pod's volumes though the pod was annotated."""
     most_servers: int | None = None
     """How many shard pods there may be; None: any number."""
+    also_steps: Callable[[float], None] = lambda seconds: None
+    """What else goes on while so many seconds pass here."""
     proves_servers: bool = False
     """Whether routers take a table up only when each shard with other servers than before has one that is ready."""
     fenced: bool = True
@@ -394,6 +396,7 @@ class World:
             if pod.dies_at is not None and self.now >= pod.dies_at:
                 del self.pods[pod.name]
         self.check()
+        self.also_steps(seconds)
 
     def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
         """Reconcile and let time pass until nothing more is to be done, or ``until``."""

@@ -76,6 +76,8 @@ class Simulation:
         self._conflicts = 0
         self.dresses_pods = False
         """Whether pod templates and the routers' Service change at times."""
+        self.has_neighbour = False
+        """Whether its turns are those of an operator with another dataset, whose clock nobody sets."""
         self.steps = 0
         """Passes of ``plan()`` so far."""
         self._snapshots: deque[Observed] = deque(maxlen=_REMEMBERED)
@@ -95,7 +97,18 @@ class Simulation:
 
     def live(self, moments: int) -> Life:
         """A life of ``moments`` with faults, then one without."""
-        self._has_rivals = True
+        self.begin()
+        for _ in range(moments):
+            self.act()
+            self.world.step(self._random.choice([0.2, 0.5, 1.0, 2.0, 4.0]))
+        self.calm()
+        self.world.settle(CONVERGES_WITHIN)
+        check_settled(self.world)
+        return Life(self.world.invariants.cutovers, self._conflicts, self.world.writes)
+
+    def begin(self) -> None:
+        """Wish for something, before the first moment of a life."""
+        self._has_rivals = not self.has_neighbour
         self._may_close_gates = self._overrides.random() < 0.5
         self._set_rollout()
         if self._has_surges:
@@ -103,17 +116,13 @@ class Simulation:
             self.world.edit(shards=4)
         if self._is_scheduled:
             self.world.edit(refresh={"schedule": "* * * * *"})
-        for _ in range(moments):
-            self._disturb()
-            self._reconcile()
-            if self._rests.random() < 0.05:
-                self._check_rest()
-            self.world.step(self._random.choice([0.2, 0.5, 1.0, 2.0, 4.0]))
-        self._calm()
-        world = self.world
-        world.settle(CONVERGES_WITHIN)
-        check_settled(self.world)
-        return Life(world.invariants.cutovers, self._conflicts, world.writes)
+
+    def act(self) -> None:
+        """What happens in one moment, and what the operator does about it."""
+        self._disturb()
+        self._reconcile()
+        if self._rests.random() < 0.05:
+            self._check_rest()
 
     def live_under_refreshes(self, seconds: int) -> list[float]:
         """A life in which new data comes all the time, pods and routers die, and nothing else happens: how long it
@@ -176,7 +185,7 @@ class Simulation:
                     wish()
             self._reconcile()
             world.step(wishes.choice([0.5, 1.0, 2.0]))
-        self._calm()
+        self.calm()
         world.settle(CONVERGES_WITHIN)
         check_settled(self.world)
         return Life(world.invariants.cutovers, self._conflicts, world.writes)
@@ -255,7 +264,7 @@ class Simulation:
         for chance, wish in ((0.1, self._pin), (0.02, self._set_rollout), (0.04, self._suspend)):
             if self._wishes.random() < chance:
                 wish()
-        if self._clocks.random() < 0.02:
+        if self._clocks.random() < 0.02 and not self.has_neighbour:
             self._set_clock_forward()
         if self._nodes.random() < 0.02:
             self._lose_node()
@@ -376,7 +385,8 @@ class Simulation:
                 self.world.delete(ObjectRef(*key, thing.uid))
 
     def _set_clock_back(self) -> None:
-        self.world.clock_error -= timedelta(seconds=self._random.choice([1, 60, 4000]))
+        seconds = self._random.choice([1, 60, 4000])
+        self.world.clock_error -= timedelta(seconds=0 if self.has_neighbour else seconds)
         self._forget_slots()
 
     def _set_clock_forward(self) -> None:
@@ -448,7 +458,8 @@ class Simulation:
     def _refuses(self, manifest: Manifest) -> str:
         return "not now" if self._random.random() < self._flaky / 2 else ""
 
-    def _calm(self) -> None:
+    def calm(self) -> None:
+        """No faults any more, and nothing is wished for that cannot be had."""
         self._flaky, self._has_rivals, self._may_close_gates = 0.0, False, False
         self._data += 1  # what was refused stays refused
         if self._has_promotions:

@@ -11,8 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
+from operator_support.neighbours import Neighbours
+from operator_support.plan_world import World
 from operator_support.simulation import Simulation
 
 MOMENTS: Final = 100
@@ -22,13 +24,25 @@ _REPORT_EVERY: Final = 30.0
 """Seconds."""
 
 
+class Living(Protocol):
+    """Who lives."""
+
+    @property
+    def world(self) -> World:
+        """Where."""
+
+    @property
+    def steps(self) -> int:
+        """Passes of ``plan()`` so far."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of life."""
 
     name: str
-    begin: Callable[[int], Simulation]
-    live: Callable[[Simulation], object]
+    begin: Callable[[int], Living]
+    live: Callable[[Any], object]
 
 
 def _begin_with_other_pods(seed: int) -> Simulation:
@@ -42,6 +56,7 @@ KINDS: Final = (
     Kind("promotions", lambda seed: Simulation(seed, promotes=True), lambda simulation: simulation.live(MOMENTS)),
     Kind("shard by shard", lambda seed: Simulation(seed, surges=True), lambda simulation: simulation.live(MOMENTS)),
     Kind("other pods", _begin_with_other_pods, lambda simulation: simulation.live(MOMENTS)),
+    Kind("two datasets", Neighbours, lambda neighbours: neighbours.live(MOMENTS)),
     Kind("rollbacks", Simulation, lambda simulation: simulation.live_under_rollbacks(4)),
 )
 
@@ -92,7 +107,7 @@ def run(seed: int, steps: int, seconds: float, say: Callable[[str], None] = prin
     return soak
 
 
-def _describe_break(seed: int, kind: Kind, simulation: Simulation, error: Exception) -> str:
+def _describe_break(seed: int, kind: Kind, simulation: Living, error: Exception) -> str:
     moment = f"{simulation.world.now:%H:%M:%S.%f}"[:-3]
     return (
         f"BROKEN: seed {seed} ({kind.name}), step {simulation.steps} of its life, at {moment}:"
