@@ -80,10 +80,10 @@ class Invariants:
         self.rolled_back, self.rejected = set(), set()
         self.has_forgotten = True
 
-    def pass_again(self, now: datetime, upcoming: datetime | None) -> None:
-        """The operator's clock, which was set back perhaps, says ``now``; ``upcoming`` is the next slot. Of slots that
-        pass again, the operator knows the last one, and only if that is the upcoming one."""
-        is_known = upcoming is not None and all(clock.parse_moment(slot) <= upcoming for slot in self.checked)
+    def pass_again(self, now: datetime, *, is_known: bool) -> None:
+        """The operator's clock, which was set back perhaps, says ``now``. Of slots that pass again, the operator knows
+        the one that it has noted, and no other: whether that is the next one is ``is_known``. It notes the moment of an
+        edit instead of a slot when the schedule changes."""
         if not is_known:
             self.checked = {slot: at for slot, at in self.checked.items() if clock.parse_moment(slot) <= now}
         self.checked = {slot: min(at, now) for slot, at in self.checked.items()}

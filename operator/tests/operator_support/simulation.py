@@ -17,6 +17,7 @@ from lookupdb.schedule import Schedule
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
 from lookupdb_operator.plan import plan, reasons, rollback
+from lookupdb_operator.plan.clock import format_moment
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_objects import Process, Takes
 from operator_support.plan_settled import check_settled
@@ -298,10 +299,7 @@ class Simulation:
             self._disturb_schedule()
 
     def _disturb_schedule(self) -> None:
-        for chance, disturbance in (
-            (0.05, self._edit_schedule),
-            (0.10, self._sleep),
-        ):
+        for chance, disturbance in ((0.05, self._edit_schedule), (0.10, self._sleep)):
             if self._lots.random() < chance:
                 disturbance()
 
@@ -401,7 +399,9 @@ class Simulation:
         now, refresh = self.world.now + self.world.clock_error, self.world.spec.get("refresh", {})
         rests = "schedule" not in refresh or refresh.get("suspend", False)
         upcoming = None if rests else Schedule.parse(refresh["schedule"], "UTC").next_slot(now)
-        self.world.invariants.pass_again(now, upcoming)
+        known = self.world.status.schedule
+        is_known = known is not None and upcoming is not None and known.slot == format_moment(upcoming)
+        self.world.invariants.pass_again(now, is_known=is_known)
 
     def _sleep(self) -> None:
         """No operator runs for a while."""
