@@ -66,8 +66,7 @@ class Neighbours:
             simulation.calm()
         for simulation in both:
             simulation.world.settle(CONVERGES_WITHIN)
-        for simulation in both:
-            check_settled(simulation.world)
+            check_settled(simulation.world)  # the other one goes on looking at its source meanwhile
 
     def _restart(self) -> None:
         """Another operator takes over, which knows what statuses hold."""
