@@ -10,7 +10,7 @@ from operator_support.plan_samples import serving, unconfirmed
 from operator_support.plan_world import World
 
 from lookupdb_operator.plan import rollback
-from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolledBack, TableStatus
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolledBack, TablePart, TableStatus
 
 NOW = "2030-01-01T00:00:00Z"
 
@@ -39,6 +39,15 @@ def test_while_routers_leave_the_active_generation_for_a_newer_one_both_are_mark
     status = replace(_status(_generation(11), _generation(12), _generation(13), serves=13), generation="g12")
     assert rollback.with_marks(status, _generation(11)) == (_mark(12), _mark(13))
     assert rollback.with_marks(status, _generation(12)) == (_mark(13),)
+
+
+def test_of_a_table_of_several_generations_each_newer_one_is_marked() -> None:
+    """A rollout shard by shard from g12 to g13 was overtaken by one to g14, and people go back to g12."""
+    status = _status(_generation(12), _generation(13), _generation(14), serves=14)
+    assert status.table is not None
+    parts = (TablePart("r12", "g12", 1, "2"), TablePart("r13", "g13", 1, "1"))
+    status = replace(status, generation="g12", table=replace(status.table, parts=parts))
+    assert rollback.with_marks(status, _generation(12)) == (_mark(13), _mark(14))
 
 
 def test_to_pin_a_newer_generation_is_no_rollback() -> None:

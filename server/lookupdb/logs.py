@@ -8,9 +8,6 @@ from typing import Any, Final, Literal
 
 import orjson
 
-FORMAT_VARIABLE: Final = "LOOKUPDB_LOG_FORMAT"
-"""The variable that passes the format to child processes."""
-
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

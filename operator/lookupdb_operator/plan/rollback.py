@@ -39,11 +39,13 @@ def holds_back(mark: RolledBack, generation: GenerationStatus) -> bool:
 
 def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledBack, ...]:
     """The marks when routers are sent to ``pinned`` from what ``status.table`` references: none of ``pinned``, and one
-    of each newer generation that they leave. There are two while some still answer from what was active before."""
+    of each newer generation that they leave. There are two while some still answer from what was active before, and
+    more when rollouts shard by shard have overtaken one another."""
     marks = tuple(mark for mark in status.rolled_back if not holds_back(mark, pinned))
     if status.table is None:
         return marks
-    left = map(status.find_generation, dict.fromkeys((status.generation, status.table.generation)))
+    parts = (part.generation for part in status.table.parts)
+    left = map(status.find_generation, dict.fromkeys((status.generation, *parts, status.table.generation)))
     newer = [found for found in left if found is not None and _number(found.generation) > _number(pinned.generation)]
     others = (mark for mark in marks if all(mark.generation != found.generation for found in newer))
     new = (RolledBack(found.generation, found.fingerprint, found.content) for found in newer)
