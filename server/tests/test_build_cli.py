@@ -195,7 +195,7 @@ class TestRefusals:
         assert project.built()["outcome"] == "built"
         project.describe(gates={"requiredKeys": ["P17", " "]})
         message = project.refused().message
-        assert "requiredKeys: expected 2 keys, found all but 2" in message
+        assert "requiredKeys: expected 2 keys to be there, found 2 missing" in message
         assert "missing: 'P17'\n  missing: ' '" in message
 
     def test_a_generation_that_is_there_of_another_spec(self, project: Project) -> None:

@@ -126,14 +126,14 @@ def test_every_closed_gate_is_named_with_what_was_expected_and_found() -> None:
     )
     given = facts(80, rejected=7, active=100, largest=99, found=found)
     assert "\n".join(describe_closed_gates(find_closed_gates(wanted, given))).splitlines() == [
-        "maxRejectedRows: expected at most 0, found 7 rows that cannot be stored",
+        "maxRejectedRows: expected at most 0 rows that cannot be stored, found 7",
         *(f"  row {row} of a.csv: the key is empty" for row in range(1, 4)),
         "minRecords: expected at least 1,000 records, found 80",
         "maxShrinkPercent: expected at most 10 % fewer records, found 80 where g7 has 100 (-20.0 %)",
         *(f"  removed: '{key}'" for key in "xyz"),
-        "requiredKeys: expected 2 keys, found all but 1",
+        "requiredKeys: expected 2 keys to be there, found 1 missing",
         "  missing: 'gone'",
-        "expectedValues: expected 2 values, found all but 2",
+        "expectedValues: expected 2 keys to have the given value, found 1 missing and 1 with another value",
         "  another value: 'one'",
         "  missing: 'two'",
         "maxValueBytes: expected values of at most 8 bytes, found one of 99",
@@ -166,7 +166,8 @@ def test_a_message_of_many_rows_names_ten_and_cuts_them() -> None:
 def test_no_value_is_shown() -> None:
     values = {"expected_values": (ExpectedValue("here", '"other"'),), "max_value_bytes": 1}
     reasons = "\n".join(describe_closed_gates(find_closed_gates(replace(Gates(), **values), facts(largest=9))))  # type: ignore[arg-type]
-    assert reasons.startswith("expectedValues: expected 1 value, found all but 1\n  another value: 'here'\n")
+    sentence = "expectedValues: expected 1 key to have the given value, found 1 with another value"
+    assert reasons.startswith(f"{sentence}\n  another value: 'here'\n")
     assert not [part for part in ("other", "true", '"x"') if part in reasons.replace("another value", "")]
 
 

@@ -188,9 +188,9 @@ def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None
     rejected, allowed = facts.rejected, gates.max_rejected_rows
     if rejected.count <= allowed:
         return None
-    found = format_count(rejected.count, "row")
+    expected = format_count(allowed, "row")
     return ClosedGate(
-        f"maxRejectedRows: expected at most {allowed:,}, found {found} that cannot be stored",
+        f"maxRejectedRows: expected at most {expected} that cannot be stored, found {rejected.count:,}",
         tuple(_cut(f"row {sample.row} of {sample.file}: {sample.reason}", 200) for sample in rejected.samples),
     )
 
@@ -200,22 +200,29 @@ def check_required_keys(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     missing = [key for key in gates.required_keys if facts.find(key) is None]
     if not missing:
         return None
-    sentence = f"requiredKeys: expected {format_count(len(gates.required_keys), 'key')}, found all but {len(missing)}"
-    return ClosedGate(sentence, tuple(f"missing: {show_key(key)}" for key in missing[:MAX_SHOWN]))
+    expected = format_count(len(gates.required_keys), "key")
+    return ClosedGate(
+        f"requiredKeys: expected {expected} to be there, found {len(missing):,} missing",
+        tuple(f"missing: {show_key(key)}" for key in missing[:MAX_SHOWN]),
+    )
 
 
 def check_expected_values(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     """Refuses a generation in which one of these keys is missing or has another value."""
     differing = [
-        f"{'missing' if value is None else 'another value'}: {show_key(expected.key)}"
+        ("missing" if value is None else "another value", expected.key)
         for expected in gates.expected_values
         if (value := facts.find(expected.key)) is None or not _is_expected(value, expected, facts.value_format)
     ]
     if not differing:
         return None
-    expected_count = format_count(len(gates.expected_values), "value")
+    missing = sum(what == "missing" for what, _ in differing)
+    counts = [f"{missing:,} missing"] if missing else []
+    counts += [f"{len(differing) - missing:,} with another value"] if missing < len(differing) else []
+    expected_keys = format_count(len(gates.expected_values), "key")
     return ClosedGate(
-        f"expectedValues: expected {expected_count}, found all but {len(differing)}", tuple(differing[:MAX_SHOWN])
+        f"expectedValues: expected {expected_keys} to have the given value, found {' and '.join(counts)}",
+        tuple(f"{what}: {show_key(key)}" for what, key in differing[:MAX_SHOWN]),
     )
 
 
