@@ -11,6 +11,7 @@ import pytest
 from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
+from lookupdb.schedule import LONGEST_JITTER
 from lookupdb_operator.plan import build_outcome, checks, clock
 from lookupdb_operator.plan.situation import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
@@ -327,7 +328,7 @@ def test_a_status_that_was_lost_asks_for_no_slot_of_the_past() -> None:
 def test_five_hundred_datasets_of_one_schedule_are_spread_over_five_minutes() -> None:
     timetable = [_due_seconds("0 2 * * *", f"uid-{number}") for number in range(500)]
     assert min(timetable) >= 0
-    assert max(timetable) < checks.LONGEST_JITTER
+    assert max(timetable) < LONGEST_JITTER
     by_half_minute = Counter(second // 30 for second in timetable)
     assert len(by_half_minute) == 10
     assert max(by_half_minute.values()) < 100

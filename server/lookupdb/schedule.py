@@ -1,4 +1,5 @@
-"""A cron schedule in a time zone: whether it can be used, and its slots, the moments at which it strikes.
+"""A cron schedule in a time zone: whether it can be used, its slots, the moments at which it strikes, and how much
+later each dataset is looked at.
 
 A slot is a moment, so none is there twice. Where clocks are put forward, a slot of an hour that is left out is the
 first moment after it; where they are put back, a slot of the hour that comes twice is in the first one. Schedules whose
@@ -8,16 +9,22 @@ minute or hour begins with ``*`` go by the time that passes, and strike in both 
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Final, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from lookupdb.errors import InvalidManifest
 
 _FIELDS = "minute, hour, day of month, month, day of week"
 _SOON = timedelta(seconds=1)
+LONGEST_JITTER: Final = 300.0
+"""Seconds after its slot at which a check may be due: as many datasets as are likely to share a schedule have their
+builders started within that, and nobody wonders where a check remains."""
+_JITTER_PART: Final = 0.1
+"""Of the interval until the next slot: whoever wants to look every minute is to do so about every minute."""
 _ALLOWED = {
     "bad minute": "0 to 59",
     "bad hour": "0 to 23",
@@ -71,6 +78,18 @@ class Schedule:
                 break
             slot = following
         return slot
+
+    def longest_jitter(self, slot: datetime) -> float:
+        """Seconds after ``slot`` within which every dataset is looked at."""
+        following = self.next_slot(slot)
+        assert following is not None, "a schedule that does not strike in fifty years is refused"
+        return min(LONGEST_JITTER, _JITTER_PART * (following - slot).total_seconds())
+
+    def due_moment(self, slot: datetime, uid: str) -> datetime:
+        """When the dataset ``uid`` is to be looked at for ``slot``, in whole seconds. Its share of the jitter never
+        changes."""
+        share = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4]) / 2**32
+        return slot + timedelta(seconds=int(share * self.longest_jitter(slot)))
 
     def _slots(self, start: datetime, *, reverse: bool) -> Iterator[datetime]:
         from cronsim import CronSim

@@ -140,6 +140,7 @@ class DatasetSpec:
     shards: int
     replicas: int
     keep_generations: int
+    suspend: bool
     gates: Gates
     refresh: Refresh
     serving_workers: int
@@ -285,6 +286,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         shards=spec["shards"],
         replicas=spec["replicas"],
         keep_generations=spec["keepGenerations"],
+        suspend=spec["suspend"],
         gates=_parse_gates(gates, value["format"]),
         refresh=parse_refresh(spec["refresh"], urls),
         serving_workers=spec["serving"]["workers"],

@@ -59,6 +59,13 @@ class TestExplain:
         project.dataset.remove("g1")
         assert "as given, and no whole generation of it" in project.build(*words, fingerprint).stdout
 
+    def test_says_when_a_cluster_looks_at_the_source(self, project: Project) -> None:
+        assert "\nrefresh      no schedule: " in project.build("--explain").stdout
+        project.describe(refresh={"schedule": "0 2 * * *", "timeZone": "Europe/Berlin"})
+        assert "\nrefresh      '0 2 * * *' in Europe/Berlin: " in project.build("--explain").stdout
+        project.describe(refresh={"schedule": "0 2 * * *"}, suspend=True)
+        assert "\nrefresh      '0 2 * * *' in UTC, which rests\n" in project.build("--explain").stdout
+
     def test_fails_as_the_build_would(self, project: Project) -> None:
         (project.folder / "people.csv").unlink()
         assert isinstance(project.build("--explain").exception, BadSource)

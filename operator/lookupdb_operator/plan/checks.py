@@ -17,22 +17,14 @@ part of an interval of its own, so that five hundred datasets at two o'clock do 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
 from zoneinfo import ZoneInfo
 
 from lookupdb.schedule import Schedule
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.situation import DesiredSchedule, Situation
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
-
-LONGEST_JITTER: Final = 300.0
-"""Seconds after its slot at which a check may be due: as many datasets as are likely to share a schedule have their
-builders started within that, and nobody wonders where a check remains."""
-_JITTER_PART: Final = 0.1
-"""Of the interval until the next slot: whoever wants to look every minute is to do so about every minute."""
 
 
 def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -124,14 +116,12 @@ class Timetable:
 
     text: str
     schedule: Schedule
-    share: float
-    """Of the jitter: from 0 up to 1, of the dataset's own."""
+    uid: str
 
     @classmethod
     def from_desired(cls, desired: DesiredSchedule, uid: str) -> Timetable:
-        """The timetable of the dataset ``uid``: its share never changes."""
-        schedule = Schedule(desired.expression, ZoneInfo(desired.time_zone))
-        return cls(desired.text, schedule, int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4]) / 2**32)
+        """The timetable of the dataset ``uid``."""
+        return cls(desired.text, Schedule(desired.expression, ZoneInfo(desired.time_zone)), uid)
 
     def next_slot(self, after: datetime) -> datetime:
         """The first slot after ``after``."""
@@ -141,8 +131,7 @@ class Timetable:
 
     def due_moment(self, slot: datetime) -> datetime:
         """When the check of ``slot`` is due, in whole seconds."""
-        interval = (self.next_slot(slot) - slot).total_seconds()
-        return slot + timedelta(seconds=int(self.share * min(LONGEST_JITTER, _JITTER_PART * interval)))
+        return self.schedule.due_moment(slot, self.uid)
 
     def next_check(self, after: datetime) -> str:
         """When the check of the first slot after ``after`` is due, as it stands in status."""

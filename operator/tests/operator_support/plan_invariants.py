@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 
+from lookupdb.schedule import LONGEST_JITTER
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.plan import checks, clock, lifecycle, recovery, references
+from lookupdb_operator.plan import clock, lifecycle, recovery, references
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.shard_ranges import format_shards, parse_shards
 from lookupdb_operator.status import DatasetStatus
@@ -275,7 +276,7 @@ class Invariants:
             raise Broken(f"the check of {slot} is asked for at {now}")
         if clock.parse_moment(after.next_check) <= now:
             raise Broken(f"the check of {slot} is asked for, though that of {after.next_check} is due")
-        latest = moment + timedelta(seconds=checks.LONGEST_JITTER)
+        latest = moment + timedelta(seconds=LONGEST_JITTER)
         made_up = [other for other, at in self.checked.items() if latest < at]
         if made_up:
             raise Broken(f"the check of {slot} is made up for, beside those of {made_up}")

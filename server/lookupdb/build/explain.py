@@ -4,11 +4,13 @@ store."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from lookupdb import shard_name
 from lookupdb.build import existing_generations, pipeline
 from lookupdb.build.budget import BuildBudget, min_memory_limit
+from lookupdb.build.explained_refresh import describe_refresh
 from lookupdb.build.gates import ActiveGeneration
 from lookupdb.build.progress import format_quantity
 from lookupdb.build.source.listing import SourceObject, resolve_source, source_fingerprint
@@ -37,11 +39,13 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
     dataset = store.dataset(spec)
     active = existing_generations.find_active(dataset, options.active, options.active_records, spec.gates)
     generation = options.generation or dataset.next_generation()
+    now = datetime.now(UTC)
     source_bytes = sum(item.description.bytes for item in objects)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),
         ("source", list(_source_lines(objects))),
         ("success file", list(_success_file_line(spec, success_file, options))),
+        ("refresh", list(describe_refresh(spec.refresh, uid=spec.uid, is_suspended=spec.suspend, now=now))),
         ("format", list(_format_lines(spec, objects))),
         ("columns", column_lines),
         ("read by", list(describe_readers(spec, objects))),
