@@ -120,6 +120,16 @@ class BuildResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """The deletion of an object, which has begun."""
+
+    due: datetime
+    """When its grace is over."""
+    finalizers: tuple[str, ...] = ()
+    """What keeps it beyond that: the first ones, cut."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod of the dataset's."""
 
@@ -142,6 +152,8 @@ class Pod:
     """What keeps it from getting on, from its own status or from Warning events about it."""
     result: BuildResult | None = None
     """Of a builder that has ended and could tell."""
+    deletion: Deletion | None = None
+    """While it is being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +189,8 @@ class ShardSet:
     trouble: Trouble | None = None
     """Why its pods cannot be made (quota)."""
     deleting: bool = False
+    deletion: Deletion | None = None
+    """While it is being deleted."""
 
 
 @dataclass(frozen=True, slots=True)

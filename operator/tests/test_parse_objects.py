@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import stamp
-from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, ShardSet
+from lookupdb_operator.model import BuildJob, Deletion, ExistingObject, ObjectRef, ShardSet
 from lookupdb_operator.parse import (
     compare_fields,
     diagnose_warning,
@@ -220,6 +221,14 @@ def test_a_shards_servers() -> None:
     }
     ref = ObjectRef("StatefulSet", "airports-r2-s13", "uid-1")
     assert parse_shard_set(body) == ShardSet(ref, "r2", "", 13, digest="", replicas=3, ready=2)
+
+
+def test_what_holds_an_object_that_is_being_deleted_is_kept_cut() -> None:
+    body = {"metadata": meta(finalizers=["a.io/x", "b" * 300, "c.io/z", "d.io/z"]), "spec": {"replicas": 3}}
+    assert parse_shard_set(body).deletion is None, "of what stays nobody needs to know"
+    body["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:30Z"
+    due = datetime.fromisoformat("2026-03-01T12:00:30Z")
+    assert parse_shard_set(body).deletion == Deletion(due, ("a.io/x", "b" * 100, "c.io/z"))
 
 
 def test_readiness_that_is_not_of_the_newest_spec_does_not_count() -> None:

@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from lookupdb_operator import names
+from lookupdb_operator.model import Deletion
 
 Body = Mapping[str, Any]
 """An object as the API server writes it."""
 
+_MAX_FINALIZERS: Final = 3
+_MAX_FINALIZER_CHARACTERS: Final = 100
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -66,6 +69,15 @@ def read_annotations(body: Body) -> Mapping[str, str]:
 def is_deleting(body: Body) -> bool:
     """Whether the object's deletion has begun."""
     return bool(body["metadata"].get("deletionTimestamp"))
+
+
+def parse_deletion(body: Body) -> Deletion | None:
+    """The object's deletion; None when it has not begun."""
+    if not is_deleting(body):
+        return None
+    finalizers = (body["metadata"].get("finalizers") or ())[:_MAX_FINALIZERS]
+    cut = tuple(str(name)[:_MAX_FINALIZER_CHARACTERS] for name in finalizers)
+    return Deletion(parse_time(body["metadata"]["deletionTimestamp"]), cut)
 
 
 def read_status(body: Body) -> Mapping[str, Any]:

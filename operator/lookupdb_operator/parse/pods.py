@@ -12,6 +12,7 @@ from lookupdb_operator.parse.header import (
     Body,
     find_condition,
     is_deleting,
+    parse_deletion,
     parse_header,
     parse_number,
     parse_time,
@@ -47,6 +48,7 @@ def parse_pod(body: Body) -> Pod:
         lost_at=_lost_at(body),
         trouble=diagnose_pod(body, component, result),
         result=result,
+        deletion=parse_deletion(body),
     )
 
 

@@ -13,6 +13,7 @@ from lookupdb_operator.parse.header import (
     Body,
     find_condition,
     is_deleting,
+    parse_deletion,
     parse_header,
     parse_number,
     read_annotations,
@@ -84,6 +85,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         changed=drift.changed,
         changed_by=drift.changed_by,
         deleting=is_deleting(body),
+        deletion=parse_deletion(body),
     )
 
 

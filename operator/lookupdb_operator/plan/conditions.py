@@ -14,6 +14,7 @@ Why is Degraded True? It takes its reason from the first trouble and tells the f
     a candidate's servers do not get ready, or it          starting.diagnose_candidate
     gave its turn up
     routers do not take up the routing table               cutover.diagnose_table
+    what was replaced does not go, and shards wait         leftovers.diagnose_leftovers
     the data that serve are too old                        freshness.diagnose_staleness
 
 The sentences about pods and Jobs are those of ``parse.causes``. ``reasons.write_sentence`` adds the remedy, from

@@ -18,6 +18,7 @@ from lookupdb_operator.plan import (
     candidate,
     clock,
     generations,
+    leftovers,
     previous,
     promotion,
     reasons,
@@ -191,17 +192,20 @@ def written_table_version(observed: Observed) -> int:
 
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     """RolledOut, what keeps servers or routers from getting on, and when to look for them again."""
+    last_window = _find_last_window(status, situation)
     return reasons.assess(
         judge_rolled_out(status, situation),
         (
             generations.diagnose_pin(status, situation.desired),
             starting.diagnose_candidate(status, situation),
             diagnose_table(status, situation),
+            None if last_window is None else leftovers.diagnose_leftovers(status, last_window, situation),
         ),
         (
             next_poll_in(status, situation),
             rollouts.next_progress_in(status, situation),
             previous.next_release_in(status, situation),
+            None if last_window is None else leftovers.next_overdue_in(status, last_window, situation),
         ),
     )
 
@@ -257,6 +261,23 @@ def _waits_for_last_window(target: RolloutStatus | None, status: DatasetStatus, 
     return not is_whole and not references.pending_shards(target, status)
 
 
+def _find_last_window(status: DatasetStatus, situation: Situation) -> TableStatus | None:
+    """The routing table of the last window, while nothing but what that has replaced keeps the next one."""
+    table = status.table
+    if situation.desired.strategy != shard_windows.PER_SHARD or table is None:
+        return None
+    if not table.confirmed_at or references.is_draining(status):
+        return None
+    target = rollouts.target_rollout(status, situation)
+    if not _waits_for_last_window(target, status, situation):
+        return None
+    asked_for = rollouts.target_generation(status, situation)
+    generation = asked_for if target is None else status.find_generation(target.generation)
+    if generation is None or shard_windows.window_size(generation, status, situation) == generation.shards:
+        return None
+    return table
+
+
 def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
     progress = shard_windows.describe_progress(status)
     if not table.confirmed_at:
@@ -264,8 +285,11 @@ def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Sit
         return replace(verdict, message=f"{progress}{verdict.message}")
     if references.is_draining(status):
         return Verdict("False", reasons.DRAINING, f"{progress}{_describe_draining(table, situation)}")
-    leftover = shard_windows.find_leftover(status, situation.observed)
-    what = f"{leftover}, which was replaced, is not gone yet" if leftover else "the next servers are about to start"
+    overdue = leftovers.diagnose_leftovers(status, table, situation)
+    if overdue is not None:
+        return Verdict("False", overdue.reason, f"{progress}{reasons.write_sentence(overdue.reason, overdue.message)}")
+    going = leftovers.list_leftovers(status, situation.observed)
+    what = f"{going[0].name}, which was replaced, is not gone yet" if going else "the next servers are about to start"
     return Verdict("False", reasons.DRAINING, f"{progress}{what}.")
 
 

@@ -71,6 +71,8 @@ ROLLED_BACK: Final = "RolledBack"
 """What serves stays: what is newer was rolled back from, and is of the same source."""
 REJECTED: Final = "Rejected"
 """What serves stays: what is newer was rejected, and is of the same source."""
+DELETION_OVERDUE: Final = "DeletionOverdue"
+"""What a window has replaced is not gone after rollout.progressDeadlineSeconds, and the next one waits for that."""
 DRAINING: Final = "Draining"
 """The new rollout serves; the one before it finishes what is in flight."""
 

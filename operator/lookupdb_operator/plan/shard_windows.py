@@ -18,13 +18,11 @@ rollouts serve shards already, each interrupted by the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import clock, generations, references
+from lookupdb_operator.plan import clock, generations, leftovers, references
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.shard_ranges import format_shards, parse_shards, shorten_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
@@ -91,7 +89,7 @@ def may_begin(status: DatasetStatus, situation: Situation, *, is_first: bool) ->
     if _are_servers_given_up(status, situation):  # they may be on their way, and be seen later than that
         return False
     if table.confirmed_at and not references.is_draining(status):
-        return find_leftover(status, situation.observed) is None
+        return not leftovers.list_leftovers(status, situation.observed)
     if not is_first:
         return False
     is_late = table.confirmed_at and references.is_retirement_overdue(table, situation)
@@ -106,19 +104,6 @@ def _are_servers_given_up(status: DatasetStatus, situation: Situation) -> bool:
         not references.held_shards(rollout, before) <= held.get(rollout.rollout, frozenset())
         for rollout in before.rollouts
     )
-
-
-def find_leftover(status: DatasetStatus, observed: Observed) -> str | None:
-    """The first StatefulSet or pod that is still there though no rollout has servers of its shard any more."""
-    held = {rollout.rollout: references.held_shards(rollout, status) for rollout in status.rollouts}
-    return min(
-        (name for name, rollout, shard in _list_servers(observed) if shard not in held.get(rollout, ())), default=None
-    )
-
-
-def _list_servers(observed: Observed) -> Iterator[tuple[str, str, int]]:
-    yield from ((item.ref.name, item.rollout, item.shard) for item in observed.shard_sets)
-    yield from ((pod.name, pod.rollout, pod.shard) for pod in observed.pods if pod.component == names.SHARDS)
 
 
 def with_next_window(

@@ -42,6 +42,8 @@ class Process:
     ready: bool = False
     ended: bool = False
     dies_at: datetime | None = None
+    deleted_at: datetime | None = None
+    finalizers: tuple[str, ...] = ()
     lost_at: datetime | None = None
     """Its node is gone; from then on nobody waits for it."""
     annotation: str = ""

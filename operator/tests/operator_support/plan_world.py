@@ -22,6 +22,7 @@ from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import (
     BuildJob,
     BuildResult,
+    Deletion,
     Manifest,
     ObjectRef,
     Observed,
@@ -255,6 +256,7 @@ class World:
             lost_at=None if pod.ready else pod.lost_at,
             trouble=pod.trouble,
             result=pod.result,
+            deletion=None if pod.deleted_at is None else Deletion(pod.deleted_at, pod.finalizers),
         )
 
     # What is done.
@@ -373,6 +375,7 @@ class World:
 
     def stop(self, pod: Process) -> None:
         """Tell a pod to end."""
+        pod.deleted_at = pod.deleted_at or self.now
         pod.dies_at = pod.dies_at or self.now + timedelta(seconds=self.takes.stop)
 
     # What happens by itself.
@@ -393,7 +396,7 @@ class World:
                 run_router(self, pod)
             elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and self.secret is not None:
                 pod.ready = pod.trouble is None and pod.lost_at is None
-            if pod.dies_at is not None and self.now >= pod.dies_at:
+            if pod.dies_at is not None and self.now >= pod.dies_at and not pod.finalizers:
                 del self.pods[pod.name]
         self.check()
         self.also_steps(seconds)
