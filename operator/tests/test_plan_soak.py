@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from operator_support import soak
 from operator_support.simulation import Simulation
@@ -38,3 +42,19 @@ def test_says_which_life_broke_at_which_moment_and_how_to_live_it_again(monkeypa
         "  again: make soak SEED=5 STEPS=1"
     )
     assert done.describe().endswith("2 broken")
+
+
+def test_a_seed_is_the_same_life_in_every_process() -> None:
+    """Python's hashes of texts, and with them the order of sets, differ from one process to the next."""
+    lives = "from operator_support import soak; print(soak.run(77_000_000, 600, 600.0).fingerprint)"
+    fingerprints = {
+        subprocess.run(
+            [sys.executable, "-c", lives],
+            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("2", "3")
+    }
+    assert len(fingerprints) == 1

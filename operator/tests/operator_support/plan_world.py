@@ -477,7 +477,7 @@ class World:
         for pod in self.pods.values():
             if pod.owner == thing.uid and pod.name not in wanted:
                 self.stop(pod)
-        for missing in wanted - self.pods.keys():
+        for missing in sorted(wanted - self.pods.keys()):
             self.add(missing, thing, names.SHARDS, thing.manifest)
 
     def crash(self, pod: Process, seconds: float) -> None:

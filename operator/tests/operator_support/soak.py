@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -70,6 +71,8 @@ class Soak:
     steps: int = 0
     broken: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    fingerprint: int = 0
+    """Of the statuses with which all lives have ended."""
 
     def live(self, seed: int) -> None:
         """Live one life to its end, or until it breaks."""
@@ -81,6 +84,7 @@ class Soak:
             self.broken.append(_describe_break(seed, kind, simulation, error))
         self.lives += 1
         self.steps += simulation.steps
+        self.fingerprint = zlib.crc32(str((simulation.steps, simulation.world.status)).encode(), self.fingerprint)
 
     def describe(self) -> str:
         """The summary, on one line."""
