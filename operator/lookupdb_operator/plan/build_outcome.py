@@ -5,7 +5,6 @@ A builder's own word counts, whatever Kubernetes says about its Job: what is pub
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,6 +12,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Pod, Trouble
 from lookupdb_operator.plan import build_job, checks, clock, generations, history, reasons, refusals
 from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
 
 FIRST_RETRY_DELAY: Final = 30.0

@@ -37,8 +37,6 @@ keeps it; or ``standstill`` holds. ``objects.find_garbage`` lists every other on
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
@@ -56,6 +54,7 @@ from lookupdb_operator.plan import (
 )
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus
 
 

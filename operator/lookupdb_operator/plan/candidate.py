@@ -8,7 +8,6 @@ claimed, the spec or the pod template changes, a generation is pinned.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import manifests, names
@@ -16,6 +15,7 @@ from lookupdb_operator.plan import clock, generations, promotion, reasons, rollo
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.shard_servers import count_ready_shards
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import CandidateStatus, DatasetStatus, RolloutStatus, TableCandidate, TableStatus
 
 _HEADER: Final = "Lookupdb-Generation"

@@ -17,13 +17,14 @@ part of an interval of its own, so that five hundred datasets at two o'clock do 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from lookupdb.schedule import Schedule
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.situation import DesiredSchedule, Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
 
 

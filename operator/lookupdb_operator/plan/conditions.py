@@ -26,7 +26,6 @@ The sentences about pods and Jobs are those of ``parse.causes``. ``reasons.write
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -35,6 +34,7 @@ from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trou
 from lookupdb_operator.plan import clock, freshness, phase, reasons
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus
 
 _MAX_MESSAGE_CHARACTERS: Final = 4000

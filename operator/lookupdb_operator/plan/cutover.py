@@ -8,7 +8,6 @@ in it: routers ask another replica meanwhile, and Kubernetes brings them back un
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import names
@@ -31,6 +30,7 @@ from lookupdb_operator.plan import (
 )
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus, Truth
 
 POLL_SECONDS: Final = 0.5

@@ -3,11 +3,10 @@ unchanged. A generation that is built and does not serve makes nothing fresh."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Final, Literal, TypeVar, cast
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import promotion, reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, BuiltGeneration, DatasetStatus, GenerationStatus, RolloutStatus
 
 G = TypeVar("G", bound=BuiltGeneration)

@@ -6,12 +6,12 @@ before it did takes its place, and counts it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildOutcome, BuildRecord, BuildStatus, DatasetStatus, GenerationStatus
 
 MAX_RECORDS: Final = 10

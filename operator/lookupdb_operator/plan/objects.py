@@ -5,7 +5,7 @@ next look is due after a refusal, or while pods say nothing. ``loop.reconcile`` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from lookupdb_operator import manifests, names
@@ -15,10 +15,13 @@ from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,
+    build_stamps,
     render_permanent_objects,
     service_and_budget_stamps,
     shard_stamps,
+    table_stamps,
 )
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, parse_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
@@ -61,61 +64,64 @@ def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | Non
 
 
 def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
-    """The objects that ``status`` asks for, in the order in which they are written. Rollouts that are as they should be
-    are left out: rendering a thousand shards takes long."""
+    """The objects that ``status`` asks for, in the order in which they are written. Builds, rollouts and routing tables
+    that are as they should be are left out: rendering a thousand shards takes long."""
+    present = _observed_stamps(situation.observed)
     return (
-        *_list_build_objects(status, situation),
+        *_list_build_objects(status, situation, present),
         *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients)),
-        *_list_rollout_objects(status, situation),
-        *_list_table_objects(status, situation),
+        *_list_rollout_objects(status, situation, present),
+        *_list_table_objects(status, situation, present),
     )
 
 
-def _list_build_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
+def _list_build_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:
     build = status.build
     if build is None or build.digest != situation.desired.build_digest:
         return  # what an older spec's build was made from is not known any more, and its pod may yet read it
-    if not build_job.has_lost_result(build, situation.observed):
+    is_lost = build_job.has_lost_result(build, situation.observed)
+    if not is_lost and not build_stamps(situation.ingredients, build) <= present:
         yield from manifests.render_builder(situation.dataset, build, situation.config)
 
 
-def _list_rollout_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
+def _list_rollout_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:
     for rollout in status.rollouts:
         generation = status.find_generation(rollout.generation)
         if generation is None:
             continue
         if not rollouts.is_current(rollout, status, situation):
-            yield from _list_service_and_budgets(rollout, generation, situation)
+            yield from _list_service_and_budgets(rollout, generation, situation, present)
             continue
         replicas = rollouts.desired_replicas(rollout, status, situation)
-        if _is_whole(rollout, generation, replicas, situation):
+        stamps = shard_stamps(situation.ingredients, rollout, generation, replicas)
+        if stamps <= present and _has_replicas(rollout, replicas, situation.observed):
             continue
         yield from manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
 
 
 def _list_service_and_budgets(
-    rollout: RolloutStatus, generation: GenerationStatus, situation: Situation
+    rollout: RolloutStatus, generation: GenerationStatus, situation: Situation, present: set[Stamp]
 ) -> tuple[Manifest, ...]:
     """The Service and budgets of a rollout that is kept though its servers would be rendered differently now: it may
     serve."""
-    stamps = service_and_budget_stamps(situation.ingredients, rollout, generation)
-    if stamps <= _observed_stamps(situation.observed):
+    if service_and_budget_stamps(situation.ingredients, rollout, generation) <= present:
         return ()
     return manifests.render_service_and_budgets(situation.dataset, rollout, generation)
 
 
-def _is_whole(rollout: RolloutStatus, generation: GenerationStatus, replicas: int, situation: Situation) -> bool:
-    observed = situation.observed
-    stamps = shard_stamps(situation.ingredients, rollout, generation, replicas)
-    return stamps <= _observed_stamps(observed) and all(
+def _has_replicas(rollout: RolloutStatus, replicas: int, observed: Observed) -> bool:
+    return all(
         shard_set.replicas == replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout
     )
 
 
-def _list_table_objects(status: DatasetStatus, situation: Situation) -> Iterator[Manifest]:
+def _list_table_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:
     table = status.table
+    if table is None:
+        return
     known = {generation.generation: generation for generation in status.generations}
-    if table is not None and {table.generation, *(part.generation for part in table.parts)} <= known.keys():
+    is_known = {table.generation, *(part.generation for part in table.parts)} <= known.keys()
+    if is_known and not table_stamps(situation.ingredients, table, known) <= present:
         yield manifests.render_routing_table(situation.dataset, table, known)
 
 

@@ -31,7 +31,6 @@ of the store (``store.is_due``).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from lookupdb_operator.config import Config
@@ -53,6 +52,7 @@ from lookupdb_operator.plan import (
     turns,
 )
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 
 
 def plan(observed: Observed, config: Config, now: datetime) -> Plan:

@@ -17,11 +17,11 @@ let through. It counts again once it was taken away.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, TypeVar
 
 from lookupdb_operator.plan import reasons, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuiltGeneration, DatasetStatus, GenerationStatus, RolledBack
 
 G = TypeVar("G", bound=BuiltGeneration)

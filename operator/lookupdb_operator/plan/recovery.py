@@ -7,7 +7,6 @@ What serves goes on serving until something newer is in effect. No number is cla
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.plan import build_outcome, clock, cutover, history, references, turns
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, TableStatus
 

@@ -9,13 +9,13 @@ it has not seen what it would let through.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import checks, generations, history, reasons
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RefusedGeneration
 
 MAX_REASON_CHARACTERS: Final = 256

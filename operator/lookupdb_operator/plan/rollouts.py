@@ -5,14 +5,14 @@ rollouts, says when routers may be sent to their servers, and notes what keeps o
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, ObservedDataset, Trouble
 from lookupdb_operator.plan import clock, generations, promotion, reasons, references, shard_windows, turns
 from lookupdb_operator.plan.shard_servers import count_ready_shards, list_shard_servers
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.situation import Situation, decided_once
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, shorten_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
@@ -23,6 +23,7 @@ GRACE: Final = 60.0
 """Seconds from the claim of a rollout for which servers in trouble are waited for, though enough others are ready."""
 
 
+@decided_once
 def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
     """The rollout that is asked for, once it is claimed: that of ``target_generation`` from the present pod
     template. An unfinished candidate of the same spec comes first unless it is stuck: data that is refreshed faster
@@ -39,6 +40,7 @@ def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus
     return _find_rollout(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
 
 
+@decided_once
 def target_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
     """The generation that is asked for (``generations``). But what serves comes before one that would wait for
     promotion, while it is of an older pod template: a new image reaches it though nobody promotes anything."""
@@ -50,6 +52,7 @@ def target_generation(status: DatasetStatus, situation: Situation) -> Generation
     return (generations.served_generation(status) if is_outdated else None) or generation
 
 
+@decided_once
 def unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
     """The newest rollout of the present spec and pod template that is not in effect yet: no routing table
     references it, or routers are taking up the one that does, or it replaces another one shard by shard. What is

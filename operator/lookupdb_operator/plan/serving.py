@@ -8,7 +8,6 @@ should the node come back. So the operator has Kubernetes forget the old one. A 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -18,6 +17,7 @@ from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, cutover, generations, reasons, references, shard_windows
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
 READY_WITHIN: Final = 15.0

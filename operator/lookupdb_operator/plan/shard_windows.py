@@ -18,12 +18,12 @@ rollouts serve shards already, each interrupted by the next.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.plan import clock, generations, leftovers, references
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import format_shards, parse_shards, shorten_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 

@@ -2,15 +2,17 @@
 
 This module also caches what is rendered of a spec. There may be a thousand shards, and most passes find that nothing
 has changed. A dataset holds its own renderings (``ObservedDataset.renderings``), so they go with it or with its spec,
-and how much is cached of one does not depend on how many there are.
+and how much is cached of one does not depend on how many there are. What several steps of a pass decide alike is
+decided once (``decided_once``).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import wraps
 from typing import Any, Final, Self, TypeVar, cast
 
 from lookupdb.refresh import Refresh
@@ -19,7 +21,8 @@ from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, ObservedDataset
 from lookupdb_operator.plan import clock
-from lookupdb_operator.status import GenerationStatus, RolloutStatus
+from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
 
 T = TypeVar("T")
 Stamp = tuple[str, str, str]
@@ -37,6 +40,10 @@ class Situation:
     config: Config
     now: datetime
     desired: Desired
+    last_decisions: dict[object, tuple[DatasetStatus, Any]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    """Of each decision that is made once: the last status, and what was decided of it."""
 
     @classmethod
     def from_observed(cls, observed: Observed, config: Config, now: datetime) -> Self:
@@ -58,6 +65,20 @@ class Situation:
     def template_for(self, generation: GenerationStatus) -> str:
         """Digest of what a rollout of ``generation`` would be made from now."""
         return template_digest(self.ingredients, generation)
+
+
+def decided_once(decide: Callable[[DatasetStatus, Situation], T]) -> Callable[[DatasetStatus, Situation], T]:
+    """``decide``, which remembers what it decided last: ten steps of a pass ask what the rollout is that is asked for,
+    and most leave status as it is."""
+
+    @wraps(decide)
+    def decided(status: DatasetStatus, situation: Situation) -> T:
+        last = situation.last_decisions.get(decide)
+        if last is None or last[0] is not status:
+            last = situation.last_decisions[decide] = (status, decide(status, situation))
+        return cast(T, last[1])
+
+    return decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +248,21 @@ def service_and_budget_stamps(
 
     name = ("services", rollout.rollout, rollout.generation, rollout.shard_ranges, generation.shards)
     return _render_once(ingredients, name, render)
+
+
+def build_stamps(ingredients: Ingredients, build: BuildStatus) -> frozenset[Stamp]:
+    """What ``manifests.render_builder`` would render."""
+    build = replace(build, stall=None)
+    render = lambda: _stamps(manifests.render_builder(ingredients.dataset, build, ingredients.config))  # noqa: E731
+    return _render_once(ingredients, ("build", build), render)
+
+
+def table_stamps(
+    ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]
+) -> frozenset[Stamp]:
+    """What ``manifests.render_routing_table`` would render, without keeping it."""
+    render = lambda: _stamps((manifests.render_routing_table(ingredients.dataset, table, generations),))  # noqa: E731
+    return _render_once(ingredients, ("routing table", table, tuple(generations.values())), render)
 
 
 def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:

@@ -7,7 +7,6 @@ have the very names that those of its successor will have, and hold the old data
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +15,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, ObservedDataset, Plan, Unattended
 from lookupdb_operator.plan import conditions, reasons, serving
 from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, DatasetStatus
 
 _MAX_PROBLEM_CHARACTERS: Final = 300

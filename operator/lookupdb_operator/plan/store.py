@@ -8,7 +8,6 @@ when a build or a rollout begins, the credentials change again, or a pod is in t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Manifest, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus
 
 WRITE_AGAIN_AFTER: Final = 30.0

@@ -7,12 +7,12 @@ not get on has a ``Stall``, and may be given up: its ticket then says when the n
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from lookupdb_operator.model import Trouble, Turn
 from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, Stall, Ticket
 
 PATIENCE: Final = 180.0
