@@ -30,7 +30,7 @@ PATTERN_CHARACTERS_FOR_ONE: Final = 4
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'")
 _FIELD = re.compile(r"\bself(?:\.\w+(?![\w(]))*")
 _LOOP = re.compile(r"(self(?:\.\w+)*|\[[^]]*\])\.(?:all|exists|exists_one|filter|map)\((\w+),")
-_SEARCH = re.compile(r"([\w.]+)\.(matches|contains)\(('(?:[^'\\]|\\.)*')\)")
+_SEARCH = re.compile(r"(?:\bstring\()?(\b[\w.]+)\)?\.(matches|contains)\(('(?:[^'\\]|\\.)*')\)")
 
 Node = dict[str, Any]
 

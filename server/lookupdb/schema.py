@@ -130,8 +130,8 @@ def _describe_error(error: ValidationError) -> str:
     message = error.message
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
         message = f"{error.instance!r} is not a quantity, such as 2, 500m or 4Gi"
-    elif isinstance(error.schema, dict) and error.validator in ("pattern", "type"):
-        # Neither tells what the field is for; the first sentence of its description does, often with an example.
+    elif isinstance(error.schema, dict) and error.validator == "type":
+        # That does not tell what the field is for; the first sentence of its description does, often with an example.
         description = error.schema.get("description", "")
         message += f" ({re.split(r'[.;] |[.]$', description)[0]})" if description else ""
     return f"{where.lstrip('.') or 'the manifest'}: {message}"
@@ -139,6 +139,7 @@ def _describe_error(error: ValidationError) -> str:
 
 def _is_satisfied(rule: str, value: Json) -> bool:
     context = _load_cel().Context({"self": value})
+    context.add_function("isQuantity", _is_quantity)
     context.add_function("quantity", parse_quantity)
     context.add_function("compareTo", lambda one, other: (one > other) - (one < other))
     return bool(_compile_rule(rule).execute(context))
@@ -184,6 +185,14 @@ def parse_quantity(text: str) -> float:
     return float(match[1]) * _SUFFIXES[match[2]]
 
 
+def _is_quantity(text: str) -> bool:
+    try:
+        parse_quantity(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         if not _is_satisfied(rule["rule"], value):
@@ -195,9 +204,13 @@ def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[st
             if entry in entries[:number]:
                 yield f"{path}[{number}]: {', '.join(map(str, entry)) if names else entry} occurs twice"
     if isinstance(value, dict):
-        for name, child in schema.get("properties", {}).items():
+        fields, others = schema.get("properties", {}), schema.get("additionalProperties", {})
+        for name, child in fields.items():
             if name in value:
                 yield from _broken_rules(value[name], child, f"{path}.{name}".lstrip("."))
+        if others:
+            for name in value.keys() - fields.keys():
+                yield from _broken_rules(value[name], others, f"{path}.{name}")
     elif isinstance(value, list):
         for number, item in enumerate(value):
             yield from _broken_rules(item, schema.get("items", {}), f"{path}[{number}]")
