@@ -179,17 +179,6 @@ def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str
     return late
 
 
-def newest_table_version(observed: Observed) -> int:
-    """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
-    set back: a router takes up none but a newer one."""
-    return max((written_table_version(observed), *(report.newest for report in observed.routers.values())))
-
-
-def written_table_version(observed: Observed) -> int:
-    """The version of the routing table that is written: 0 for none."""
-    return max((existing.table_version for existing in observed.other_objects), default=0)
-
-
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     """RolledOut, what keeps servers or routers from getting on, and when to look for them again."""
     last_window = _find_last_window(status, situation)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import build_outcome, clock, cutover, history, references, turns
+from lookupdb_operator.plan import build_outcome, clock, history, references, table_versions, turns
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL
@@ -70,8 +70,8 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
     """``status`` without its routing table and generations, when a newer table is there, or when ``status`` is
     inconsistent. Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is
     built: going back to an older one would be worse."""
-    written = cutover.written_table_version(observed)
-    if written <= known_table_version(status) and not is_inconsistent(status):
+    written = table_versions.written_table_version(observed)
+    if written <= table_versions.known_table_version(status) and not is_inconsistent(status):
         return status
     kept = tuple(
         replace(
@@ -85,14 +85,9 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
         )
         for rollout in status.rollouts
     )
-    newest = max(written, known_table_version(status))
+    newest = max(written, table_versions.known_table_version(status))
     forgotten = replace(status, table=None, candidate=None, generations=(), refused=None, generation="")
     return replace(forgotten, rollouts=kept, records=0, bytes=0, last_table=newest)
-
-
-def known_table_version(status: DatasetStatus) -> int:
-    """The highest version of a routing table that ``status`` knows of, whether or not it knows what that references."""
-    return max(status.last_table, 0 if status.table is None else status.table.version)
 
 
 def _list_unknown_rollouts(

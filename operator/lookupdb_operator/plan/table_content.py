@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lookupdb_operator.plan import candidate, clock, promotion, references, rollback, rollouts, shard_windows
-from lookupdb_operator.plan.cutover import newest_table_version
-from lookupdb_operator.plan.recovery import known_table_version
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.table_versions import known_table_version, newest_table_version
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, format_shards
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TablePart, TableStatus
