@@ -12,7 +12,7 @@ from lookupdb.cli.options import log_format, option
 from lookupdb.errors import UsageError
 from lookupdb_operator import config as configuration
 from lookupdb_operator import names
-from lookupdb_operator.plan import turn_queues
+from lookupdb_operator.plan.turn import turn_queues
 
 if TYPE_CHECKING:
     from lookupdb_operator.main import OperatorOptions

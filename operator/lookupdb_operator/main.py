@@ -26,8 +26,9 @@ from lookupdb_operator.loop.resync import Resync, wait_for_api
 from lookupdb_operator.loop.router_polls import RouterPolls
 from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.plan import plan, turn_queues
-from lookupdb_operator.plan.turn_queues import TurnQueues
+from lookupdb_operator.plan import plan
+from lookupdb_operator.plan.turn import turn_queues
+from lookupdb_operator.plan.turn.turn_queues import TurnQueues
 from lookupdb_operator.store.access import StoreAccessReader
 from lookupdb_operator.store.credentials import ensure_credentials
 from lookupdb_operator.store.live_datasets import LiveDatasetsWriter

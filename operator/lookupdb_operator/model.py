@@ -247,7 +247,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Whether a dataset may build, or roll out, now: ``plan.turn_queues`` says so, which knows all datasets."""
+    """Whether a dataset may build, or roll out, now: ``plan.turn.turn_queues`` says so, which knows all datasets."""
 
     is_granted: bool = True
     ahead: int = 0

@@ -92,7 +92,8 @@ class RefusedGeneration(BuiltGeneration):
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What was rolled back from: it is not rolled out again before the source changes (``plan.rollback``)."""
+    """What was rolled back from: it is not rolled out again before the source changes
+    (``plan.generation.rollback``)."""
 
     generation: str
     fingerprint: str
@@ -331,9 +332,9 @@ class DatasetStatus:
     refused: RefusedGeneration | None = None
     """The newest generation that a gate has refused, until a newer one is built."""
     rolled_back: tuple[RolledBack, ...] = ()
-    """By number, oldest first; at most ``plan.rollback.MOST_MARKS``."""
+    """By number, oldest first; at most ``plan.generation.rollback.MOST_MARKS``."""
     rejected: tuple[RolledBack, ...] = ()
-    """The same of what was rejected before it took effect (``plan.promotion``)."""
+    """The same of what was rejected before it took effect (``plan.generation.promotion``)."""
     last_generation: int = 0
     """The highest number claimed; also by builds that failed."""
     last_rollout: int = 0

@@ -20,7 +20,7 @@ from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset, Plan, Pod
 from lookupdb_operator.plan import objects
-from lookupdb_operator.plan.turn_queues import TurnQueues
+from lookupdb_operator.plan.turn.turn_queues import TurnQueues
 from lookupdb_operator.status import DEGRADED, Condition, DatasetStatus
 from lookupdb_operator.watch.cache import ObjectCache
 

@@ -13,7 +13,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.loop.turn_taking import TurnTaking
 from lookupdb_operator.model import Observed, ObservedDataset, Plan
 from lookupdb_operator.parse import parse_dataset
-from lookupdb_operator.plan.turn_queues import TurnQueues
+from lookupdb_operator.plan.turn.turn_queues import TurnQueues
 from lookupdb_operator.status import BuildStatus, DatasetStatus, Ticket
 from lookupdb_operator.watch.cache import Key, ObjectCache
 

@@ -11,7 +11,8 @@ from operator_support.plan_samples import broken, condition, says, serving, trou
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb_operator.model import BuildResult, Plan, Trouble
-from lookupdb_operator.plan import build_outcome, clock
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.build import build_outcome
 
 
 def failing(fault: BuildResult | Trouble, world: World | None = None) -> World:

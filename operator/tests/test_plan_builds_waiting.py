@@ -15,7 +15,8 @@ from operator_support.plan_world import NEVER, World
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildResult
 from lookupdb_operator.parse import parse_build_result
-from lookupdb_operator.plan import build_outcome, clock
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.build import build_outcome
 
 WAITING = BuildResult("waiting", reason="WaitingForSource", message="waiting for the success file s3://data/_SUCCESS")
 

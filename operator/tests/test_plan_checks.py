@@ -12,7 +12,9 @@ from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb.schedule import LONGEST_JITTER
-from lookupdb_operator.plan import build_outcome, checks, clock
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.build import build_outcome
+from lookupdb_operator.plan.generation import checks
 from lookupdb_operator.plan.situation import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
 

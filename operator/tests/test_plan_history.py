@@ -9,7 +9,8 @@ from operator_support.plan_samples import broken, serving
 from operator_support.plan_world import BEGIN
 
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import clock, history
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.generation import history
 from lookupdb_operator.status import BuildRecord, BuildStatus, DatasetStatus
 
 NOW = BEGIN + timedelta(minutes=10)

@@ -10,8 +10,9 @@ from operator_support.plan_samples import condition, serving
 from operator_support.plan_world import World
 
 from lookupdb_operator.model import Deletion
-from lookupdb_operator.plan import leftovers, reasons
-from lookupdb_operator.plan.leftovers import Leftover
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.rollout import leftovers
+from lookupdb_operator.plan.rollout.leftovers import Leftover
 
 HELD = "airports-r1-s0-0"
 PER_SHARD = {"strategy": "PerShard", "drainSeconds": 5, "progressDeadlineSeconds": 60}

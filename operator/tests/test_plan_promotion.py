@@ -10,7 +10,7 @@ import pytest
 from operator_support.plan_samples import serving
 from operator_support.plan_world import World
 
-from lookupdb_operator.plan import generations, promotion
+from lookupdb_operator.plan.generation import generations, promotion
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import CandidateStatus, DatasetStatus, RolledBack
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lookupdb_operator.plan import references
+from lookupdb_operator.plan.rollout import references
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus, TablePart, TableStatus
 
 NOW = "2026-01-01T00:00:00Z"

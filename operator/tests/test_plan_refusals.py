@@ -11,7 +11,8 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Plan, Trouble
-from lookupdb_operator.plan import reasons, refusals
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import refusals
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.store.live_datasets import protected_generations

@@ -13,7 +13,9 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import reasons, references, rollback, shard_windows
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import rollback
+from lookupdb_operator.plan.rollout import references, shard_windows
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus
 

@@ -18,7 +18,8 @@ from operator_support.simulation import Simulation
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, Plan, RouterReport
-from lookupdb_operator.plan import clock, plan, references
+from lookupdb_operator.plan import clock, plan
+from lookupdb_operator.plan.rollout import references
 from lookupdb_operator.shard_ranges import shorten_shards
 from lookupdb_operator.status import BuildStatus
 

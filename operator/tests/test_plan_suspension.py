@@ -9,7 +9,7 @@ from operator_support.plan_samples import applied, condition, deleted, rebuilt, 
 from operator_support.plan_world import World
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import suspension
+from lookupdb_operator.plan.rollout import suspension
 from lookupdb_operator.status import BuildFailure, DatasetStatus, Ticket
 
 NOW = "2030-01-01T00:00:00Z"

@@ -10,8 +10,9 @@ import pytest
 from operator_support.plan_world import BEGIN
 
 from lookupdb_operator.model import Turn
-from lookupdb_operator.plan import clock, turn_queues, turns
-from lookupdb_operator.plan.turn_queues import Key, TurnQueues
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.turn import turn_queues, turns
+from lookupdb_operator.plan.turn.turn_queues import Key, TurnQueues
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
 
 A, B, C, D, E = (("shop", name) for name in "abcde")

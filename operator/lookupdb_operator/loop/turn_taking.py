@@ -10,7 +10,7 @@ from datetime import datetime
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, ObservedDataset, Plan
 from lookupdb_operator.plan import standstill
-from lookupdb_operator.plan.turn_queues import TurnQueues
+from lookupdb_operator.plan.turn.turn_queues import TurnQueues
 from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.watch.cache import Key, ObjectCache
 

@@ -31,7 +31,8 @@ from typing import Final
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
-from lookupdb_operator.plan import clock, freshness, phase, reasons
+from lookupdb_operator.plan import clock, phase, reasons
+from lookupdb_operator.plan.generation import freshness
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace

@@ -30,21 +30,10 @@ from enum import Enum
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import (
-    build_outcome,
-    builds,
-    checks,
-    cutover,
-    generations,
-    previous,
-    promotion,
-    recovery,
-    references,
-    refusals,
-    retirement,
-    rollouts,
-    table_content,
-)
+from lookupdb_operator.plan import recovery
+from lookupdb_operator.plan.build import build_outcome, builds
+from lookupdb_operator.plan.generation import checks, generations, promotion, refusals
+from lookupdb_operator.plan.rollout import cutover, previous, references, retirement, rollouts, table_content
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 

@@ -10,8 +10,10 @@ from typing import Final
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
-from lookupdb_operator.plan import build_job, cutover, lifecycle, reasons, rollouts, suspension
+from lookupdb_operator.plan import lifecycle, reasons
+from lookupdb_operator.plan.build import build_job
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
+from lookupdb_operator.plan.rollout import cutover, rollouts, suspension
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,

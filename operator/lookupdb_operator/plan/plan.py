@@ -35,23 +35,12 @@ from datetime import datetime
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
-from lookupdb_operator.plan import (
-    builds,
-    checks,
-    conditions,
-    cutover,
-    freshness,
-    lifecycle,
-    objects,
-    reasons,
-    recovery,
-    rollouts,
-    serving,
-    standstill,
-    store,
-    turns,
-)
+from lookupdb_operator.plan import conditions, lifecycle, objects, reasons, recovery, serving, standstill, store
+from lookupdb_operator.plan.build import builds
+from lookupdb_operator.plan.generation import checks, freshness
+from lookupdb_operator.plan.rollout import cutover, rollouts
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 
 

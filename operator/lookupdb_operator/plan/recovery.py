@@ -12,8 +12,12 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import build_outcome, clock, history, references, table_versions, turns
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.build import build_outcome
+from lookupdb_operator.plan.generation import history
+from lookupdb_operator.plan.rollout import references, table_versions
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, TableStatus

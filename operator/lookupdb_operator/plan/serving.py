@@ -14,8 +14,10 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import clock, cutover, generations, reasons, references, shard_windows
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.generation import generations
 from lookupdb_operator.plan.reasons import Assessment, Verdict
+from lookupdb_operator.plan.rollout import cutover, references, shard_windows
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus

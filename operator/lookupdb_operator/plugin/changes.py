@@ -8,7 +8,8 @@ from typing import Any
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.plan import promotion, reasons, rollback
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import promotion, rollback
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.status import DatasetStatus
 

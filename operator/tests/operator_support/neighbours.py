@@ -13,8 +13,9 @@ from typing import Final
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
-from lookupdb_operator.plan import plan, turns
-from lookupdb_operator.plan.turn_queues import Key, TurnQueues
+from lookupdb_operator.plan import plan
+from lookupdb_operator.plan.turn import turns
+from lookupdb_operator.plan.turn.turn_queues import Key, TurnQueues
 from operator_support.plan_settled import check_settled
 from operator_support.plan_world import Planner, World
 from operator_support.simulation import CONVERGES_WITHIN, Simulation

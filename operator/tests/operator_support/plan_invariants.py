@@ -13,8 +13,9 @@ import orjson
 from lookupdb.schedule import LONGEST_JITTER
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.plan import clock, lifecycle, recovery, references
+from lookupdb_operator.plan import clock, lifecycle, recovery
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
+from lookupdb_operator.plan.rollout import references
 from lookupdb_operator.shard_ranges import format_shards, parse_shards
 from lookupdb_operator.status import DatasetStatus
 

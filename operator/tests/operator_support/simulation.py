@@ -16,8 +16,9 @@ from typing import Any, Final
 from lookupdb.schedule import Schedule
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
-from lookupdb_operator.plan import plan, reasons, rollback
+from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.plan.clock import format_moment
+from lookupdb_operator.plan.generation import rollback
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_objects import Process, Takes
 from operator_support.plan_settled import check_settled

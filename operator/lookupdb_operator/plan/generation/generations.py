@@ -8,7 +8,8 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import promotion, reasons, rollback
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import promotion, rollback
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, BuiltGeneration, DatasetStatus, GenerationStatus, RolloutStatus

@@ -8,10 +8,13 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
-from lookupdb_operator.plan import generations, reasons, references, rollouts, shard_windows, store, turns
+from lookupdb_operator.plan import reasons, store
+from lookupdb_operator.plan.generation import generations
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.plan.shard_servers import count_ready_shards, list_shard_servers
+from lookupdb_operator.plan.rollout import references, rollouts, shard_windows
+from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.shard_ranges import format_shards
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 

@@ -22,7 +22,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import clock, reasons, turns
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
 
 Key = tuple[str, str]

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Deletion, Observed, Trouble
-from lookupdb_operator.plan import clock, reasons, references
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.rollout import references
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, TableStatus
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lookupdb_operator.plan import candidate, clock, promotion, references, rollback, rollouts, shard_windows
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.generation import promotion, rollback
+from lookupdb_operator.plan.rollout import candidate, references, rollouts, shard_windows
+from lookupdb_operator.plan.rollout.table_versions import known_table_version, newest_table_version
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.plan.table_versions import known_table_version, newest_table_version
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, format_shards
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TablePart, TableStatus

@@ -9,9 +9,12 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, ObservedDataset, Trouble
-from lookupdb_operator.plan import clock, generations, promotion, reasons, references, shard_windows, turns
-from lookupdb_operator.plan.shard_servers import count_ready_shards, list_shard_servers
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.generation import generations, promotion
+from lookupdb_operator.plan.rollout import references, shard_windows
+from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation, decided_once
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, shorten_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus

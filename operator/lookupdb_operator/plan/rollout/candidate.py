@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from lookupdb_operator import manifests, names
-from lookupdb_operator.plan import clock, generations, promotion, reasons, rollouts
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.generation import generations, promotion
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.plan.shard_servers import count_ready_shards
+from lookupdb_operator.plan.rollout import rollouts
+from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import CandidateStatus, DatasetStatus, RolloutStatus, TableCandidate, TableStatus

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from lookupdb_operator.plan import reasons, rollback
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import rollback
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuiltGeneration, DatasetStatus, GenerationStatus, RolledBack

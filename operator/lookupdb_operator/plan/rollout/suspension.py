@@ -20,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lookupdb_operator.model import Manifest, Observed
-from lookupdb_operator.plan import generations, reasons, rollouts, shard_windows
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import generations
 from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.rollout import rollouts, shard_windows
 from lookupdb_operator.plan.situation import Situation, render_permanent_objects
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, TableStatus

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import clock, reasons, rollouts
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.rollout import rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus

@@ -7,8 +7,9 @@ from __future__ import annotations
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import clock, reasons, turns
+from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.status import BuildStatus
 
 

@@ -21,7 +21,9 @@ from __future__ import annotations
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import clock, generations, leftovers, references
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.generation import generations
+from lookupdb_operator.plan.rollout import leftovers, references
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import format_shards, parse_shards, shorten_shards

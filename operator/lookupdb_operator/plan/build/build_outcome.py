@@ -10,7 +10,9 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Pod, Trouble
-from lookupdb_operator.plan import build_job, checks, clock, generations, history, reasons, refusals
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.build import build_job
+from lookupdb_operator.plan.generation import checks, generations, history, refusals
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus

@@ -5,7 +5,8 @@ drain time has passed.
 from __future__ import annotations
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import cutover, generations, previous, references, rollouts
+from lookupdb_operator.plan.generation import generations
+from lookupdb_operator.plan.rollout import cutover, previous, references, rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, parse_shards, shorten_shards

@@ -13,23 +13,21 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import (
+from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan.generation import generations, promotion
+from lookupdb_operator.plan.reasons import Assessment, Verdict
+from lookupdb_operator.plan.rollout import (
     candidate,
-    clock,
-    generations,
     leftovers,
     previous,
-    promotion,
-    reasons,
     references,
     rollouts,
     shard_windows,
     starting,
     suspension,
-    turns,
 )
-from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus, Truth
 

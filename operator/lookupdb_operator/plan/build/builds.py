@@ -40,20 +40,13 @@ from __future__ import annotations
 from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
-from lookupdb_operator.plan import (
-    build_job,
-    build_outcome,
-    clock,
-    generations,
-    reasons,
-    refusals,
-    rollouts,
-    store,
-    suspension,
-    turns,
-)
+from lookupdb_operator.plan import clock, reasons, store
+from lookupdb_operator.plan.build import build_job, build_outcome
+from lookupdb_operator.plan.generation import generations, refusals
 from lookupdb_operator.plan.reasons import Assessment, Verdict
+from lookupdb_operator.plan.rollout import rollouts, suspension
 from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import checks, generations, history, reasons
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import checks, generations, history
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RefusedGeneration

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lookupdb_operator.plan import clock, generations
+from lookupdb_operator.plan import clock
+from lookupdb_operator.plan.generation import generations
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.shard_ranges import parse_shards, select_shards
 from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus

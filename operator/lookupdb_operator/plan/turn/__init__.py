@@ -1,0 +1,1 @@
+"""Who may build and roll out: of many datasets some at a time."""
