@@ -39,6 +39,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems() -> Generator[None]:
+    """hypothesis' plugin would read all code of the project for constants, in every process, before the first test: it
+    does not when it finds hypothesis not imported. Whichever test of hypothesis runs first in a process reads them.
+    """
+    with pytest.MonkeyPatch.context() as imported:
+        imported.delitem(sys.modules, "hypothesis", raising=False)
+        return (yield)
+
+
 def pytest_collection_finish() -> None:
     """Collect garbage from now on, and only of what tests make."""
     gc.freeze()

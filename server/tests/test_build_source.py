@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import pytest
 import zstandard
 from support.buckets import s3_server, use_server
@@ -275,6 +274,8 @@ def test_http_errors(web: str, path: str, message: str) -> None:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    import boto3  # type: ignore[import-untyped]  # takes a while, and few tests need it
+
     with s3_server() as url:
         use_server(url, monkeypatch)
         with contextlib.closing(boto3.client("s3", region_name="us-east-1")) as client:

@@ -29,15 +29,19 @@ NOT_OURS: Final = frozenset(
 _NAME = re.compile(r"``([A-Za-z_][\w.]*)(?:\(\))?``")
 
 
+MODULES: Final = sorted(
+    str(path.relative_to(REPOSITORY)) for root in DESCRIBED for path in (REPOSITORY / root).rglob("*.py")
+)
+
+
 @cache
-def modules() -> dict[str, ast.Module]:
-    paths = sorted(path for root in DESCRIBED for path in (REPOSITORY / root).rglob("*.py"))
-    return {str(path.relative_to(REPOSITORY)): ast.parse(path.read_text()) for path in paths}
+def module(path: str) -> ast.Module:
+    return ast.parse((REPOSITORY / path).read_text())
 
 
-def docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
+def docstrings(path: str) -> Iterator[tuple[int, str]]:
     """Those of modules, classes, functions and members, with their lines."""
-    for node in ast.walk(module):
+    for node in ast.walk(module(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
 
@@ -46,7 +50,7 @@ def docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
 def words_of_the_code() -> frozenset[str]:
     """All names, words in strings that are no docstrings, and words of what is not Python."""
     words: set[str] = set()
-    for path in modules():
+    for path in MODULES:
         words |= {Path(path).stem, Path(path).parent.name}
         for token in tokenize.generate_tokens(io.StringIO((REPOSITORY / path).read_text()).readline):
             if token.type == tokenize.NAME:
@@ -64,8 +68,8 @@ def members_of_classes() -> dict[str, frozenset[str]]:
     """Class → the names that it, or one of its bases among ours, defines or assigns to."""
     own: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
-    for module in modules().values():
-        for node in ast.walk(module):
+    for path in MODULES:
+        for node in ast.walk(module(path)):
             if isinstance(node, ast.ClassDef):
                 own.setdefault(node.name, set()).update(_names_within(node))
                 bases.setdefault(node.name, set()).update(base.id for base in node.bases if isinstance(base, ast.Name))
@@ -94,11 +98,11 @@ def is_found(name: str) -> bool:
     return all(member in members[owner] for owner, member in itertools.pairwise(parts) if owner in members)
 
 
-@pytest.mark.parametrize("path", modules())
+@pytest.mark.parametrize("path", MODULES)
 def test_what_docstrings_name_is_there(path: str) -> None:
     missing = [
         f"{path}:{line}: {name}"
-        for line, text in docstrings(modules()[path])
+        for line, text in docstrings(path)
         for name in _NAME.findall(text)
         if not is_found(name)
     ]

@@ -17,10 +17,6 @@ from http.client import BadStatusLine, RemoteDisconnected
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from obstore.exceptions import GenericError, UnauthenticatedError
 
 from lookupdb.build.source import listing, remote_objects
@@ -69,6 +65,11 @@ def https_server(certificate: Path | None, status: int = 200) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of localhost, signed by itself."""
+    from cryptography import x509  # takes a while, and few tests need it
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority that nobody knows")])
     now = datetime.datetime.now(datetime.UTC)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from werkzeug.serving import make_server
 
 from lookupdb.store.bucket import Bucket
 
@@ -33,6 +32,7 @@ def s3_application() -> Application:
 def s3_server(application: Application | None = None, port: int = 0) -> Iterator[str]:
     """The URL of a server of S3, or of what ``application`` makes of it, on a free port or ``port``."""
     from moto.moto_server.werkzeug_app import MotoRequestHandler
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     application = application or s3_application()
