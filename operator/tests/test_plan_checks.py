@@ -12,6 +12,7 @@ from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb.schedule import LONGEST_JITTER
+from lookupdb_operator.model import Turn, Turns
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.build import build_outcome
 from lookupdb_operator.plan.generation import checks
@@ -114,7 +115,7 @@ class TestASlot:
     def test_takes_the_place_of_the_one_before_it_that_is_not_answered(self) -> None:
         world = scheduled()
         world.fails = lambda spec: broken()
-        pass_time(world, 7200 + 300)
+        pass_time(world, 7200 + 1800 + 300)
         assert clock.parse_moment(due(world)) == BEGIN + timedelta(hours=2)
         assert world.status.failure is not None
         assert world.status.failure.count > 5, "the back-off goes on"
@@ -153,6 +154,58 @@ class TestASlot:
         world.edit(source={"url": "s3://data/v1.csv"})
         world.settle()
         assert world.status.generation != "g1"
+
+
+class TestACheckThatWaits:
+    @staticmethod
+    def waiting(**refresh: Any) -> World:
+        """A world whose check of one o'clock waits for its turn."""
+        world = scheduled(**refresh)
+        world.turns = Turns(build=Turn(is_granted=False, ahead=300))
+        pass_time(world, 3600 + 300)
+        assert clock.parse_moment(due(world)) == BEGIN + timedelta(hours=1)
+        return world
+
+    def test_writes_nothing_however_many_slots_pass(self) -> None:
+        world = self.waiting()
+        writes = world.writes
+        for _ in range(100):
+            planned = world.reconcile()
+            assert planned.next_look_in is None or planned.next_look_in > 60
+            world.step(600)
+        assert world.writes == writes
+
+    def test_is_of_the_newest_slot_when_it_is_made_and_answers_all(self) -> None:
+        world = self.waiting()
+        pass_time(world, 5 * 3600)
+        world.turns = Turns()
+        world.reconcile()
+        assert world.status.build is not None
+        assert clock.parse_moment(world.status.build.slot) == BEGIN + timedelta(hours=6)
+        world.settle()
+        assert (made(world), due(world)) == (2, "")
+        assert clock.parse_moment(world.status.next_check) > world.now
+
+    def test_is_not_skipped_however_late_its_turn_comes(self) -> None:
+        world = self.waiting(startingDeadlineSeconds=600)
+        pass_time(world, 3 * 3600 + 1800)
+        world.turns = Turns()
+        world.settle()
+        assert made(world) == 2
+        assert world.status.schedule is not None
+        assert world.status.schedule.skipped == ""
+
+    def test_a_slot_that_passes_during_the_build_is_checked_once_after_it(self) -> None:
+        world = scheduled(schedule="*/10 * * * *")
+        world.takes.build = 3000
+        pass_time(world, 660)
+        assert made(world) == 2
+        writes = world.writes
+        pass_time(world, 2400)
+        assert world.writes <= writes + 1, "the first one is noted, and three more pass"
+        world.takes.build = 3
+        pass_time(world, 700)
+        assert made(world) <= 4
 
 
 class TestMissedSlots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from operator_support.plan_objects import Takes
@@ -14,7 +15,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan, Predecessor, Turn, Turns
 from lookupdb_operator.plan import clock, plan
 from lookupdb_operator.plan.turn import turns
-from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus
+from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Ticket
 
 NOT_NOW = Turn(is_granted=False, ahead=7)
 WAIT_TO_BUILD, WAIT_TO_ROLL_OUT = Turns(build=NOT_NOW), Turns(rollout=NOT_NOW)
@@ -133,6 +134,12 @@ class TestARolloutWhoseTurnHasNotCome:
         world = upgraded()
         world.turns = Turns(rollout=Turn(False, ahead))
         assert words in condition(world.look(), "RolledOut").message
+
+    def test_behind_hundreds_its_place_changes_a_few_times_in_all(self) -> None:
+        """So that of five hundred that wait a few are written when a turn ends, and each some twenty times in all."""
+        ticket = Ticket("2026-01-01T00:00:00Z")
+        told = [turns.describe_wait(ticket, Turn(False, ahead)) for ahead in range(1000)]
+        assert sum(one != other for one, other in pairwise(told)) < 20
 
 
 class TestATurnThatIsGivenUp:

@@ -104,6 +104,23 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (None, "the check of the source of 2026-01-02T11:00:00Z waits to be made"),
+        (
+            {"generation": "g13", "slot": "2026-01-02T11:00:00Z", "startedAt": "2026-01-02T11:59:00Z"},
+            "next check of the source now, at 2026-01-02T12:00:00Z",
+        ),
+    ],
+    ids=["waits", "is made"],
+)
+def test_a_check_that_waits_to_be_made_is_told_in_place_of_the_next_one(build: Any, said: str) -> None:
+    schedule = {"expression": "0 * * * * UTC", "slot": "2026-01-02T11:00:00Z", "due": "2026-01-02T11:00:00Z"}
+    status = {"nextCheck": "2026-01-02T12:00:00Z", "schedule": schedule, "build": build}
+    assert said in status_view.render(view(*SERVERS, **status), NOW)
+
+
 def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -> None:
     refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")

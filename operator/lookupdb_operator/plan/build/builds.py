@@ -42,7 +42,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import clock, reasons, store
 from lookupdb_operator.plan.build import build_job, build_outcome
-from lookupdb_operator.plan.generation import generations, refusals
+from lookupdb_operator.plan.generation import checks, generations, refusals
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.rollout import rollouts, suspension
 from lookupdb_operator.plan.situation import Desired, Situation
@@ -116,6 +116,7 @@ def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
 
 
 def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    status = checks.take_newest_slot(status, situation)
     number, desired = status.last_generation + 1, situation.desired
     known = generations.newest_matching_generation(status, desired)
     is_comparable = known is not None and generations.diagnose_damage(known, status, situation) is None

@@ -7,7 +7,9 @@ part of an interval of its own, so that five hundred datasets at two o'clock do 
     the next check is due                    that of the newest slot that is due is asked for; those that passed before
                                              it unseen, while no operator ran, are not made up for
     by more than startingDeadlineSeconds     it is skipped, and status and an event say so
-    a check is asked for, and not answered   the newer one takes its place
+    a check is being made                    the newer one is made after it
+    a check waits to be made                 newer slots are not noted, and nothing is written, however many pass; the
+                                             newest one takes its place when its build begins
     the schedule or its zone changes         it begins anew from now on; a check that is asked for stays
     it is suspended, or taken away           nothing more is asked for; a build under way goes on
     the clock was set forward                as when no operator ran
@@ -39,6 +41,8 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
         return _with_fresh_schedule(status, timetable, situation.now)
     if remaining_seconds(status.next_check, situation.now) > 0:
         return _with_sound_schedule(status, schedule, timetable, situation.now)
+    if is_check_waiting(status):
+        return status
     slot = timetable.newest_due_slot(clock.parse_moment(schedule.slot), situation.now)
     lateness = (situation.now - timetable.due_moment(slot)).total_seconds()
     deadline = desired.starting_deadline_seconds
@@ -48,6 +52,26 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
     else:
         schedule = replace(schedule, slot=name, due=name)
     return replace(status, schedule=schedule, next_check=timetable.next_check(slot))
+
+
+def is_check_waiting(status: DatasetStatus) -> bool:
+    """Whether a check is asked for and no build has begun for it: for its turn, say, behind hundreds of datasets."""
+    schedule, build = status.schedule, status.build
+    return schedule is not None and bool(schedule.due) and (build is None or build.slot != schedule.due)
+
+
+def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status``, of which a build is about to begin, with the newest slot that is due in place of the one that has
+    waited: the build answers both. It is never skipped, however late."""
+    desired, schedule = situation.desired.schedule, status.schedule
+    if desired is None or schedule is None or not schedule.due or not status.next_check:
+        return status
+    if schedule.expression != desired.text or remaining_seconds(status.next_check, situation.now) > 0:
+        return status
+    timetable = Timetable.from_desired(desired, situation.dataset.uid)
+    slot = timetable.newest_due_slot(clock.parse_moment(schedule.slot), situation.now)
+    name = clock.format_moment(slot)
+    return replace(status, schedule=replace(schedule, slot=name, due=name), next_check=timetable.next_check(slot))
 
 
 def _kept_for_build(status: DatasetStatus) -> ScheduleStatus | None:
@@ -102,8 +126,8 @@ def answer_requests(status: DatasetStatus, refresh: str, slot: str, read_by: int
 
 
 def next_check_in(status: DatasetStatus, now: datetime) -> float | None:
-    """Seconds until the next check is due; None without a schedule."""
-    return remaining_seconds(status.next_check, now) if status.next_check else None
+    """Seconds until the next check is due; None without a schedule, and while one waits to be made."""
+    return remaining_seconds(status.next_check, now) if status.next_check and not is_check_waiting(status) else None
 
 
 def remaining_seconds(moment: str, now: datetime) -> float:

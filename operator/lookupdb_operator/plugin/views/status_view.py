@@ -106,7 +106,11 @@ def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
     failure: Members = view.dataset.status.get("failure") or {}
     if failure.get("retryAt"):
         lines.append(f"next attempt at a build {format_until(failure['retryAt'], now)}, after {failure.get('count')}")
-    if next_check := view.dataset.status.get("nextCheck"):
+    next_check, due = view.dataset.status.get("nextCheck"), (view.dataset.status.get("schedule") or {}).get("due")
+    is_being_made = due == (view.dataset.status.get("build") or {}).get("slot")
+    if due and not is_being_made:
+        lines.append(f"the check of the source of {due} waits to be made")
+    elif next_check:
         lines.append(f"next check of the source {format_until(next_check, now)}, at {next_check}")
     yield from _section("Waits for", ((line,) for line in lines))
 
