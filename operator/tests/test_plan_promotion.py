@@ -219,6 +219,29 @@ class TestRejecting:
         assert world.status.generation == "g2"
 
 
+@pytest.mark.parametrize("promotion_mode", ["Auto", "Manual"])
+def test_a_rejection_that_a_status_set_back_has_lost_is_made_again_by_its_annotation(promotion_mode: str) -> None:
+    """All that it knows is built anew, from the source that was rejected."""
+    world = serving(rollout=MANUAL)
+    _refreshed(world, "two")
+    world.settle(until=lambda: world.status.candidate is not None)
+    before = world.status
+    world.annotate_decision(reject="g2")
+    world.settle()
+    world.status = before
+    world.edit(rollout={**MANUAL, "promotion": promotion_mode})
+    world.settle(until=lambda: world.status.find_generation("g3") is not None)
+    for _ in range(100):
+        world.step()
+        world.reconcile()
+    assert [mark.generation for mark in world.status.rejected] == ["g2"]
+    assert world.status.candidate is None
+    assert {orjson.loads(table)["active"] for table in world.invariants.tables.values()} == {"g1"}
+    _refreshed(world, "three")
+    world.settle(until=lambda: world.status.find_generation("g4") is not None)
+    assert generations.target_generation(world.status, _situation(world).desired) == world.status.find_generation("g4")
+
+
 def _rolled_out(world: World) -> str:
     condition = world.status.condition("RolledOut")
     assert condition is not None

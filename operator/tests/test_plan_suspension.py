@@ -48,6 +48,15 @@ def test_nothing_begins_for_a_dataset_that_was_suspended_from_the_start() -> Non
     world.edit(suspend=True)
     _reconciled(world)
     assert (world.status.last_generation, world.status.last_rollout, world.status.table) == (0, 0, None)
+    assert condition(world.look(), "RolledOut").message.endswith("; nothing serves.")
+
+
+def test_of_a_dataset_whose_status_was_lost_it_does_not_say_that_nothing_serves() -> None:
+    world = _suspended()
+    world.invariants.forget(set(), set())
+    world.status = DatasetStatus()
+    _reconciled(world)
+    assert condition(world.look(), "RolledOut").message.endswith("; what serves stays, and nobody knows what it is.")
     planned = world.look()
     assert (says(planned)["Built"], says(planned)["RolledOut"]) == ("False Suspended", "False Suspended")
     assert "Deployment/airports-router" not in applied(planned), "it is there since the first look"

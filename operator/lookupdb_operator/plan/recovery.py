@@ -14,7 +14,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.build import build_outcome
-from lookupdb_operator.plan.generation import history
+from lookupdb_operator.plan.generation import history, promotion
 from lookupdb_operator.plan.rollout import references, table_versions
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.plan.turn import turns
@@ -35,7 +35,7 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     unknown = tuple(_list_unknown_rollouts(status, observed, oldest, situation.now))
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
-    status = _without_outdated_table(status, observed)
+    status = _without_outdated_table(status, situation)
     return replace(
         status,
         rollouts=(*status.rollouts, *unknown),
@@ -70,10 +70,12 @@ def _lacks_routed_shards(rollout: RolloutStatus, table: TableStatus, status: Dat
     return not is_kept or not references.routed_shards(rollout, status) <= references.referenced_shards(rollout, status)
 
 
-def _without_outdated_table(status: DatasetStatus, observed: Observed) -> DatasetStatus:
+def _without_outdated_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without its routing table and generations, when a newer table is there, or when ``status`` is
     inconsistent. Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is
-    built: going back to an older one would be worse."""
+    built: going back to an older one would be worse. What the annotation rejects is noted before it is forgotten: the
+    new generation may be of the same source."""
+    observed = situation.observed
     written = table_versions.written_table_version(observed)
     if written <= table_versions.known_table_version(status) and not is_inconsistent(status):
         return status
@@ -90,6 +92,7 @@ def _without_outdated_table(status: DatasetStatus, observed: Observed) -> Datase
         for rollout in status.rollouts
     )
     newest = max(written, table_versions.known_table_version(status))
+    status = promotion.note_rejection(status, situation)
     forgotten = replace(status, table=None, candidate=None, generations=(), refused=None, generation="")
     return replace(forgotten, rollouts=kept, records=0, bytes=0, last_table=newest)
 

@@ -199,10 +199,7 @@ class Invariants:
         self.may_mix = self.may_mix or dataset.spec["rollout"]["strategy"] == "PerShard"
         self.is_manual = dataset.spec["rollout"]["promotion"] == "Manual"
         served = "" if before.table is None else before.table.generation
-        # A pass that recovers a status forgets all generations before it hears which one is rejected.
-        judged = after if self.has_forgotten else before
-        is_known = before.find_generation(dataset.reject) and judged.find_generation(dataset.reject)
-        is_heard = not dataset.spec["suspend"] and is_known
+        is_heard = not dataset.spec["suspend"] and before.find_generation(dataset.reject)
         if is_heard and dataset.reject not in (served, before.generation, pinned):
             self.rejected.add(_data(dataset.reject, before))
         sent_to = "" if after.table is None else after.table.generation

@@ -64,8 +64,10 @@ def waiting_generation(status: DatasetStatus, desired: Desired) -> GenerationSta
 
 
 def read_annotations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with what the annotations say that promote and reject."""
-    return _note_rejection(_forget_premature(status, situation.desired), situation)
+    """``status`` with what the annotations say that promote and reject. While the dataset is suspended, a rejection
+    waits."""
+    status = _forget_premature(status, situation.desired)
+    return status if situation.desired.is_suspended else note_rejection(status, situation)
 
 
 def _forget_premature(status: DatasetStatus, desired: Desired) -> DatasetStatus:
@@ -79,11 +81,11 @@ def _forget_premature(status: DatasetStatus, desired: Desired) -> DatasetStatus:
     return replace(status, generations=tuple(map(forget, status.generations)), refused=refused)
 
 
-def _note_rejection(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+def note_rejection(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the generation that the annotation rejects, unless it is in effect or pinned: what serves is left
-    by a rollback alone. While the dataset is suspended, the annotation waits."""
+    by a rollback alone."""
     desired = situation.desired
-    generation = None if desired.is_suspended else status.find_generation(desired.reject)
+    generation = status.find_generation(desired.reject)
     if generation is None or _is_in_effect(generation.generation, status) or is_rejected(generation, status):
         return status
     if generation.generation == desired.pinned_generation:

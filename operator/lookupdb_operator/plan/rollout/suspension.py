@@ -60,7 +60,9 @@ def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: S
     held = "Nothing is built or rolled out while spec.suspend is true"
     rollout = None if table is None else status.find_rollout(table.rollout)
     if table is None or rollout is None:
-        return Verdict("False", reasons.SUSPENDED, f"{held}; nothing serves.")
+        is_lost = any(other.referenced_replicas for other in status.rollouts)
+        serves = "what serves stays, and nobody knows what it is" if is_lost else "nothing serves"
+        return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}.")
     progress = shard_windows.describe_progress(status).rstrip("; ")
     serves = progress or f"routers answer from {rollouts.describe_rollout(situation.dataset, rollout)}"
     if is_as_specified(table, status, situation):
