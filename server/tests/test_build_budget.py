@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from lookupdb.build.budget import BuildBudget, count_packers, min_memory_limit
+from lookupdb.build.budget import BuildBudget, count_packers, min_memory_limit, transaction_bytes
 
 MIB: Final = 1 << 20
 MANIFEST: Final = """
@@ -100,9 +100,10 @@ class TestOpenFiles:
 
 
 class TestMemory:
-    """Of 1,024 shards, as many as a dataset may have."""
+    """Of many shards: each of 512 has as small a transaction as each of the 1,024 that a dataset may have."""
 
-    LEAST: Final = 608 * MIB
+    MANY: Final = 512
+    LEAST: Final = 396 * MIB
 
     def test_less_than_is_needed_is_told_in_a_sentence(self, tmp_path: Path) -> None:
         done = build(tmp_path, 1024, "--memory-limit", "256MiB")  # there is no source even
@@ -114,13 +115,15 @@ class TestMemory:
     @pytest.mark.parametrize(
         ("records", "value_bytes"),
         [
-            pytest.param(250_000, 400, id="small values"),
-            pytest.param(2000, 60_000, id="values larger than transactions"),
+            pytest.param(125_000, 400, id="small values"),
+            pytest.param(1000, 60_000, id="values larger than transactions"),
         ],
     )
     def test_the_limit_holds(self, tmp_path: Path, records: int, value_bytes: int) -> None:
         write_source(tmp_path, records, value_bytes)
-        done = build(tmp_path, 1024, "--memory-limit", str(self.LEAST))
+        assert min_memory_limit(self.MANY) == self.LEAST
+        assert transaction_bytes(self.MANY) == transaction_bytes(1024)
+        done = build(tmp_path, self.MANY, "--memory-limit", str(self.LEAST))
         result = result_of(done)
         assert result["records"] == records, done.stderr
         peak = int(done.stderr.splitlines()[-1])
@@ -130,9 +133,9 @@ class TestMemory:
     def test_the_limit_holds_for_values_of_megabytes(self, tmp_path: Path) -> None:
         chance = random.Random(1)
         with (tmp_path / "source.jsonl").open("w") as out:
-            out.writelines(f'{{"k":"{number}","v":"{chance.randbytes(5_700_000).hex()}"}}\n' for number in range(12))
+            out.writelines(f'{{"k":"{number}","v":"{chance.randbytes(5_700_000).hex()}"}}\n' for number in range(8))
         done = build(tmp_path, 4, "--memory-limit", "256MiB", "--threads", "8")
-        assert result_of(done)["records"] == 12, done.stderr
+        assert result_of(done)["records"] == 8, done.stderr
         peak = int(done.stderr.splitlines()[-1])
         assert peak <= 256 * MIB, f"{peak // MIB} MiB"
 
@@ -144,9 +147,9 @@ class TestMemory:
         assert many.sorting == few.sorting - 4 * MIB
 
     def test_the_limit_holds_for_many_threads(self, tmp_path: Path) -> None:
-        write_source(tmp_path, 150_000, 400)
+        write_source(tmp_path, 80_000, 800)
         done = build(tmp_path, 1, "--memory-limit", "256MiB", "--threads", "64")
-        assert result_of(done)["records"] == 150_000, done.stderr
+        assert result_of(done)["records"] == 80_000, done.stderr
         peak = int(done.stderr.splitlines()[-1])
         assert peak <= 256 * MIB, f"{peak // MIB} MiB"
 
