@@ -121,6 +121,13 @@ def test_a_check_that_waits_to_be_made_is_told_in_place_of_the_next_one(build: A
     assert said in status_view.render(view(*SERVERS, **status), NOW)
 
 
+def test_a_schedule_that_rests_is_told_of() -> None:
+    spec = {**dataset().spec, "refresh": {"schedule": "0 2 * * *", "suspend": True}}
+    line = "no check of the source: refresh.suspend is true, and the schedule '0 2 * * *' rests"
+    assert _sections(status_view.render(view(*SERVERS, spec=spec), NOW))["Waits for"][-1] == line
+    assert "no check" not in status_view.render(view(*SERVERS), NOW)
+
+
 def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -> None:
     refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")

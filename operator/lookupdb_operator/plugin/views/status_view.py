@@ -106,13 +106,19 @@ def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
     failure: Members = view.dataset.status.get("failure") or {}
     if failure.get("retryAt"):
         lines.append(f"next attempt at a build {format_until(failure['retryAt'], now)}, after {failure.get('count')}")
-    next_check, due = view.dataset.status.get("nextCheck"), (view.dataset.status.get("schedule") or {}).get("due")
-    is_being_made = due == (view.dataset.status.get("build") or {}).get("slot")
-    if due and not is_being_made:
-        lines.append(f"the check of the source of {due} waits to be made")
+    yield from _section("Waits for", ((line,) for line in (*lines, *_describe_schedule(view, now))))
+
+
+def _describe_schedule(view: DatasetPods, now: datetime) -> Iterator[str]:
+    """When the source is looked at next, by schedule."""
+    status, refresh = view.dataset.status, view.dataset.spec.get("refresh") or {}
+    next_check, due = status.get("nextCheck"), (status.get("schedule") or {}).get("due")
+    if due and due != (status.get("build") or {}).get("slot"):
+        yield f"the check of the source of {due} waits to be made"
     elif next_check:
-        lines.append(f"next check of the source {format_until(next_check, now)}, at {next_check}")
-    yield from _section("Waits for", ((line,) for line in lines))
+        yield f"next check of the source {format_until(next_check, now)}, at {next_check}"
+    elif refresh.get("schedule") and refresh.get("suspend"):
+        yield f"no check of the source: refresh.suspend is true, and the schedule {refresh['schedule']!r} rests"
 
 
 def _conditions(view: DatasetPods, now: datetime) -> Iterator[str]:
