@@ -53,9 +53,10 @@ class Fleet:
             self.queues.note(_key(index), world.status, world.now)
 
     def upgrade(self, image: str) -> None:
-        """The chart's image is another one."""
+        """The chart's image is another one, of one operator: what was rendered is kept by its configuration."""
+        config = replace(self.worlds[0].config, image=image)
         for world in self.worlds:
-            world.config = replace(world.config, image=image)
+            world.config = config
 
     def step(self, seconds: float = 1.0) -> None:
         """Each dataset of which something is left to be done is looked at once, and time passes."""
