@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.fleets import fleet, fleet_entry
+from support.fleets import fleet_entry
 from support.routers import routing
 from support.routing import table_file
 from support.shards import serving, write_generation
@@ -28,11 +28,11 @@ def generation(tmp_path: Path) -> Path:
 @contextlib.contextmanager
 def supervisors(generation: Path, *options: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A shard server and a router of the generation."""
-    with fleet(generation, *options) as shards:
+    with serving(generation, *options, by_command_line=True) as server:
         table = generation / "table.json"
-        table.write_bytes(table_file(fleet_entry(generation, shards)))
-        with routing(table, *options) as router:
-            yield [shards[0][0].process, router.process]
+        table.write_bytes(table_file(fleet_entry(generation, [[server]])))
+        with routing(table, *options, by_command_line=True) as router:
+            yield [server.process, router.process]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -96,6 +96,6 @@ def test_a_supervisor_that_cannot_begin_ends_as_the_command_line_does(generation
 
 
 def test_ctrl_c_ends_it_cleanly(generation: Path) -> None:
-    with serving(generation, "--drain-seconds", "0") as server:
+    with serving(generation, by_command_line=True) as server:
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0

@@ -37,7 +37,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(generation: Path, kernels: str) -> Iterator[Running]:
-    with serving(generation, "--max-connections", "40") as running:
+    with serving(generation, "--max-connections", "40", by_command_line=True) as running:
         yield running
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import http.client
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,8 +14,9 @@ from typing import Any
 
 import orjson
 
+from support import launching
 from support.ports import free_port
-from support.shards import limited, stop
+from support.shards import stop
 from support.waiting import until
 
 
@@ -50,21 +50,25 @@ class Router:
 
 @contextlib.contextmanager
 def routing(
-    table: Path, *options: str, drain_seconds: int = 0, workers: int = 1, open_files: int | None = None
+    table: Path,
+    *options: str,
+    drain_seconds: int = 0,
+    workers: int = 1,
+    open_files: int | None = None,
+    by_command_line: bool = False,
 ) -> Iterator[Router]:
     """``lookupdb route`` from ready until the block ends; it must then end with status 0.
 
-    ``open_files`` is the hard limit of descriptors.
+    ``open_files`` is the hard limit of descriptors. ``by_command_line``: by an interpreter of its own.
     """
     with tempfile.TemporaryDirectory() as scratch:
         ready = Path(scratch) / "ready.json"
-        command = [sys.executable, "-m", "lookupdb", "route", "--table", str(table), "--port", "0"]
-        command += ["--admin-port", "0", "--workers", str(workers), "--drain-seconds", str(drain_seconds)]
-        command += ["--ready-file", str(ready), *options]
-        process = subprocess.Popen(limited(command, open_files))
+        words = ["--table", str(table), "--port", "0", "--admin-port", "0", "--workers", str(workers)]
+        words += ["--drain-seconds", str(drain_seconds), "--ready-file", str(ready), *options]
+        process = launching.start("route", words, open_files=open_files, by_command_line=by_command_line)
         try:
             until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 90)
-            assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
+            assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
             told = orjson.loads(ready.read_bytes())
             yield Router(process, told["port"], told["admin"])
         finally:
@@ -137,8 +141,8 @@ class Clients:
 def starting(table: Path, *options: str) -> Iterator[Router]:
     """``lookupdb route`` that need not become ready: on ports chosen beforehand, since there is no ready file yet."""
     port, admin = free_port(), free_port()
-    command = [sys.executable, "-m", "lookupdb", "route", "--table", str(table), "--drain-seconds", "0"]
-    process = subprocess.Popen([*command, "--port", str(port), "--admin-port", str(admin), *options])
+    words = ["--table", str(table), "--drain-seconds", "0", "--port", str(port), "--admin-port", str(admin), *options]
+    process = launching.start("route", words)
     router = Router(process, port, admin)
 
     def answers() -> bool:

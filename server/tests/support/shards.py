@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import orjson
 import zstandard
 
 from lookupdb import keys, manifest, shard_name, shardfile
+from support import launching
 from support.waiting import until
 
 
@@ -157,23 +157,23 @@ def serving(
     drain_seconds: float = 0.0,
     ports: int = 0,
     open_files: int | None = None,
+    by_command_line: bool = False,
 ) -> Iterator[Running]:
     """``lookupdb serve path`` from ready until the block ends; it must then end with status 0, unless it was killed.
 
     ``options`` are passed on as they are. ``ports`` is the first worker's port, 0 for free ones. ``open_files`` is the
-    hard limit of descriptors; the soft one is half of it.
+    hard limit of descriptors; the soft one is half of it. ``by_command_line``: by an interpreter of its own.
     """
     with tempfile.TemporaryDirectory() as scratch:
         ready = Path(scratch) / "ready.json"
-        command = [sys.executable, "-m", "lookupdb", "serve", str(path), "--port", str(ports)]
-        command += ["--admin-port", "0", "--workers", str(workers), "--ready-file", str(ready)]
-        command += ["--drain-seconds", str(drain_seconds), *options]
+        words = [str(path), "--port", str(ports), "--admin-port", "0", "--workers", str(workers)]
+        words += ["--ready-file", str(ready), "--drain-seconds", str(drain_seconds), *options]
         if shard is not None:
-            command += ["--shard", str(shard)]
-        process = subprocess.Popen(limited(command, open_files))
+            words += ["--shard", str(shard)]
+        process = launching.start("serve", words, open_files=open_files, by_command_line=by_command_line)
         try:
             until(lambda: ready.exists() or process.poll() is not None, "the shard server is ready", 90)
-            assert process.poll() is None, f"{' '.join(command)} ended with {process.returncode}"
+            assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
             told = orjson.loads(ready.read_bytes())
             server = Running(process, told["ports"], told["admin"])
             yield server
@@ -181,13 +181,6 @@ def serving(
             status = stop(process)
         expected = -signal.SIGKILL if server.was_killed else 0
         assert status == expected, f"the shard server ended with {status}, not {expected}"
-
-
-def limited(command: list[str], open_files: int | None) -> list[str]:
-    """``command``, run where ``open_files`` is the hard limit of descriptors, and the soft one half of it."""
-    if open_files is None:
-        return command
-    return ["sh", "-c", f'ulimit -n {open_files} && ulimit -S -n {open_files // 2} && exec "$@"', "sh", *command]
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
