@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.sources import Read, dataset, read
 
+from lookupdb.build.parse import json_document_parser
 from lookupdb.errors import BadSource, InvalidManifest, NotEnoughRoom
 from lookupdb.spec import DatasetSpec, parse_resource
 
@@ -48,9 +49,12 @@ def test_any_json_is_a_value(tmp_path: Path, value: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["1.5", "-0.25", "1e5", "1E-5", "2.5e+17", "0", "12345"])
-def test_a_number_may_stand_across_the_end_of_what_is_read_at_once(tmp_path: Path, number: str) -> None:
+def test_a_number_may_stand_across_the_end_of_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    monkeypatch.setattr(json_document_parser, "_WINDOW", 4096)
     for before in range(len(number) + 2):
-        padding = " " * ((256 << 10) - len('{"a":') - before)
+        padding = " " * (4096 - len('{"a":') - before)
         assert read_members(tmp_path, f'{padding}{{"a":{number},"b":1}}').values == {"a": number, "b": "1"}
         assert read_members(tmp_path, f'{padding}{{"a":{number}}}').values == {"a": number}
 

@@ -24,6 +24,8 @@ from lookupdb.local import client
 
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(80)]
+PAUSE_SECONDS = 0.004
+"""Between an answer and the next request of a client: processors are for what is asked."""
 ONLY = {"g12": "only-g12-7", "g13": "only-g13-8"}
 """A key that one generation has and the other has not."""
 
@@ -100,6 +102,7 @@ class Load:
                 self.wrong.append(f"{keys[at]}: {status} {generation} {body}")
             if status == 404 and f"generation {generation} holds no record" not in body["detail"]:
                 self.wrong.append(f"{keys[at]}: {status} {generation} {body}")
+            await asyncio.sleep(PAUSE_SECONDS)
         writer.close()
 
     async def _batches(self) -> None:
@@ -112,6 +115,7 @@ class Load:
             status, generation, body = await self._response(reader)
             if status != 200 or not self._is_right(keys, generation, body):
                 self.wrong.append(f"batch: {status} {generation} {body}")
+            await asyncio.sleep(PAUSE_SECONDS)
         writer.close()
 
     def _is_right(self, keys: list[str], generation: str, body: dict[str, Any]) -> bool:

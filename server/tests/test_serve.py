@@ -349,11 +349,12 @@ def is_gone(pid: int) -> bool:
 
 
 class Asker(threading.Thread):
-    """A client that asks one request after the other until the server ends the connection."""
+    """A client that asks one request after the other until the server ends the connection, with a ``pause`` between."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
         self.port = port
+        self.pause = 0.01
         self.whole = 0
         self.broken = ""
 
@@ -370,6 +371,7 @@ class Asker(threading.Thread):
                         return
                     assert answer == expected
                     self.whole += 1
+                    time.sleep(self.pause)
         except (OSError, AssertionError) as error:
             self.broken = repr(error)
 
@@ -382,12 +384,16 @@ def test_stopping_under_load_loses_no_reply(generation: Path) -> None:
             asker.start()
         until(lambda: all(asker.whole > 20 for asker in askers), "all ask")
         server.process.terminate()
+        terminated_at = time.monotonic()
         until(lambda: admin(server, "/readyz") == (503, "draining\n"), "no longer ready")
         before = [asker.whole for asker in askers]
         until(lambda: all(now.whole > was for now, was in zip(askers, before, strict=True)), "still served")
         with connect(server) as late:
             late.sendall(request(b"PING"))
             assert late.recv(100) == b"+PONG\r\n"
+        until(lambda: time.monotonic() > terminated_at + 2.5, "the drain time is almost over")
+        for asker in askers:
+            asker.pause = 0
         for asker in askers:
             asker.join(60)
         assert [asker.broken for asker in askers] == [""] * 8
