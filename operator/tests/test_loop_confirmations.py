@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from lookupdb_operator import names
 from lookupdb_operator.loop.confirmations import Confirmations
-from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.model import Observed, ObservedDataset, Pod, RouterReport
 from lookupdb_operator.status import DatasetStatus, TableStatus
 
 NOON = "2026-01-01T12:00:00Z"
@@ -20,10 +21,22 @@ class Bench:
         self.now = 100.0
         self.confirmations = Confirmations(lambda: self.now)
 
-    def look(self, confirmed_at: str = NOON, *, version: int = 1, uid: str = "u1") -> float:
+    def look(
+        self, confirmed_at: str = NOON, *, version: int = 2, uid: str = "u1", routers: tuple[int | None, ...] = (2, 2)
+    ) -> float:
+        """``routers``: the version of the table that each answers from, None of one that is down."""
         table = TableStatus(version, "r1", "g1", 2, 1, "2026-01-01T11:59:00Z", confirmed_at)
         dataset = ObservedDataset("shop", "airports", uid, "1", 1, {}, None)
-        return self.confirmations.seconds_confirmed(replace(dataset, status=DatasetStatus(table=table)))
+        pods = [
+            Pod(f"router-{number}", str(number), names.ROUTER, phase="Running", ready=answers is not None)
+            for number, answers in enumerate(routers)
+        ]
+        reports = {
+            str(number): RouterReport(answers, newest=answers or 0, is_empty=answers is None)
+            for number, answers in enumerate(routers)
+        }
+        observed = Observed(replace(dataset, status=DatasetStatus(table=table)), pods=tuple(pods), routers=reports)
+        return self.confirmations.seconds_confirmed(observed)
 
 
 @pytest.fixture
@@ -40,7 +53,7 @@ def test_only_the_seconds_since_the_first_look_count(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"version": 2}, id="another table"),
+        pytest.param({"version": 3, "routers": (3, 3)}, id="another table"),
         pytest.param({"confirmed_at": "2026-01-01T12:00:01Z"}, id="confirmed at another moment"),
         pytest.param({"uid": "u2"}, id="another dataset of the same name"),
     ],
@@ -58,7 +71,29 @@ def test_a_table_that_is_opened_again_begins_anew_though_it_is_confirmed_in_the_
     assert bench.look() == 0
 
 
+def test_a_router_that_answers_from_an_older_table_begins_it_anew_though_nobody_could_write_that_down(
+    bench: Bench,
+) -> None:
+    bench.look(routers=(2, None))
+    bench.now += 60
+    assert bench.look(routers=(2, 1)) == 0
+    bench.now += 1
+    assert bench.look() == 1, "the lookups that it began a second ago go on"
+
+
+def test_a_router_that_was_down_and_is_there_again_begins_it_anew_whatever_it_answered_from_meanwhile(
+    bench: Bench,
+) -> None:
+    bench.look(routers=(2, None))
+    bench.now += 60
+    assert bench.look(routers=(2, None)) == 60, "one that stays down holds nothing up"
+    bench.now += 1
+    assert bench.look() == 0
+    bench.now += 5
+    assert bench.look() == 5
+
+
 def test_a_dataset_that_is_gone_leaves_nothing_behind(bench: Bench) -> None:
     bench.look()
     bench.confirmations.forget(("shop", "airports"))
-    assert not bench.confirmations._first_seen
+    assert not bench.confirmations._confirmations

@@ -4,40 +4,55 @@ Servers that only an older table references are stopped once their drain time ha
 may seem to have passed at once: somebody sets that clock forward, or another operator, whose clock is behind, has
 written when it began. So a drain counts only the seconds that this process has seen pass. An operator that starts
 begins each drain anew: it lasts a little longer then, and never less.
+
+So does a router that answers from an older table meanwhile, or that was down and is there again: lookups that it has
+just begun on an older table end, too. This is known here, and not only from status, because the write of a status may
+be refused, and a router may be late for less than the time between two looks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.model import Observed
+from lookupdb_operator.plan.rollout import cutover
 from lookupdb_operator.watch.cache import Key
 
 _Mark = tuple[str, int, str]
 """A dataset's uid, its table's version, and when that was confirmed, as status says it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Confirmation:
+    mark: _Mark
+    since: float
+    had_router_down: bool
+    """At the last look."""
+
+
 class Confirmations:
-    """The moment at which each dataset was first seen with the confirmed table that it has."""
+    """The moment from which on each dataset was seen with the confirmed table that it has."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` gives seconds that only grow."""
         self._clock = clock
-        self._first_seen: dict[Key, tuple[_Mark, float]] = {}
+        self._confirmations: dict[Key, _Confirmation] = {}
 
-    def seconds_confirmed(self, dataset: ObservedDataset) -> float:
-        """For how long ``dataset`` has been seen with the table that it has, confirmed; 0 when that is not confirmed.
-        To be called at each look: a table that is opened again begins anew."""
-        table = dataset.status.table
+    def seconds_confirmed(self, observed: Observed) -> float:
+        """For how long the dataset has been seen with the table that it has, confirmed, and no router behind; 0 when
+        that is not confirmed. To be called at each look: a table that is opened again begins anew."""
+        dataset, table = observed.dataset, observed.dataset.status.table
         if table is None or not table.confirmed_at:
             self.forget(dataset.key)
             return 0.0
-        mark = dataset.uid, table.version, table.confirmed_at
-        known = self._first_seen.get(dataset.key)
-        if known is None or known[0] != mark:
-            known = self._first_seen[dataset.key] = mark, self._clock()
-        return self._clock() - known[1]
+        mark, is_down = (dataset.uid, table.version, table.confirmed_at), cutover.has_router_down(observed)
+        known, now = self._confirmations.get(dataset.key), self._clock()
+        is_unbroken = known is not None and known.mark == mark and (is_down or not known.had_router_down)
+        since = now if known is None or not is_unbroken or cutover.is_router_behind(observed, table) else known.since
+        self._confirmations[dataset.key] = _Confirmation(mark, since, is_down)
+        return now - since
 
     def forget(self, key: Key) -> None:
         """The dataset ``key`` is gone, or its table is not confirmed."""
-        self._first_seen.pop(key, None)
+        self._confirmations.pop(key, None)

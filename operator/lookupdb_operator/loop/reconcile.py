@@ -127,7 +127,7 @@ class Reconciler:
         observed = replace(
             observed,
             contests=self._repairs.list_contests(key),
-            seconds_confirmed=self._confirmations.seconds_confirmed(observed.dataset),
+            seconds_confirmed=self._confirmations.seconds_confirmed(observed),
         )
         plan = self._turns.plan(observed, self._decide, self._now())
         deadlines = plan.next_look_in, self._repairs.next_in(key)

@@ -200,7 +200,7 @@ class World:
 
     def with_memory(self, seen: Observed) -> Observed:
         """What the operator's process adds to what it sees; it remembers having seen it."""
-        return replace(seen, seconds_confirmed=self.confirmations.seconds_confirmed(seen.dataset))
+        return replace(seen, seconds_confirmed=self.confirmations.seconds_confirmed(seen))
 
     def snapshot(self) -> Observed:
         """Everything as it is now."""

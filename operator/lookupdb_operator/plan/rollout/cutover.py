@@ -74,13 +74,12 @@ def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
     kept: lookups that it begins have to drain, too. Also when what is active was edited: routers tell it again."""
-    table, reports = status.table, situation.observed.routers
+    table = status.table
     if table is not None and table.confirmed_at and _is_edited(table, status):
         return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
     if table is None or not references.is_draining(status):
         return status
-    answering_reports = (reports[pod.uid] for pod in list_answering_routers(situation.observed) if pod.uid in reports)
-    if not any(0 < (report.table_version or 0) < table.version for report in answering_reports):
+    if not is_router_behind(situation.observed, table):
         return status
     return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
 
@@ -161,6 +160,12 @@ def has_router_down(observed: Observed) -> bool:
     kubelet syncs what is mounted a while later."""
     answering_uids = {pod.uid for pod in list_answering_routers(observed)}
     return any(pod.phase == "Running" and pod.uid not in answering_uids for pod in list_live_routers(observed))
+
+
+def is_router_behind(observed: Observed, table: TableStatus) -> bool:
+    """Whether a router answers from an older table than ``table``."""
+    reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
+    return any(report is not None and 0 < (report.table_version or 0) < table.version for report in reports)
 
 
 def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str, str]:
