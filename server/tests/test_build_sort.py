@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -133,20 +133,28 @@ def measure(folder: Path, limit: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_memory_stays_under_the_limit_when_the_source_is_larger(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def large_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a source of 190,000 records that is larger than LIMIT."""
+    folder = tmp_path_factory.mktemp("large")
     number = random.Random(1)
-    with (tmp_path / "f.jsonl").open("wb") as out:
-        for _ in range(290):
+    with (folder / "f.jsonl").open("wb") as out:
+        for _ in range(190):
             rows = [
-                b'{"k":"%032x","v":"%0900x"}\n' % (number.getrandbits(128), number.getrandbits(600))
+                b'{"k":"%032x","v":"%01400x"}\n' % (number.getrandbits(128), number.getrandbits(600))
                 for _ in range(1000)
             ]
             out.write(b"".join(rows))
-    assert (tmp_path / "f.jsonl").stat().st_size > LIMIT
-    done = measure(tmp_path, LIMIT)
+    assert (folder / "f.jsonl").stat().st_size > LIMIT
+    yield folder
+    (folder / "f.jsonl").unlink()
+
+
+def test_memory_stays_under_the_limit_when_the_source_is_larger(large_source: Path) -> None:
+    done = measure(large_source, LIMIT)
     assert done.returncode == 0, done.stderr
     count, peak = map(int, done.stdout.split())
-    assert count == 290_000
+    assert count == 190_000
     assert peak < LIMIT, f"{peak >> 20} MiB resident"
 
 

@@ -55,7 +55,7 @@ class Machine:
         for created in (self.module.parent, self.library.parent, self.path):
             created.mkdir()
         shutil.copy(native_build.MODULE.with_name("_native.pyi"), self.module.parent)
-        self.library.write_bytes(ELF + self.digest())
+        self.library.write_bytes(ELF + native_build.digest_sources().encode())
         message = {
             "reason": "compiler-artifact",
             "target": {"name": "_native"},

@@ -24,7 +24,7 @@ from lookupdb.local import client
 
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(80)]
-PAUSE_SECONDS = 0.004
+PAUSE_SECONDS = 0.015
 """Between an answer and the next request of a client: processors are for what is asked."""
 ONLY = {"g12": "only-g12-7", "g13": "only-g13-8"}
 """A key that one generation has and the other has not."""

@@ -22,6 +22,7 @@ from lookupdb.shardfile import MAX_VALUE_BYTES, frame
 from lookupdb.store import inspection
 
 BAD = "key 137"
+TOO_LARGE = MAX_VALUE_BYTES + 100
 VALUES = {f"key {number}": b"value %d of the sample " % number * 4 for number in range(500)}
 KEYS = list(VALUES)
 
@@ -145,11 +146,10 @@ def test_a_value_without_its_frame_is_an_error_for_its_key_alone(plain: Served, 
         check_all_ways_to_ask(server)
 
 
-def test_a_value_without_its_end_is_an_error_for_who_asks_for_it_alone(tmp_path: Path) -> None:
-    generation = write_generation(tmp_path, VALUES)
-    with serving(generation) as server, connect(server) as client:
+def test_a_value_without_its_end_is_an_error_for_who_asks_for_it_alone(plain: Served) -> None:
+    with connect(plain[1]) as client:
         expect(client, request(b"GET", BAD.encode()), STORED)
-        overwrite(generation, STORED, STORED[:-2] + b"  ")
+    with damaged(plain, STORED, STORED[:-2] + b"  ") as server, connect(server) as client:
         for command in (b"GET", b"get"):
             expect(client, request(command, BAD.encode()), DAMAGED)
         expect(client, request(b"GET", b"key 1"), frame(VALUES["key 1"]))
@@ -198,21 +198,21 @@ def test_a_value_that_does_not_decompress_is_an_error_for_its_key_alone(
         check_all_ways_to_ask(server)
 
 
-@pytest.mark.parametrize("size", [1 << 30, MAX_VALUE_BYTES + 100])
-def test_a_small_value_that_would_become_a_huge_one_is_not_expanded(tmp_path: Path, size: int) -> None:
+def test_a_small_value_that_would_become_a_huge_one_is_not_expanded(tmp_path: Path) -> None:
     compressor = zstandard.ZstdCompressor(
         compression_params=zstandard.ZstdCompressionParameters.from_level(
             3, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_checksum=0, write_dict_id=0
         )
     )
-    bomb = compressor.compress(bytes(size))
-    noise = os.urandom(len(bomb))
-    generation = write_generation(tmp_path, {"other": os.urandom(5000), "bomb": noise}, compression="zstd")
+    bombs = {name: compressor.compress(bytes(size)) for name, size in (("huge", 1 << 30), ("large", TOO_LARGE))}
+    noise = {name: os.urandom(len(bomb)) for name, bomb in bombs.items()}
+    generation = write_generation(tmp_path, {"other": os.urandom(5000), **noise}, compression="zstd")
     with serving(generation) as server, connected(server) as client:
-        overwrite(generation, frame(noise)[: len(bomb)], bomb)
-        for _ in range(20):
-            with pytest.raises(redis.ResponseError, match="damaged"):
-                client.get("bomb")
+        for name, bomb in bombs.items():
+            overwrite(generation, frame(noise[name])[: len(bomb)], bomb)
+            for _ in range(20):
+                with pytest.raises(redis.ResponseError, match="damaged"):
+                    client.get(name)
         assert len(client.get("other") or b"") == 5000
         assert metrics(server)['lookupdb_shard_private_bytes{process="worker-0"}'] < 30e6
 
