@@ -120,16 +120,16 @@ def test_a_router_answers_as_many_as_it_may_and_tells_the_others(
 
 
 def test_endpoints_of_a_router_count_too(generation: Path, tmp_path: Path) -> None:
-    """Twenty endpoints leave fewer descriptors to clients, and as many are kept for those of the next table."""
+    """Ten endpoints leave fewer descriptors to clients, and as many are kept for those of the next table."""
     table = tmp_path / "table.json"
-    with serving(generation, workers=20) as server:
+    with serving(generation, workers=10) as server:
         described = entry([[f"127.0.0.1:{port}" for port in server.ports]], "g1", valueFormat="raw", normalize=[])
         table.write_bytes(table_file(described))
-        with routing(table, open_files=176) as router, clients(router.port, 140) as sockets:
+        with routing(table, open_files=MIN_DESCRIPTORS) as router, clients(router.port, 140) as sockets:
             replies = answers(sockets, b"GET /v1/lookup/a HTTP/1.1\r\nHost: x\r\n\r\n")
-            possible = max_client_connections(176, 20 * CONNECTIONS_AN_ENDPOINT)
-            assert sum(answer.startswith(b"HTTP/1.1 200") for answer in replies) == possible == 20
-            assert sum(answer.startswith(b"HTTP/1.1 503") for answer in replies) == 120
+            possible = max_client_connections(MIN_DESCRIPTORS, 10 * CONNECTIONS_AN_ENDPOINT)
+            assert sum(answer.startswith(b"HTTP/1.1 200") for answer in replies) == possible == 24
+            assert sum(answer.startswith(b"HTTP/1.1 503") for answer in replies) == 116
             assert router.status()["workers"][0]["restarts"] == 0
 
 

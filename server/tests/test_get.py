@@ -31,14 +31,14 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home / "table.json"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def router(table: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
     with routing(table, *request.param) as running:
         yield running
 
 
 @pytest.mark.parametrize(
-    "router", [["--max-keys", "100"], ["--max-keys", "1"], ["--max-body-bytes", "1024"], []], indirect=True, ids=str
+    "router", [("--max-keys", "100"), ("--max-keys", "1"), ("--max-body-bytes", "1024"), ()], indirect=True, ids=str
 )
 def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
     command = [sys.executable, "-m", "lookupdb", "get", f"http://127.0.0.1:{router.port}", "-"]
@@ -49,7 +49,7 @@ def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
     assert done.returncode == 3
 
 
-@pytest.mark.parametrize("router", [["--max-keys", "100"]], indirect=True, ids=str)
+@pytest.mark.parametrize("router", [("--max-keys", "100")], indirect=True, ids=str)
 def test_the_limit_is_learnt_once(router: Router) -> None:
     batches = client.find_in_batches(f"http://127.0.0.1:{router.port}", KEYS)
     assert [len(batch) for batch, _ in batches] == [62] * 8 + [4]
@@ -59,7 +59,7 @@ def get(*words: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "lookupdb", "get", *words], capture_output=True, check=False)
 
 
-@pytest.mark.parametrize("router", [[]], indirect=True, ids=str)
+@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
 def test_missing_and_refused_end_differently(router: Router) -> None:
     url = f"http://127.0.0.1:{router.port}"
     assert get(url, "1").returncode == get(url, "1", "2").returncode == 0
