@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+from operator_support.authorities import without_authorities
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Api, ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
@@ -35,9 +35,9 @@ CONFIG_MAP: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"names
 
 
 @pytest.fixture(autouse=True)
-def _no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's certificate authorities take half a second to load, and nothing here speaks TLS."""
-    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self, purpose=None: None)
+def _no_authorities() -> Iterator[None]:
+    with without_authorities():
+        yield
 
 
 @dataclass

@@ -38,7 +38,7 @@ async def looked(operator: Running, times: int = 1) -> None:
         _, text = await operator.ask("/metrics")
         return sample(text, 'reconciles_total{outcome="done"}') >= times and sample(text, "queue_depth") == 0
 
-    await until(done, "the operator to have looked")
+    await until(done, "the operator to have looked", every=0.1)
 
 
 def _living(kube: Kube, member: str) -> list[object]:

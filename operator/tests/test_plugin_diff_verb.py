@@ -105,10 +105,18 @@ def _refuse_its_pods(kube: Kube) -> None:
     )
 
 
-async def _comparing(kube: Kube, tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
-    """The program, in a process of its own, with its Job made and its pods refused."""
+async def _comparing(kube: Kube, tmp_path: Path, *words: str) -> asyncio.Future[Ended]:
+    """The program, with its Job made and its pods refused."""
+    running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", "diff", "airports", "-n", "shop", *words))
+    await until(lambda: kube.all("Job") or running.done(), "a Job")
+    _refuse_its_pods(kube)
+    return running
+
+
+async def _comparing_in_a_process(kube: Kube, tmp_path: Path) -> asyncio.subprocess.Process:
+    """The same, in a process of its own, which gets signals."""
     command = [sys.executable, "-c", "from lookupdb_operator.plugin.cli import main; main()", "diff", "airports"]
-    where = ["-n", "shop", "--kubeconfig", str(tmp_path / "kubeconfig"), *words]
+    where = ["-n", "shop", "--kubeconfig", str(tmp_path / "kubeconfig")]
     process = await asyncio.create_subprocess_exec(
         *command, *where, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -118,12 +126,10 @@ async def _comparing(kube: Kube, tmp_path: Path, *words: str) -> asyncio.subproc
 
 
 async def test_a_pod_that_cannot_be_made_is_told_and_not_waited_for_without_end(kube: Kube, tmp_path: Path) -> None:
-    process = await _comparing(kube, tmp_path, "--start-timeout", "3")
-    _, errors = await process.communicate()
-    told = errors.decode()
-    assert process.returncode == 1, told
-    assert told.count("may not make its pods: exceeded quota: small; raise the namespace's quota") == 2, told
-    assert "had not started after 3 s (--start-timeout)" in told.splitlines()[-1]
+    ended = await (await _comparing(kube, tmp_path, "--start-timeout", "3"))
+    assert ended.code == 1, ended.err
+    assert ended.err.count("may not make its pods: exceeded quota: small; raise the namespace's quota") == 2, ended.err
+    assert "had not started after 3 s (--start-timeout)" in ended.err.splitlines()[-1]
     assert not kube.all("Job")
 
 
@@ -131,7 +137,7 @@ async def test_a_pod_that_cannot_be_made_is_told_and_not_waited_for_without_end(
 async def test_nothing_stays_when_somebody_ends_it(
     kube: Kube, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    process = await _comparing(kube, tmp_path)
+    process = await _comparing_in_a_process(kube, tmp_path)
     assert process.stderr is not None
     await process.stderr.readline()
     process.send_signal(number)
@@ -154,11 +160,11 @@ async def test_a_job_that_was_made_though_its_answer_was_lost_is_deleted(kube: K
 
 
 async def test_a_job_that_somebody_deletes_is_not_waited_for(kube: Kube, tmp_path: Path) -> None:
-    process = await _comparing(kube, tmp_path)
+    running = await _comparing(kube, tmp_path)
     kube.remove("Job", "shop", kube.all("Job")[0]["metadata"]["name"])
-    _, errors = await process.communicate()
-    assert process.returncode == 1
-    assert "is gone: somebody has deleted it" in errors.decode()
+    ended = await running
+    assert ended.code == 1
+    assert "is gone: somebody has deleted it" in ended.err
 
 
 async def test_a_job_that_is_refused_is_not_deleted(kube: Kube, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
+from operator_support.authorities import without_authorities
 from operator_support.running import until
 
 from lookupdb_operator import kinds
@@ -106,7 +107,8 @@ async def serving() -> AsyncIterator[tuple[Server, Api]]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server.port = runner.addresses[0][1]
-    api = Api(Configuration(host=f"http://127.0.0.1:{server.port}"))
+    with without_authorities():
+        api = Api(Configuration(host=f"http://127.0.0.1:{server.port}"))
     try:
         yield server, api
     finally:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import bisect
 import contextlib
-import copy
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from benchmarks.operator_load.api_protocol import discovery, merge_patch, parse_
 
 from lookupdb_operator.kinds import Kind
 from operator_support import kube_fields
+from operator_support.authorities import without_authorities
 from operator_support.kube_answers import KINDS, matches
 from operator_support.kube_rights import Need, needs
 
@@ -78,7 +80,8 @@ class Kube:
     _history: list[tuple[int, str, Object, Object | None]] = field(default_factory=list)
     """Version, what happened, the object, and as it was before."""
     _oldest: int = 0
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: defaultdict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    """By kind: what its watches wait for."""
     _interruption: asyncio.Event = field(default_factory=asyncio.Event)
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
@@ -94,7 +97,7 @@ class Kube:
     def put(self, new: Object, *, manager: str = "", owned: kube_fields.Fields | None = None) -> Object:
         """Create or replace, as somebody else would, or as ``manager``, who owns the fields ``owned`` from then on;
         watchers get an event when it differs."""
-        new = copy.deepcopy(new)
+        new = _copied(new)
         meta = new["metadata"]
         key = (new["kind"], meta.get("namespace", ""), meta["name"])
         old = self.objects.get(key)
@@ -128,14 +131,13 @@ class Kube:
             del self.objects[key]
         else:
             self.objects[key] = new
-        self._history.append((version, event, copy.deepcopy(new), before))
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._history.append((version, event, _copied(new), before))
+        self._changed.pop(key[0], asyncio.Event()).set()
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object and what it owns."""
         gone = self.objects[kind, namespace, name]
-        self._store((kind, namespace, name), copy.deepcopy(gone), "DELETED")
+        self._store((kind, namespace, name), _copied(gone), "DELETED")
         for key, item in list(self.objects.items()):
             owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
             if gone["metadata"]["uid"] in owners and key in self.objects:
@@ -232,7 +234,7 @@ class Kube:
         if not applies:
             return self.put(body if write.verb == "put" else merge_patch(old or {}, body))
         asked = kube_fields.merged(old or {}, body)
-        admitted = self.admit(copy.deepcopy(asked))
+        admitted = self.admit(_copied(asked))
         owned = kube_fields.left(kube_fields.applied(body), asked, admitted)
         return self.put(admitted, manager=request.query["fieldManager"], owned=owned)
 
@@ -253,10 +255,11 @@ class Kube:
                     gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
                     await response.write(orjson.dumps({"type": "ERROR", "object": gone}) + b"\n")
                     break
-                changed = asyncio.ensure_future(self._changed.wait())
-                for version, event, item, before in list(self._history):
+                changed = asyncio.ensure_future(self._changed[kind.name].wait())
+                begin = bisect.bisect_right(self._history, seen, key=lambda told: told[0])
+                for version, event, item, before in self._history[begin:]:
                     where = item["metadata"].get("namespace", "")
-                    if version > seen and item["kind"] == kind.name and namespace in ("", where):
+                    if item["kind"] == kind.name and namespace in ("", where):
                         seen = version
                         if selected := _as_selected(event, item, before, request):
                             await response.write(orjson.dumps(selected) + b"\n")
@@ -269,6 +272,12 @@ class Kube:
         finally:
             interruption.cancel()
         return response
+
+
+def _copied(item: Object) -> Object:
+    """``item`` as it would be read again: several times as fast as ``copy.deepcopy``."""
+    copied: Object = orjson.loads(orjson.dumps(item))
+    return copied
 
 
 def _as_selected(event: str, item: Object, before: Object | None, request: web.Request) -> Object | None:
@@ -306,7 +315,8 @@ async def serving(folder: Path) -> AsyncIterator[Kube]:
     await asyncio.to_thread((folder / "kubeconfig").write_text, yaml.safe_dump(config))
     kube.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "cluster-uid"}})
     try:
-        yield kube
+        with without_authorities():
+            yield kube
     finally:
         kube.interrupt(forget=False)
         await runner.cleanup()

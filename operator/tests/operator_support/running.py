@@ -100,7 +100,9 @@ async def operating(
         await operator.stop()
 
 
-async def until(condition: Callable[[], Any], what: str, show: Callable[[], Any] = lambda: "") -> Any:
+async def until(
+    condition: Callable[[], Any], what: str, show: Callable[[], Any] = lambda: "", *, every: float = 0.02
+) -> Any:
     """The first truth that ``condition``, which may be a coroutine function, gives."""
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -113,4 +115,4 @@ async def until(condition: Callable[[], Any], what: str, show: Callable[[], Any]
             raise AssertionError(f"waited for {what} in vain: the operator has ended\n{show()}") from error
         if time.monotonic() > deadline:
             raise AssertionError(f"waited for {what} in vain\n{show()}")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every)
