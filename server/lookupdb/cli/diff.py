@@ -15,13 +15,17 @@ from lookupdb.build.gates import SampledDifference
 from lookupdb.build.sampled_difference import compare_stored
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.errors import UsageError
-from lookupdb.store.difference import SAMPLES, GenerationDifference, KeyChange, compare_generations
+from lookupdb.store.difference import (
+    MAX_VALUE_CHARACTERS,
+    SAMPLES,
+    GenerationDifference,
+    KeyChange,
+    compare_generations,
+)
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 200
-_MAX_VALUE_CHARACTERS: Final = 4000
-"""Of a value in JSON. A longer one ends with an ellipsis, so that the document stays as large as a log may be."""
 _MAX_SAMPLES: Final = 100
 
 
@@ -129,8 +133,8 @@ def _render_json(
 def _sample(change: KeyChange) -> dict[str, str | None]:
     return {
         "key": _decode(change.key),
-        "before": None if change.before is None else _cut(_decode(change.before), _MAX_VALUE_CHARACTERS),
-        "after": None if change.after is None else _cut(_decode(change.after), _MAX_VALUE_CHARACTERS),
+        "before": None if change.before is None else _cut(_decode(change.before), MAX_VALUE_CHARACTERS),
+        "after": None if change.after is None else _cut(_decode(change.after), MAX_VALUE_CHARACTERS),
     }
 
 

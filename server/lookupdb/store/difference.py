@@ -8,21 +8,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from lookupdb.shardfile import FRAMED, ShardReader, unframe
+from lookupdb.shardfile import FRAMED, ShardReader
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
 SAMPLES: Final = 5
 """Of each kind of change, unless another number is asked for."""
 
-_Entry = tuple[bytes, bytes, ShardReader]
-"""Key, stored value, and the shard that can inflate it."""
+MAX_VALUE_CHARACTERS: Final = 4000
+"""Of a sampled value. A longer one is shown with an ellipsis, so that a document stays as large as a log may be."""
+_MAX_VALUE_BYTES: Final = 4 * (MAX_VALUE_CHARACTERS + 1)
+"""Of a sampled value in memory: of a longer one, enough to show that it is longer, whatever its characters."""
+
+_Entry = tuple[bytes, Any, ShardReader]
+"""Key, the cursor that stands on it until the next entry of its shard is asked for, and the shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One key with its values before and after; None where the key does not exist."""
+    """One key with its values before and after, of which long ones are cut; None where the key does not exist."""
 
     key: bytes
     before: bytes | None
@@ -71,15 +76,22 @@ def compare_generations(
                 for generation, shard in ((before, old), (after, new))
             )
             _compare_streams(_read_entries(old_shard), _read_entries(new_shard), result)
-    for changes in result.samples.values():
-        changes.sort(key=lambda change: change.key)
-        del changes[most_samples:]
+        _keep_first_samples(result)
     return result
 
 
+def _keep_first_samples(result: GenerationDifference) -> None:
+    """Keep the first changes of each kind, in key order, of several streams."""
+    for changes in result.samples.values():
+        changes.sort(key=lambda change: change.key)
+        del changes[result.most_samples :]
+
+
 def _read_entries(shard: ShardReader) -> Iterator[_Entry]:
-    for key, stored in shard.items():
-        yield key, stored, shard
+    """The entries of ``shard`` in key order, whose values are not read: a merge holds one of every shard."""
+    cursor = shard.txn.cursor()
+    for key in cursor.iternext(keys=True, values=False):
+        yield key, cursor, shard
 
 
 def _merge_entries(shards: Sequence[ShardReader]) -> Iterator[_Entry]:
@@ -116,16 +128,18 @@ def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: 
 
 
 def _is_same(old: _Entry, new: _Entry) -> bool:
-    """Whether two stored values are equal. Inflates only if it must: equal bytes are equal values if they are
+    """Whether two values are equal. Inflates only if it must: equal stored bytes are equal values if they are
     uncompressed or share a dictionary."""
-    if old[1] == new[1] and (old[1][0] == FRAMED or old[2].dictionary == new[2].dictionary):
+    (_, old_cursor, old_shard), (_, new_cursor, new_shard) = old, new
+    old_stored, new_stored = old_cursor.value(), new_cursor.value()
+    if old_stored == new_stored and (old_stored[0] == FRAMED or old_shard.dictionary == new_shard.dictionary):
         return True
-    return _framed(old) == _framed(new)
-
-
-def _framed(entry: _Entry) -> bytes:
-    return entry[2].expand(entry[1])
+    return old_shard.expand(old_stored) == new_shard.expand(new_stored)
 
 
 def _value(entry: _Entry) -> bytes:
-    return unframe(_framed(entry))
+    """As much of the value as is kept of a sample."""
+    _, cursor, shard = entry
+    framed = shard.expand(cursor.value())
+    start = framed.index(b"\r\n") + 2
+    return framed[start : min(len(framed) - 2, start + _MAX_VALUE_BYTES)]

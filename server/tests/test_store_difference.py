@@ -1,0 +1,59 @@
+"""The exact difference of two generations, which takes little memory whatever is in them."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from support.generations import publish
+
+from lookupdb import store
+from lookupdb.store import StoreAddress, StoredDataset
+from lookupdb.store.difference import MAX_VALUE_CHARACTERS, compare_generations
+from lookupdb.store.stored_generation import find_in_store
+
+VALUE_BYTES = 200_000
+KEYS = [f"key-{number:03d}" for number in range(64)]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> StoredDataset:
+    (tmp_path / "scratch").mkdir()
+    return store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", "local"))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (16, 16), (16, 12)])
+def test_large_values_are_in_memory_one_at_a_time_whatever_the_numbers_of_shards(
+    dataset: StoredDataset, tmp_path: Path, before: int, after: int
+) -> None:
+    """Ten samples of each of sixteen shards would be 64 MB, a value of each shard is 5 MB."""
+    for name, shards, letter in (("g1", before, b"a"), ("g2", after, b"b")):
+        content = {key: letter * (VALUE_BYTES + number) for number, key in enumerate(KEYS)}
+        publish(dataset, name, content, tmp_path / "scratch", shards=shards)
+    old, new = find_in_store(dataset, "g1"), find_in_store(dataset, "g2")
+    tracemalloc.start()
+    try:
+        found = compare_generations(old, new, tmp_path / "scratch", 10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.changed == len(KEYS)
+    assert [change.key.decode() for change in found.samples["changed"]] == KEYS[:10]
+    assert peak < 10 * VALUE_BYTES
+
+
+@pytest.mark.parametrize("character", ["a", "é", "€", "😀"])
+@pytest.mark.parametrize("characters", [MAX_VALUE_CHARACTERS, MAX_VALUE_CHARACTERS + 1, 9000])
+def test_of_a_sampled_value_is_kept_what_is_shown_and_that_there_is_more(
+    dataset: StoredDataset, tmp_path: Path, character: str, characters: int
+) -> None:
+    publish(dataset, "g1", {}, tmp_path / "scratch")
+    publish(dataset, "g2", {"k": (character * characters).encode()}, tmp_path / "scratch")
+    old, new = find_in_store(dataset, "g1"), find_in_store(dataset, "g2")
+    (change,) = compare_generations(old, new, tmp_path / "scratch").samples["added"]
+    assert change.after
+    kept = change.after.decode("utf-8", "backslashreplace")
+    assert kept[:MAX_VALUE_CHARACTERS] == character * MAX_VALUE_CHARACTERS
+    assert (len(kept) > MAX_VALUE_CHARACTERS) == (characters > MAX_VALUE_CHARACTERS)
+    assert len(change.after) <= 4 * (MAX_VALUE_CHARACTERS + 1)
