@@ -17,9 +17,11 @@ from typing import Final, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from lookupdb.errors import InvalidManifest
+from lookupdb.zone_clock import first_moment, last_change, next_change, offset_at, wall_time
 
 _FIELDS = "minute, hour, day of month, month, day of week"
-_SOON = timedelta(seconds=1)
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
 LONGEST_JITTER: Final = 300.0
 """Seconds after its slot at which a check may be due: as many datasets as are likely to share a schedule have their
 builders started within that, and nobody wonders where a check remains."""
@@ -64,20 +66,13 @@ class Schedule:
 
     def next_slot(self, after: datetime) -> datetime | None:
         """The first slot after ``after``, in UTC; None when there is none in fifty years."""
-        slots = self._slots(after, reverse=False)
-        return next((slot for slot in slots if slot > after), None)
+        after = after.astimezone(UTC)
+        return self._next_fixed(after) if self._is_fixed else self._next_running(after)
 
     def last_slot(self, until: datetime) -> datetime | None:
         """The last slot that is not after ``until``, in UTC; None when there was none in fifty years."""
-        slots = self._slots(until.replace(microsecond=0) + _SOON, reverse=True)
-        slot = next((slot for slot in slots if slot <= until), None)
-        # In the second one of two equal hours, the slots of the first one are missed on the way back.
-        while slot is not None:
-            following = self.next_slot(slot)
-            if following is None or following > until:
-                break
-            slot = following
-        return slot
+        until = until.astimezone(UTC)
+        return self._last_fixed(until) if self._is_fixed else self._last_running(until)
 
     def longest_jitter(self, slot: datetime) -> float:
         """Seconds after ``slot`` within which every dataset is looked at."""
@@ -91,11 +86,59 @@ class Schedule:
         share = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4]) / 2**32
         return slot + timedelta(seconds=int(share * self.longest_jitter(slot)))
 
-    def _slots(self, start: datetime, *, reverse: bool) -> Iterator[datetime]:
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether it strikes at times that clocks show, and not every so often."""
+        minute, hour, *_ = self.expression.split()
+        return not minute.startswith("*") and not hour.startswith("*")
+
+    def _next_fixed(self, after: datetime) -> datetime | None:
+        moments = (first_moment(wall, self.zone) for wall in self._walls_after(wall_time(after, self.zone)))
+        return next((moment for moment in moments if moment > after), None)
+
+    def _last_fixed(self, until: datetime) -> datetime | None:
+        # In the second one of two equal hours, the first one has shown what is later.
+        put_back = offset_at(until - _DAY, self.zone) - offset_at(until, self.zone)
+        walls = self._walls_until(wall_time(until, self.zone) + max(put_back, timedelta()))
+        moments = (first_moment(wall, self.zone) for wall in walls)
+        return next((moment for moment in moments if moment <= until), None)
+
+    def _next_running(self, after: datetime) -> datetime | None:
+        """The next slot as clocks show it that are changed no more; from the next change on, as those show it."""
+        wall = next(self._walls_after(wall_time(after, self.zone)), None)
+        while wall is not None:
+            slot = (wall - offset_at(after, self.zone)).replace(tzinfo=UTC)
+            change = next_change(after, slot, self.zone)
+            if change is None:
+                return slot
+            after, wall = change, next(self._walls_after(wall_time(change, self.zone) - _SECOND), None)
+        return None
+
+    def _last_running(self, until: datetime) -> datetime | None:
+        wall = next(self._walls_until(wall_time(until, self.zone)), None)
+        while wall is not None:
+            slot = (wall - offset_at(until, self.zone)).replace(tzinfo=UTC)
+            change = last_change(slot, until, self.zone)
+            if change is None:
+                return slot
+            until = change - _SECOND
+            wall = next(self._walls_until(wall_time(until, self.zone)), None)
+        return None
+
+    def _walls_after(self, wall: datetime) -> Iterator[datetime]:
+        """The times that the expression denotes on clocks that nobody changes, later than ``wall``.
+
+        cronsim also knows zones. Where a change is not of whole hours, it skips slots, or steps for ever between two.
+        """
         from cronsim import CronSim
 
-        simulation = CronSim(self.expression, start.astimezone(self.zone), reverse=reverse)
-        return (slot.astimezone(UTC) for slot in simulation)
+        return CronSim(self.expression, wall)
+
+    def _walls_until(self, wall: datetime) -> Iterator[datetime]:
+        """The same that are not later than ``wall``, the latest first."""
+        from cronsim import CronSim
+
+        return CronSim(self.expression, wall.replace(microsecond=0) + _SECOND, reverse=True)
 
 
 def _load_zone(name: str) -> ZoneInfo:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 
 from lookupdb.errors import InvalidManifest
 from lookupdb.schedule import Schedule
@@ -86,6 +87,49 @@ def test_back_and_forth_the_slots_are_the_same(expression: str, zone: str) -> No
         assert following is not None
         assert last <= now < following
         assert schedule.next_slot(last) == following
+
+
+CHANGES = {
+    BERLIN: ("2026-03-29 01:00", "2026-10-25 01:00"),
+    "Australia/Lord_Howe": ("2026-04-04 15:00", "2026-10-03 15:30"),  # by half an hour
+    "Pacific/Chatham": ("2026-04-04 14:00", "2026-09-26 14:00"),  # by an hour, at a quarter to three or four
+    "America/Havana": ("2026-03-08 05:00", "2026-11-01 05:00"),  # at midnight
+    "Pacific/Apia": ("2011-12-30 10:00",),  # by a day
+}
+
+
+@pytest.mark.parametrize(("zone", "change"), [(zone, change) for zone in CHANGES for change in CHANGES[zone]])
+@pytest.mark.parametrize(
+    "expression",
+    ["0 */2 * * *", "30 */2 * * *", "*/15 3 * * *", "* 3 * * *", "10 */3 * * *", "45 2 * * *", "0-59/7 0,1,2,3 * * *"],
+)
+def test_around_a_change_of_clocks_slots_are_what_looking_at_each_minute_finds(
+    expression: str, zone: str, change: str
+) -> None:
+    """cronsim's own zones never come to an end for some of these."""
+    schedule, begin = Schedule.parse(expression, zone), moment(change) - timedelta(hours=30)
+    expected = [slot for slot in strikes(expression, zone, begin, timedelta(hours=66)) if slot > begin]
+    for step in range(0, 60 * 60, 41):
+        now = begin + timedelta(minutes=step)
+        before, after = [slot for slot in expected if slot <= now], [slot for slot in expected if slot > now]
+        assert not after or schedule.next_slot(now) == after[0], f"after {now}"
+        assert not before or schedule.last_slot(now) == before[-1], f"until {now}"
+
+
+def strikes(expression: str, zone: str, begin: datetime, lasts: timedelta) -> list[datetime]:
+    """Minute by minute: when clocks show a time of the expression; if it denotes fixed times, only the first time that
+    clocks show it or what is later."""
+    minutes = [begin + timedelta(minutes=step) for step in range(-1440, int(lasts.total_seconds()) // 60)]
+    shown = [now.astimezone(ZoneInfo(zone)).replace(tzinfo=None) for now in minutes]
+    walls, latest = set(), max(shown)
+    for wall in CronSim(expression, min(shown)):
+        if wall > latest:
+            break
+        walls.add(wall)
+    if any(field.startswith("*") for field in expression.split()[:2]):
+        return [now for now, wall in zip(minutes, shown, strict=True) if wall in walls]
+    firsts = {next(now for now, clock in zip(minutes, shown, strict=True) if clock >= wall) for wall in walls}
+    return sorted(firsts)
 
 
 def offset(zone: str, now: datetime) -> timedelta | None:
