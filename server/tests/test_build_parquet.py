@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ from support.sources import Read, read_file
 from lookupdb.errors import BadSource
 
 
+@cache
+def writer() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
 def parquet(folder: Path, select: str) -> bytes:
     path = folder / "made.parquet"
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"COPY ({select}) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)")
+    writer().execute(f"COPY ({select}) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048)")
     return path.read_bytes()
 
 
@@ -51,8 +57,9 @@ def read_select(folder: Path, select: str, **options: Any) -> Read:
     ],
 )
 def test_types_keep_their_values(tmp_path: Path, expression: str, value: str) -> None:
-    assert read_select(tmp_path, f"SELECT 'a' AS k, {expression} AS v").values == {"a": f'{{"v":{value}}}'}
-    assert read_select(tmp_path, f"SELECT 'a' AS k, {expression} AS v", value={"field": "v"}).values == {"a": value}
+    file = parquet(tmp_path, f"SELECT 'a' AS k, {expression} AS v")
+    assert read_file(tmp_path, "f.parquet", file).values == {"a": f'{{"v":{value}}}'}
+    assert read_file(tmp_path, "f.parquet", file, value={"field": "v"}).values == {"a": value}
 
 
 @pytest.mark.parametrize("number", ["'nan'::DOUBLE", "'infinity'::FLOAT"])

@@ -117,6 +117,7 @@ def test_records_samples_and_places_are_the_same(tmp_path: Path, name: str) -> N
     assert alone.rows == len(alone.records) == 1200
 
 
+@pytest.mark.usefixtures("thread_crew")
 def test_rejected_rows_keep_their_numbers(tmp_path: Path) -> None:
     rows: list[Any] = [dict(row) for row in ROWS]
     for number in (150, 151, 300, *range(500, 600)):
@@ -138,6 +139,7 @@ def test_large_values_are_found_in_the_files_of_their_slice(tmp_path: Path) -> N
     assert together.values == {row["k"]: row["v"] for row in rows}
 
 
+@pytest.mark.usefixtures("thread_crew")
 @pytest.mark.parametrize(
     "column", [pytest.param("rare", id="in one slice only"), pytest.param("never", id="in none, which is an error")]
 )

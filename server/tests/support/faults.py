@@ -67,6 +67,7 @@ class Proxy:
         self._target = urlsplit(target).netloc
         self._lock = threading.Lock()
         self._late: list[threading.Thread] = []
+        self._of_thread = threading.local()
         self.requests: list[Request] = []
         self._before: Hook = _nothing
         self._after: Hook = _nothing
@@ -141,17 +142,26 @@ class Proxy:
     def _forward_late(self, request: Request) -> None:
         time.sleep(LATE_SECONDS)
         self.forward(request)
+        self.hang_up()
 
     def forward(self, request: Request) -> Answer:
-        connection = http.client.HTTPConnection(self._target)
-        try:
-            connection.request(request.method, request.path, request.body, request.headers)
-            response = connection.getresponse()
-            body = response.read()
-            length = int(response.getheader("Content-Length") or len(body))
-            return Answer(response.status, response.getheaders(), body, length)
-        finally:
-            connection.close()
+        """On the connection of this thread, which stays: ``hang_up`` closes it."""
+        connection = self._connection()
+        connection.request(request.method, request.path, request.body, request.headers)
+        response = connection.getresponse()
+        body = response.read()
+        length = int(response.getheader("Content-Length") or len(body))
+        return Answer(response.status, response.getheaders(), body, length)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not hasattr(self._of_thread, "connection"):
+            self._of_thread.connection = http.client.HTTPConnection(self._target)
+        connection: http.client.HTTPConnection = self._of_thread.connection
+        return connection
+
+    def hang_up(self) -> None:
+        """Close the connection of this thread."""
+        self._connection().close()
 
 
 def _failure(status: int) -> Answer:
@@ -162,6 +172,10 @@ def _handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
+
+        def finish(self) -> None:
+            proxy.hang_up()
+            super().finish()
 
         def do_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
