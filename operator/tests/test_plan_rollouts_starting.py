@@ -194,6 +194,14 @@ class TestMissingServers:
         assert table is not None
         assert (table.version, table.replicas) == (2, 3)
 
+    def test_of_more_that_are_asked_for_are_waited_for_though_the_rollout_began_long_ago(self) -> None:
+        world = _after(serving(), 2000)
+        world.takes.start = NEVER
+        world.edit(replicas=3)
+        world.reconcile()
+        world.step()
+        assert world.look().status.table == world.status.table, "the third ones start, and nothing is wrong with them"
+
 
 class TestDeadline:
     def test_of_a_candidate_that_never_gets_ready_is_told_of(self) -> None:

@@ -117,6 +117,12 @@ def test_starting_it_waits_for(job: Any, pod: Any, warnings: list[Any], told: st
             f"the pod of Job {NAME} failed, and is gone",
             id="its pod is gone",
         ),
+        pytest.param(
+            _job(("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")),
+            _pod("Running"),
+            f"Job {NAME} took longer than 90 seconds and was ended; raise --timeout",
+            id="deadline, and its pod is still being ended",
+        ),
         pytest.param(_job(), _ended(5, "Error", "{}"), "", id="by itself: its log says more"),
         pytest.param(
             _job(("Failed", "PodFailurePolicy", "Container diff failed")), None, "Container diff failed", id="else"
@@ -128,7 +134,7 @@ def test_it_failed_because(job: Any, pod: Any, told: str) -> None:
     assert progress.phase == "Failed"
     assert told in progress.why
     assert bool(progress.why) == bool(told)
-    assert progress.pod == ("" if pod is None else POD), "whose log is read"
+    assert progress.pod == (POD if pod is not None and pod["status"]["phase"] == "Failed" else ""), "whose log is read"
 
 
 def test_a_pod_that_ran_counts_whatever_the_job_says_meanwhile() -> None:

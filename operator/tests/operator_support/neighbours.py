@@ -16,6 +16,8 @@ from lookupdb_operator.model import Observed, Plan
 from lookupdb_operator.plan import plan
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.plan.turn.turn_queues import Key, TurnQueues
+from lookupdb_operator.status import DatasetStatus
+from operator_support.plan_invariants import Broken
 from operator_support.plan_settled import check_settled
 from operator_support.plan_world import Planner, World
 from operator_support.simulation import CONVERGES_WITHIN, Simulation
@@ -34,6 +36,8 @@ class Neighbours:
         self._is_nested = self._is_calm = False
         self.waits = 0
         """Passes that ended without the turn that they asked for."""
+        self._holds: dict[Key, tuple[bool, bool]] = {}
+        """Dataset → whether it has the turn to build, and the one to roll out, as its status was last noted."""
         self.first, self.second = (
             Simulation(own_seed, self._planner_of(key)) for own_seed, key in zip((seed, -1 - seed), _KEYS, strict=True)
         )
@@ -75,6 +79,7 @@ class Neighbours:
         for key, simulation in zip(_KEYS, (self.first, self.second), strict=True):
             simulation.world.start_operator()
             self._queues.note(key, simulation.world.status, simulation.world.now)
+            self._holds[key] = _held_turns(simulation.world.status)
 
     def _catch_up(self, other: Simulation, ahead: World, _: float) -> None:
         """``other`` lives until it is as late there as in ``ahead``."""
@@ -97,7 +102,21 @@ class Neighbours:
             self._queues.note(key, status, now)
             planned = self._planner(replace(observed, turns=self._queues.find_turns(key, status, now)), config, now)
             self._queues.note(key, planned.status, now)
+            self._check_turns(key, _held_turns(status), _held_turns(planned.status))
             self.waits += any(map(turns.is_waiting, (planned.status.build_ticket, planned.status.rollout_ticket)))
             return planned
 
         return planner
+
+    def _check_turns(self, key: Key, before: tuple[bool, bool], after: tuple[bool, bool]) -> None:
+        """No pass takes a turn that the other one has. What a status that was set back holds, nobody has granted."""
+        (other,) = set(_KEYS) - {key}
+        turns_of_kinds = zip(("to build", "to roll out"), before, after, self._holds[other], strict=True)
+        for kind, had, has, other_has in turns_of_kinds:
+            if has and not had and other_has:
+                raise Broken(f"{key} takes the turn {kind} while {other} has it")
+        self._holds[key] = after
+
+
+def _held_turns(status: DatasetStatus) -> tuple[bool, bool]:
+    return status.build is not None, turns.find_candidate(status) is not None
