@@ -1,4 +1,5 @@
-"""What all writers of files share: the errors of a full disk, and syncing a folder."""
+"""What all share who open and write files: the errors of a full disk and of files that cannot be opened, and syncing a
+folder."""
 
 from __future__ import annotations
 
@@ -7,8 +8,26 @@ import os
 from pathlib import Path
 from typing import Final
 
+from lookupdb.errors import NotEnoughRoom, StoreError
+
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The error numbers of a full disk, an exhausted quota, and a file at its maximum size."""
+OPEN_FILES_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
+"""The error numbers of a process, and of a machine, that has as many files open as it may."""
+RAISE_OPEN_FILES: Final = "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime)"
+"""What to do then."""
+
+
+def opening_error(path: Path, number: int) -> StoreError | NotEnoughRoom:
+    """The error of a file that cannot be opened because of errno ``number``, which says nothing of what is in it."""
+    message = f"cannot open {path}: {os.strerror(number)}"
+    if number in OPEN_FILES_ERRNOS:
+        return NotEnoughRoom(message, hint=RAISE_OPEN_FILES)
+    if number == errno.ENOMEM:
+        return NotEnoughRoom(message, hint="give this process more memory, address space (ulimit -v) or maps of files")
+    if number in (errno.EACCES, errno.EPERM):
+        return StoreError(message, hint="give this user the right to read it")
+    return StoreError(message)
 
 
 def sync_folder(path: Path) -> None:

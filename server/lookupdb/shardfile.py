@@ -15,6 +15,7 @@ A checksum proves the whole file before it is served. Later damage by disk or me
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ import lmdb
 import orjson
 import zstandard
 
+from lookupdb.disk import OPEN_FILES_ERRNOS, opening_error
 from lookupdb.errors import CorruptFile
 from lookupdb.shard_name import FORMAT_VERSION
 
@@ -42,6 +44,9 @@ NIL: Final = b"$-1\r\n"
 """RESP's answer for a missing key."""
 
 _NOT_A_SHARD: Final = "shard files are called shard-NNNNN-of-NNNNN.lmdb; if this was one, fetch or build it again"
+
+_OPENING_ERRNOS: Final = (*OPEN_FILES_ERRNOS, errno.ENOMEM, errno.EACCES, errno.EPERM)
+"""Errors of LMDB that say nothing of what is in a file."""
 
 _LMDB_META: Final = struct.Struct("=16x I 20x I 92x Q Q")
 """Of a meta page of LMDB: its magic number, the size of pages, the last page's number, the transaction's."""
@@ -173,10 +178,11 @@ class ShardReader:
     """
 
     def __init__(self, path: Path, *, readahead: bool = False) -> None:
-        """Raises CorruptFile if ``path`` is no shard file, is cut short, or has an unknown format version."""
+        """Raises CorruptFile if ``path`` is no shard file, is cut short, or has an unknown format version,
+        FileNotFoundError if there is none, NotEnoughRoom or StoreError if it cannot be opened for another reason."""
         self.path = path
-        _check_length(path)
         try:
+            _check_length(path)
             self._env = lmdb.open(
                 str(path),
                 subdir=False,
@@ -191,7 +197,11 @@ class ShardReader:
             self.txn = self._env.begin(db=self._records)
         except FileNotFoundError:
             raise
+        except OSError as error:
+            raise opening_error(path, error.errno or 0) from error
         except (lmdb.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+            if number := _find_opening_errno(error):
+                raise opening_error(path, number) from error
             raise CorruptFile(f"{path} is not a shard file: {error}", hint=_NOT_A_SHARD) from error
 
     def _describe(self) -> tuple[ShardMeta, int]:
@@ -256,15 +266,18 @@ class ShardReader:
         self.close()
 
 
-def _check_length(path: Path) -> None:
-    """Raises CorruptFile if the file lacks pages that LMDB knows of: touching one would end the process by SIGBUS.
+def _find_opening_errno(error: Exception) -> int:
+    """The errno of an error of LMDB that is one of ``_OPENING_ERRNOS``, by its text, for it has nothing else; or 0."""
+    if not isinstance(error, lmdb.Error):
+        return 0
+    return next((number for number in _OPENING_ERRNOS if str(error).endswith(os.strerror(number))), 0)
 
-    What LMDB cannot open, or does not know, is left to it.
+
+def _check_length(path: Path) -> None:
+    """Raises CorruptFile if the file lacks pages that LMDB knows of: touching one would end the process by SIGBUS;
+    OSError if it cannot be opened. What is no file of LMDB is left to that.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found, needed = os.fstat(descriptor).st_size, _needed_bytes(descriptor)
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -205,3 +206,23 @@ def test_what_is_no_shard_and_no_generation_says_what_to_give(tmp_path: Path) ->
 def test_one_is_counted_in_the_singular(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"a": b"1"}, tmp_path / "scratch")
     assert "  1 record  " in inspect(tmp_path, "g1").output
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "g1"], ["diff", "g1", "g2"]], ids=lambda arguments: arguments[0])
+@pytest.mark.parametrize(("hard", "code"), [(400, 0), (64, 6)])
+def test_many_shards_are_opened_as_far_as_the_hard_limit_allows_and_none_is_called_damaged(
+    dataset: StoredDataset, tmp_path: Path, arguments: list[str], hard: int, code: int
+) -> None:
+    publish(dataset, "g1", CONTENT, tmp_path / "scratch", shards=101)
+    publish(dataset, "g2", CONTENT, tmp_path / "scratch", shards=67)
+    ended = subprocess.run(
+        [sys.executable, "-m", "lookupdb", *arguments, "--store", str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)),
+    )
+    assert ended.returncode == code, ended
+    if code:
+        assert "Too many open files" in ended.stderr
+        assert "raise the hard limit" in ended.stderr

@@ -1,7 +1,12 @@
 """The shard file's format: framing, self-description, refusal of anything else."""
 
+import errno
 import os
 import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
@@ -9,7 +14,7 @@ import pytest
 import zstandard
 
 from lookupdb import shard_name, shardfile
-from lookupdb.errors import CorruptFile
+from lookupdb.errors import CorruptFile, LookupdbError, NotEnoughRoom, StoreError
 from lookupdb.shardfile import ShardMeta, ShardReader
 
 META = ShardMeta("default/people", 0, 1, 2, ("strip",), "raw", "zstd", "0" * 32)
@@ -100,6 +105,70 @@ def test_the_newer_meta_page_says_how_long_a_file_is(tmp_path: Path) -> None:
         with pytest.raises(CorruptFile, match=f"says of itself {whole}$|says of itself {whole}\n"):
             ShardReader(path)
         os.truncate(path, whole)
+
+
+class TestWhatCannotBeOpened:
+    """It is not said to be damaged, which would have it fetched or built again."""
+
+    @pytest.fixture
+    def no_descriptors(self, tmp_path: Path) -> Iterator[Path]:
+        """The path of a shard file, while this process may open no file."""
+        path, limits = write(tmp_path / "s.lmdb"), resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        yield path
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    def test_without_descriptors_there_is_no_room(self, no_descriptors: Path) -> None:
+        with pytest.raises(NotEnoughRoom, match=f"cannot open {no_descriptors}: Too many open files\n.*ulimit -Hn"):
+            ShardReader(no_descriptors)
+
+    def test_without_address_space_there_is_no_room(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "s.lmdb")
+        script = (
+            "import resource, sys\n"
+            "from pathlib import Path\n"
+            "from lookupdb.errors import NotEnoughRoom\n"
+            "from lookupdb.shardfile import ShardReader\n"
+            "taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (taken + (4 << 20), -1))\n"
+            "try:\n"
+            "    ShardReader(Path(sys.argv[1]))\n"
+            "except NotEnoughRoom as error:\n"
+            "    print(error.message)\n"
+        )
+        child = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+        assert child.stdout.strip() == f"cannot open {path}: Cannot allocate memory"
+
+    @pytest.mark.parametrize(
+        ("number", "kind"),
+        [
+            (errno.EMFILE, NotEnoughRoom),
+            (errno.ENFILE, NotEnoughRoom),
+            (errno.ENOMEM, NotEnoughRoom),
+            (errno.EACCES, StoreError),
+            (errno.EPERM, StoreError),
+            (errno.EIO, CorruptFile),
+        ],
+        ids=lambda value: errno.errorcode[value] if isinstance(value, int) else value.__name__,
+    )
+    def test_an_error_of_lmdb_says_whether_the_file_is_to_blame(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[LookupdbError]
+    ) -> None:
+        path = write(tmp_path / "s.lmdb")
+
+        def fail(*_: object, **__: object) -> None:
+            raise lmdb.Error(f"{path}: {os.strerror(number)}")
+
+        monkeypatch.setattr(lmdb, "open", fail)
+        with pytest.raises(kind, match=os.strerror(number)) as caught:
+            ShardReader(path)
+        assert type(caught.value) is kind
+
+    def test_a_file_that_is_not_there_is_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            ShardReader(tmp_path / "s.lmdb")
 
 
 def test_members_of_a_later_revision_survive() -> None:

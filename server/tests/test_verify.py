@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import orjson
 import pytest
 from support.shards import serving, write_generation
 
-from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.errors import CorruptFile, NotEnoughRoom, UsageError
 from lookupdb.runtime import pagecache
 from lookupdb.runtime.memory import private_bytes
 from lookupdb.serve.limits import WarmPolicy
@@ -106,6 +107,20 @@ def test_a_generation_without_a_manifest_is_not_whole(generation: Path) -> None:
     (generation / "manifest.json").unlink()
     with pytest.raises(CorruptFile, match=r"expected manifest\.json in it, found none"):
         locate_shard(generation, None)
+
+
+def test_without_descriptors_nothing_is_said_to_be_damaged(generation: Path) -> None:
+    located, limits = locate_shard(generation, None), resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(NotEnoughRoom, match=r"shard-00000-of-00001\.lmdb: Too many open files"):
+            Verification(located, "auto", 1 << 40).run()
+        with pytest.raises(NotEnoughRoom, match=r"manifest\.json: Too many open files"):
+            locate_shard(generation, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_file_that_is_not_there_is_named(generation: Path) -> None:

@@ -15,6 +15,7 @@ from lookupdb.build.gates import SampledDifference
 from lookupdb.build.sampled_difference import compare_stored
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.errors import UsageError
+from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.store.difference import (
     MAX_VALUE_CHARACTERS,
     SAMPLES,
@@ -64,6 +65,7 @@ def command(
         lookupdb diff g11 g12 --store s3://lookups/production --sampled
         lookupdb diff ./old ./new --exit-code
     """
+    raise_limit()
     locator = GenerationLocator(**location)
     old, new = locator.find(before), locator.find(after)
     if old.where == new.where:

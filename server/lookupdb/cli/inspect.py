@@ -16,6 +16,7 @@ from lookupdb.build.progress import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
+from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
 from lookupdb.store.inspection import ShardFigures, measure_shards, sample_records
@@ -51,6 +52,7 @@ def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -
         with open_shard(Path(target)) as shard:
             _print_contents(None, [shard], verified=with_checksums, as_json=as_json)
         return
+    raise_limit()
     generation = GenerationLocator(**location).find(target)
     with tempfile.TemporaryDirectory(prefix="lookupdb-inspect-") as scratch:
         if with_checksums:

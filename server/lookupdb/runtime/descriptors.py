@@ -5,13 +5,13 @@ Distributions keep the soft limit at 1,024 for programs that use ``select``, and
 
 from __future__ import annotations
 
-import errno
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from lookupdb.disk import OPEN_FILES_ERRNOS, RAISE_OPEN_FILES
 from lookupdb.errors import NotEnoughRoom
 
 MAX_DESCRIPTORS: Final = 1 << 20
@@ -57,7 +57,7 @@ def require_descriptors(count: int, purpose: str, remedy: str) -> None:
     if limit < count:
         raise NotEnoughRoom(
             f"{purpose} needs {count:,} open files, the limit is {limit:,}",
-            hint=f"raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime), or {remedy}",
+            hint=f"{RAISE_OPEN_FILES}, or {remedy}",
         )
 
 
@@ -67,11 +67,11 @@ def enough_descriptors(purpose: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if error.errno not in OPEN_FILES_ERRNOS:
             raise
         raise NotEnoughRoom(
             f"a build could not {purpose}: {error.strerror}, the limit is {raise_limit():,}",
-            hint="raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime)",
+            hint=RAISE_OPEN_FILES,
         ) from error
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import shard_name
+from lookupdb.disk import opening_error
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.runtime import memory, pagecache
@@ -53,6 +54,8 @@ def locate_shard(path: Path, shard: int | None) -> ServedShard:
             f"{directory}: expected {FILE_NAME} in it, found none, so this is no whole generation",
             hint="build it again, or fetch manifest.json together with the shard file",
         ) from None
+    except OSError as error:
+        raise opening_error(directory / FILE_NAME, error.errno or 0) from error
     manifest = Manifest.from_json(text, str(directory / FILE_NAME))
     shards = len(manifest.shards)
     if path.is_dir():
@@ -99,13 +102,16 @@ class Verification:
         self._stop.set()
 
     def run(self) -> None:
-        """Read the file. Raises CorruptFile when size or checksum differ from the manifest's."""
+        """Read the file. Raises CorruptFile when it is not there, or size or checksum differ from the manifest's,
+        NotEnoughRoom or StoreError when it cannot be opened."""
         path, entry = self.served.path, self.served.entry
         started = time.monotonic()
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise CorruptFile(f"{path}: {error.strerror}", hint="fetch or build it again") from error
+        except OSError as error:
+            raise opening_error(path, error.errno or 0) from error
         try:
             size = os.fstat(file).st_size
             if size != entry.bytes:
