@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
+from support.command_line import run_here
 from support.ports import free_port
 from support.routers import Router, routing
 from support.routing import entry, table_file
@@ -41,8 +40,7 @@ def router(table: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
     "router", [("--max-keys", "100"), ("--max-keys", "1"), ("--max-body-bytes", "1024"), ()], indirect=True, ids=str
 )
 def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
-    command = [sys.executable, "-m", "lookupdb", "get", f"http://127.0.0.1:{router.port}", "-"]
-    done = subprocess.run(command, input="\n".join(KEYS).encode(), capture_output=True, check=False)
+    done = run_here("get", f"http://127.0.0.1:{router.port}", "-", asked="\n".join(KEYS).encode())
     lines = [orjson.loads(line) for line in done.stdout.splitlines()]
     assert [line["key"] for line in lines] == KEYS, done.stderr
     assert [line["key"] for line in lines if line["value"] is None] == ["7"]
@@ -55,23 +53,19 @@ def test_the_limit_is_learnt_once(router: Router) -> None:
     assert [len(batch) for batch, _ in batches] == [62] * 8 + [4]
 
 
-def get(*words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "lookupdb", "get", *words], capture_output=True, check=False)
-
-
 @pytest.mark.parametrize("router", [()], indirect=True, ids=str)
 def test_missing_and_refused_end_differently(router: Router) -> None:
     url = f"http://127.0.0.1:{router.port}"
-    assert get(url, "1").returncode == get(url, "1", "2").returncode == 0
-    assert get(url, "7").returncode == get(url, "1", "7").returncode == 3
-    refused = get(url, "1", "--generation", "g9")
+    assert run_here("get", url, "1").returncode == run_here("get", url, "1", "2").returncode == 0
+    assert run_here("get", url, "7").returncode == run_here("get", url, "1", "7").returncode == 3
+    refused = run_here("get", url, "1", "--generation", "g9")
     assert refused.returncode == 1, refused
     assert b"the router answered 412" in refused.stderr
 
 
 @pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
 def test_where_no_router_answers_keys_are_unavailable(words: list[str]) -> None:
-    ended = get(f"http://127.0.0.1:{free_port()}", *words)
+    ended = run_here("get", f"http://127.0.0.1:{free_port()}", *words)
     assert (ended.returncode, ended.stdout) == (4, b"")
     assert b"no answer from" in ended.stderr
 
@@ -86,8 +80,8 @@ def test_what_was_found_is_printed_when_a_shard_is_away(tmp_path: Path, options:
         table = tmp_path / "table.json"
         table.write_bytes(table_file(entry(shards, "g1", valueFormat="raw", normalize=[])))
         with routing(table, *options) as router:
-            ended = get(f"http://127.0.0.1:{router.port}", *KEYS[:20])
-            one = get(f"http://127.0.0.1:{router.port}", away[0])
+            ended = run_here("get", f"http://127.0.0.1:{router.port}", *KEYS[:20])
+            one = run_here("get", f"http://127.0.0.1:{router.port}", away[0])
     lines = [orjson.loads(line) for line in ended.stdout.splitlines()]
     assert [line["key"] for line in lines] == KEYS[:20], ended
     assert [line["key"] for line in lines if line.get("value") is not None] == here

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import pytest
 from click.testing import CliRunner
+from support.command_line import run_here
 from support.ports import free_port
 from support.web import web_file
 
@@ -456,23 +457,22 @@ def test_two_of_the_same_dataset_and_directory_are_refused(running: Stack) -> No
 
 
 def test_get_prints_the_value_as_it_is_and_several_as_lines(running: Stack) -> None:
-    def get(*words: str | bytes, asked: str = "") -> subprocess.CompletedProcess[str]:
-        command: list[str | bytes] = [sys.executable, "-m", "lookupdb", "get", "--data-dir", str(running.data), *words]
-        return subprocess.run(
-            command, input=asked, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-        )
+    def get(*words: str | bytes, asked: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return run_here("get", "--data-dir", str(running.data), *words, asked=asked)
 
+    command = [sys.executable, "-m", "lookupdb", "get", "--data-dir", str(running.data), "people", "ADA@example.com"]
+    assert subprocess.check_output(command, timeout=DEADLINE_SECONDS) == b'{"title":"Countess"}\n'
     one = get("people", "ADA@example.com")
-    assert (one.returncode, one.stdout) == (0, '{"title":"Countess"}\n')
+    assert (one.returncode, one.stdout) == (0, b'{"title":"Countess"}\n')
     missing = get("people", "nobody@example.com")
-    assert (missing.returncode, missing.stdout) == (3, "")
-    assert "'nobody@example.com' is not in people" in missing.stderr
-    several = get(running.state["url"], "-", asked="ada@example.com\nnobody@example.com\n")
+    assert (missing.returncode, missing.stdout) == (3, b"")
+    assert b"'nobody@example.com' is not in people" in missing.stderr
+    several = get(running.state["url"], "-", asked=b"ada@example.com\nnobody@example.com\n")
     assert several.returncode == 3
     assert [orjson.loads(line)["value"] for line in several.stdout.splitlines()] == [{"title": "Countess"}, None]
     stranger = get(running.state["admin"], "ada@example.com")
-    assert (stranger.returncode, "not as a router does" in stranger.stderr) == (1, True)
+    assert (stranger.returncode, b"not as a router does" in stranger.stderr) == (1, True)
     garbled = get("people", b"\xff")
-    assert (garbled.returncode, "is not UTF-8" in garbled.stderr) == (2, True)
+    assert (garbled.returncode, b"is not UTF-8" in garbled.stderr) == (2, True)
     unknown = get("elsewhere", "x")
-    assert (unknown.returncode, "no `lookupdb up` serves elsewhere" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, b"no `lookupdb up` serves elsewhere" in unknown.stderr) == (2, True)
