@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
+from lookupdb import schema
 from lookupdb_operator import status_json
 from lookupdb_operator.shard_ranges import ALL
 
@@ -372,10 +373,13 @@ class DatasetStatus:
     def from_json(cls, members: Mapping[str, Any] | None) -> Self:
         """What the API server holds. Unknown members are ignored. Raises ValueError when a member is not what it
         must be, so that nothing is claimed again by mistake."""
+        members = members or {}
         try:
-            return typing.cast(Self, status_json.from_json(cls, members or {}))
+            status = typing.cast(Self, status_json.from_json(cls, members))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"status cannot be read: {type(error).__name__}: {error}") from error
+        status_json.check_bounds(members, schema.resource_schema()["properties"]["status"])
+        return status
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of type ``kind``."""

@@ -31,6 +31,9 @@ _KEPT: Final = frozenset(
 )
 """Members that are written even when they are zero or empty."""
 
+_BOUNDS: Final = {int: ("minimum", "maximum"), str: ("minLength", "maxLength")}
+"""By type, where the CRD says how large or how long."""
+
 
 def to_json(record: Any) -> dict[str, Any]:
     """The members of the dataclass ``record``, but for empty ones that may be left out."""
@@ -73,6 +76,24 @@ def is_moment(text: str) -> bool:
         return datetime.fromisoformat(text).year in _YEARS
     except ValueError:
         return False
+
+
+def check_bounds(value: Any, fields: Mapping[str, Any], name: str = "status") -> None:
+    """Raises ValueError when ``value``, whose types are right, is beyond what ``fields``, its part of the CRD, allows:
+    a number of shards is the size of sets. An API server checks what is written, not what it has from before."""
+    if isinstance(value, Mapping):
+        properties = fields.get("properties", {})
+        for member, inner in value.items():
+            if inner is not None and member in properties:
+                check_bounds(inner, properties[member], member)
+        return
+    size = value if isinstance(value, int) else len(value)
+    least, most = (fields.get(bound) for bound in _BOUNDS.get(type(value), ("minItems", "maxItems")))
+    if (least is not None and size < least) or (most is not None and size > most):
+        raise ValueError(f"expected {least or 0} to {most} as {name}, found {size}")
+    if isinstance(value, list | tuple):
+        for item in value:
+            check_bounds(item, fields.get("items", {}), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,57 @@ def test_what_cannot_be_read_back_cannot_be_written(kind: type) -> None:
     assert set(node["required"]) == needed
 
 
+def _leaves(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every number, text and list of ``node``."""
+    if node["type"] in ("integer", "string", "array"):
+        yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from _leaves(child, f"{path}.{name}")
+    if "items" in node:
+        yield from _leaves(node["items"], f"{path}[]")
+
+
+_MOST = {"integer": "maximum", "string": "maxLength", "array": "maxItems"}
+
+
+@pytest.mark.parametrize("bound", [*_leaves(CRD_STATUS, "status")], ids=lambda bound: bound[0])
+def test_every_number_text_and_list_has_a_bound(bound: tuple[str, dict[str, Any]]) -> None:
+    """What a status may hold, one pass of the operator has in its memory."""
+    _, node = bound
+    assert {"enum", _MOST[node["type"]]} & node.keys()
+
+
+def _edit(members: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """``members`` with ``value`` at ``path``, of the last item of every list."""
+    name, _, rest = path.partition(".")
+    inner = members[name]
+    if isinstance(inner, list) and rest:
+        return members | {name: [*inner[:-1], _edit(inner[-1], rest, value)]}
+    return members | {name: _edit(inner, rest, value) if rest else value}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("generations.shards", 1025),
+        ("refused.shards", 10_000_000),
+        ("rollouts.named", 65),
+        ("table.replicas", 65),
+        ("table.version", -1),
+        ("lastGeneration", 1_000_000_000),
+        ("rolledBack", [{"generation": "g1", "fingerprint": DIGEST, "content": DIGEST}] * 17),
+        ("table.parts.shardRanges", "0-99999999"),
+        ("table.parts.shardRanges", ",".join(str(shard) for shard in range(0, 1024, 2)) + "," * 4096),
+        ("rollouts.window", "0-1024"),
+        ("storeDigest", "0" * 129),
+    ],
+)
+def test_what_is_beyond_a_bound_cannot_be_read(path: str, value: Any) -> None:
+    """One dataset's status must not take the operator down, with which all others are."""
+    with pytest.raises(ValueError, match="expected"):
+        DatasetStatus.from_json(_edit(FULL.to_json(), path, value))
+
+
 def test_conditions_are_those_of_kep_1623() -> None:
     conditions = CRD_STATUS["properties"]["conditions"]
     assert (conditions["x-kubernetes-list-type"], conditions["x-kubernetes-list-map-keys"]) == ("map", ["type"])

@@ -369,6 +369,8 @@ def test_a_failed_builders_result_is_what_went_wrong() -> None:
         '{"outcome": "burst"}',
         '{"outcome": ["built"]}',
         '{"outcome": "built", "records": "x"}',
+        '{"outcome": "built", "records": -1}',
+        '{"outcome": "built", "fileBytes": 9007199254740992}',
         '{"outcome": "built", "reason": 3}',
         '{"outcome": "bui',
     ],

@@ -13,6 +13,8 @@ from lookupdb_operator.status_json import is_moment
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
 _TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message")
 _MOST_SECONDS: Final = 1e9
+_MOST: Final = 2**53 - 1
+"""Of records and bytes, as in status."""
 
 
 def parse_build_result(message: str | None) -> BuildResult | None:
@@ -26,7 +28,9 @@ def parse_build_result(message: str | None) -> BuildResult | None:
     seconds = members.get("seconds") or 0.0
     if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
         return None
-    if not all(isinstance(count, int) for count in counts) or not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(count, int) and 0 <= count <= _MOST for count in counts) or not all(
+        isinstance(text, str) for text in texts
+    ):
         return None
     records, file_bytes, largest, exit_code = counts
     generation, fingerprint, success_file, built_at, reason, sentence = texts
