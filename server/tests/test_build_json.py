@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
-from support.sources import MEMORY, Read, dataset, read, read_file
+from support.sources import Read, dataset, read, read_file
 
+from lookupdb.build.budget import MIN_MEMORY_LIMIT
 from lookupdb.build.parse.columns import ColumnTracker
 from lookupdb.errors import BadSource, NotEnoughRoom
 
@@ -212,9 +213,9 @@ def test_an_array_is_read_through_a_window(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_row_that_does_not_fit_the_memory_is_refused(tmp_path: Path, kind: str) -> None:
-    (tmp_path / f"f.{kind}").write_bytes(b'[{"k":"'[kind == "jsonl" :] + b"x" * (80 << 20) + b'"}]')
+    (tmp_path / f"f.{kind}").write_bytes(b'[{"k":"'[kind == "jsonl" :] + b"x" * (34 << 20) + b'"}]')
     with pytest.raises(NotEnoughRoom, match=re.escape(f"f.{kind} row 1") + ".*memory limit allows"):
-        read(dataset(tmp_path, f"f.{kind}"), tmp_path / "scratch", MEMORY)
+        read(dataset(tmp_path, f"f.{kind}"), tmp_path / "scratch", MIN_MEMORY_LIMIT)
 
 
 DEEP = "[" * 1000 + "]" * 1000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.sources import Read, dataset, read
 
+from lookupdb.build.budget import MIN_MEMORY_LIMIT
 from lookupdb.build.parse import json_document_parser
 from lookupdb.errors import BadSource, InvalidManifest, NotEnoughRoom
 from lookupdb.spec import DatasetSpec, parse_resource
@@ -107,8 +108,9 @@ def test_it_is_read_through_a_window(tmp_path: Path) -> None:
     text = "{" + ",".join(f'"{number}":["{"x" * 5000}"]' for number in range(2000)) + "}"
     found = read_members(tmp_path, text)
     assert found.rows == 2000
+    (tmp_path / "f.json").write_text('{"a":"' + "x" * (20 << 20) + '"}')
     with pytest.raises(NotEnoughRoom, match=r"f\.json row 1 is longer than"):
-        read_members(tmp_path, '{"a":"' + "x" * (50 << 20) + '"}')
+        read(of_members(tmp_path), tmp_path / "scratch", MIN_MEMORY_LIMIT)
 
 
 @pytest.mark.parametrize(
