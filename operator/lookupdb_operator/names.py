@@ -67,6 +67,8 @@ OPERATOR_PORT: Final = 8081
 
 _UID_DIGITS: Final = 8
 """Of a uid in a name: 32 random bits."""
+_NUMBER_DIGITS: Final = 9
+"""Of a generation or a rollout, at most, as status and the store have them: a label may hold more."""
 
 # Paths in pods.
 DATA_PATH: Final = "/data"
@@ -150,7 +152,7 @@ def rollout_name(number: int) -> str:
 def read_number(name: str) -> int:
     """12 for ``g12``, 34 for ``r34``; 0 for what is no such name."""
     digits = name[1:]
-    return int(digits) if digits.isascii() and digits.isdigit() else 0
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _NUMBER_DIGITS else 0
 
 
 def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, str]:

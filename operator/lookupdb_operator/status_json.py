@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal
 from lookupdb.naming import to_camel_case
 from lookupdb_operator.shard_ranges import ALL, parse_shards
 
-_MOMENTS: Final = frozenset(
+MOMENTS: Final = frozenset(
     {
         *("built_at", "confirmed_at", "finished_at", "refreshed_at", "retry_at", "started_at", "written_at"),
         *("store_written_at", "last_checked", "last_refreshed", "next_check", "since", "kept_since"),
@@ -80,7 +81,8 @@ def is_moment(text: str) -> bool:
 
 def check_bounds(value: Any, fields: Mapping[str, Any], name: str = "status") -> None:
     """Raises ValueError when ``value``, whose types are right, is beyond what ``fields``, its part of the CRD, allows:
-    a number of shards is the size of sets. An API server checks what is written, not what it has from before."""
+    a number of shards is the size of sets, and nobody can calculate with an empty moment. An API server checks what is
+    written, not what it has from before."""
     if isinstance(value, Mapping):
         properties = fields.get("properties", {})
         for member, inner in value.items():
@@ -90,7 +92,9 @@ def check_bounds(value: Any, fields: Mapping[str, Any], name: str = "status") ->
     size = value if isinstance(value, int) else len(value)
     least, most = (fields.get(bound) for bound in _BOUNDS.get(type(value), ("minItems", "maxItems")))
     if (least is not None and size < least) or (most is not None and size > most):
-        raise ValueError(f"expected {least or 0} to {most} as {name}, found {size}")
+        raise ValueError(f"expected {least or 0} to {most} as the size of {name}, found {size}")
+    if "pattern" in fields and not re.fullmatch(fields["pattern"], value):
+        raise ValueError(f"expected {fields['pattern']} as {name}, found {value!r}")
     if isinstance(value, list | tuple):
         for item in value:
             check_bounds(item, fields.get("items", {}), name)
@@ -117,7 +121,7 @@ def _members(kind: type) -> tuple[_Member, ...]:
             json=json_name(member),
             hint=hints[member.name],
             is_required=member.default is dataclasses.MISSING,
-            is_moment=member.name in _MOMENTS,
+            is_moment=member.name in MOMENTS,
         )
         for member in dataclasses.fields(kind)
     )

@@ -180,7 +180,7 @@ def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) ->
         shards=desired.shards,
         normalize=desired.normalize,
         value_format=cast(Literal["json", "raw"], desired.value_format),
-        built_at=result.built_at,
+        built_at=result.built_at or build.started_at,
         refresh=build.refresh,
         success_file=result.success_file,
         refreshed_at=build.started_at,
