@@ -21,6 +21,7 @@ from lookupdb.cli.diff import command
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.stored_generation import StoredGeneration
+from support import dictionaries
 
 OLD = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % number for number in range(3000)}
 NEW = {
@@ -65,6 +66,21 @@ def test_counts_and_samples_whatever_the_numbers_of_shards(
     assert found["samples"]["removed"][0] == {"key": "key-00007", "before": OLD["key-00007"].decode(), "after": None}
     assert found["samples"]["changed"][0]["after"] == '{"n":"changed"}'
     assert [change["key"] for change in found["samples"]["added"]] == ["new-0", "new-1", "new-10", "new-11", "new-2"]
+
+
+@pytest.mark.parametrize("options", [[], ["--sampled"]], ids=["exact", "sampled"])
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3)])
+def test_a_key_has_changed_if_its_value_has_whatever_is_stored(
+    dataset: StoredDataset, tmp_path: Path, before: int, after: int, options: list[str]
+) -> None:
+    for name, content, shards, dictionary in (
+        ("g1", dictionaries.BEFORE, before, dictionaries.OLD_DICTIONARY),
+        ("g2", dictionaries.AFTER, after, dictionaries.NEW_DICTIONARY),
+    ):
+        publish(dataset, name, content, tmp_path / "scratch", shards=shards, dictionary=dictionary)
+    found = counted(tmp_path, "g1", "g2", *options)
+    assert (found["added"], found["removed"], found["same"]) == (0, 0, dictionaries.SAME)
+    assert sorted(change["key"] for change in found["samples"]["changed"]) == dictionaries.CHANGED
 
 
 def test_random_generations_against_dicts(dataset: StoredDataset, tmp_path: Path) -> None:

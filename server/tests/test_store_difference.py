@@ -9,9 +9,11 @@ import pytest
 from support.generations import publish
 
 from lookupdb import store
+from lookupdb.shardfile import FRAMED
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.difference import MAX_VALUE_CHARACTERS, compare_generations
 from lookupdb.store.stored_generation import find_in_store
+from support import dictionaries
 
 VALUE_BYTES = 200_000
 KEYS = [f"key-{number:03d}" for number in range(64)]
@@ -41,6 +43,39 @@ def test_large_values_are_in_memory_one_at_a_time_whatever_the_numbers_of_shards
     assert found.changed == len(KEYS)
     assert [change.key.decode() for change in found.samples["changed"]] == KEYS[:10]
     assert peak < 10 * VALUE_BYTES
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (2, 3)])
+def test_values_are_compared_as_lookups_return_them(
+    dataset: StoredDataset, tmp_path: Path, before: int, after: int
+) -> None:
+    scratch = tmp_path / "scratch"
+    publish(dataset, "g1", dictionaries.BEFORE, scratch, shards=before, dictionary=dictionaries.OLD_DICTIONARY)
+    publish(dataset, "g2", dictionaries.AFTER, scratch, shards=after, dictionary=dictionaries.NEW_DICTIONARY)
+    found = compare_generations(find_in_store(dataset, "g1"), find_in_store(dataset, "g2"), scratch)
+    assert (found.added, found.removed, found.same) == (0, 0, dictionaries.SAME)
+    assert [change.key.decode() for change in found.samples["changed"]] == dictionaries.CHANGED
+    for change in found.samples["changed"]:
+        assert change.before == dictionaries.BEFORE[change.key.decode()]
+        assert change.after == dictionaries.AFTER[change.key.decode()]
+
+
+def test_stored_bytes_tell_nothing_of_those_values(dataset: StoredDataset, tmp_path: Path) -> None:
+    """Else the test before this one could not fail."""
+    stored: list[dict[str, bytes]] = []
+    for name, content, dictionary in (
+        ("g1", dictionaries.BEFORE, dictionaries.OLD_DICTIONARY),
+        ("g2", dictionaries.AFTER, dictionaries.NEW_DICTIONARY),
+    ):
+        publish(dataset, name, content, tmp_path / "scratch", shards=1, dictionary=dictionary)
+        with find_in_store(dataset, name).shards(tmp_path / "scratch") as (shard,):
+            assert shard.dictionary == dictionary
+            stored.append({key.decode(): value for key, value in shard.items()})
+    old, new = stored
+    assert old[dictionaries.EQUAL_BYTES] == new[dictionaries.EQUAL_BYTES]
+    assert old[dictionaries.EQUAL_VALUE] != new[dictionaries.EQUAL_VALUE]
+    for key in (dictionaries.EQUAL_BYTES, dictionaries.EQUAL_VALUE):
+        assert FRAMED not in (old[key][0], new[key][0])
 
 
 @pytest.mark.parametrize("character", ["a", "é", "€", "😀"])

@@ -82,11 +82,13 @@ def publish(
     *,
     shards: int = 3,
     train: bool = False,
+    dictionary: bytes = b"",
     refused: Refusal | None = None,
 ) -> Manifest:
-    """Build ``content`` as ``generation`` of ``dataset``."""
+    """Build ``content`` as ``generation`` of ``dataset``, with ``dictionary``, or one that fits it."""
     stream = records(content)
-    dictionary = choose_dictionary([one[2] for one in stream], records=len(stream), shards=shards) if train else b""
+    if train:
+        dictionary = choose_dictionary([one[2] for one in stream], records=len(stream), shards=shards)
     with dataset.claim(generation, scratch) as claim:
         files, totals = write(claim.folder, in_batches(stream), shards=shards, dictionary=dictionary)
         return claim.publish(replace(manifest(generation, files, totals, dictionary), refused=refused))
