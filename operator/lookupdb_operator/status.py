@@ -232,6 +232,9 @@ class RolloutStatus:
     window: str = ""
     """Those of them, as ranges, that no routing table has referenced since they were claimed; empty: none, or all of a
     candidate."""
+    overtaken_by: str = ""
+    """The generation that came before the rest of it, because a window of it was stuck: it keeps the shards that it
+    has, and does not go on. Empty: none did."""
 
     @property
     def is_candidate(self) -> bool:

@@ -161,7 +161,9 @@ def test_until_then_nobody_says_that_what_status_remembers_is_in_effect() -> Non
     assert rolled_out.reason == reasons.CONFIRMING
 
 
-@pytest.mark.parametrize("torn", ["rollouts", "generations", "rollouts table", "generations table", "table"])
+@pytest.mark.parametrize(
+    "torn", ["rollouts", "generations", "rollouts table", "generations table", "table", "rollouts table generation"]
+)
 def test_a_status_of_which_a_part_was_taken_away_takes_nothing_from_what_serves(torn: str) -> None:
     world = _of_some_age()
     members = {name: member for name, member in world.status.to_json().items() if name not in torn.split()}
@@ -206,3 +208,43 @@ def test_what_is_active_is_found_out_again_when_somebody_has_edited_it(edited: s
     world.settle()
     assert (world.status.generation, world.status.records) == ("g3", 10)
     assert _versions(world) == {3}, "nothing is written for that"
+
+
+def test_a_status_that_does_not_say_how_many_servers_are_referenced_is_built_up_again() -> None:
+    """It said ShardsUnavailable for ever, while routers answered."""
+    world = _of_some_age()
+    _set_back(
+        world, replace(world.status, rollouts=tuple(replace(r, referenced_replicas=0) for r in world.status.rollouts))
+    )
+    world.invariants.forget({"g1", "g2", "g3"}, {"r3"})
+    planned = world.reconcile()
+    assert not [name for name in deleted(planned) if "airports-r3" in name]
+    world.settle()
+    assert world.status.generation == "g4"
+
+
+def test_the_servers_of_a_candidate_stay_though_status_has_lost_its_rollout() -> None:
+    """The routing table in effect offers them."""
+    world = serving(rollout={"promotion": "Manual", "drainSeconds": 5})
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle(until=lambda: world.status.table is not None and world.status.table.candidate is not None)
+    _set_back(world, replace(world.status, rollouts=world.status.rollouts[:1]))
+    assert [name for name in deleted(world.look()) if "airports-r2" in name] == []
+
+
+def test_a_status_set_back_from_another_life_takes_nothing_from_what_serves() -> None:
+    """In the life before, r1 was abandoned; in this one, after the status was wiped, r1 serves."""
+    world = World()
+    world.edit(rollout={"drainSeconds": 5})
+    world.settle(until=lambda: ("StatefulSet", "airports-r1-s0") in world.things)
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle(until=lambda: world.status.last_rollout == 1 and ("StatefulSet", "airports-r1-s0") not in world.things)
+    earlier = world.status
+    _set_back(world, DatasetStatus())
+    world.settle()
+    assert world.status.table is not None
+    assert world.status.table.rollout == "r1"
+    _set_back(world, earlier)
+    world.invariants.forget({"g1", "g2", "g3"}, {"r1"})
+    assert [name for name in deleted(world.look()) if "airports-r1" in name] == []
+    world.settle()

@@ -102,13 +102,14 @@ RECOVER: Final = Transition(
     name="recover",
     step=recovery.recover_status,
     edges=(
-        *((phase, RolloutPhase.SUPERSEDED) for phase in RolloutPhase if phase is not RolloutPhase.GONE),
+        *((phase, RolloutPhase.SUPERSEDED) for phase in RolloutPhase),
         (RolloutPhase.UNCLAIMED, RolloutPhase.GONE),
         *((phase, GenerationPhase.GONE) for phase in GenerationPhase if phase is not GenerationPhase.GONE),
     ),
     when=(
         "status was wiped, edited or set back: objects carry numbers, or the routing table a version, that it does not"
-        " know, or its own table references what it lacks"
+        " know, or its own table references what it lacks, or a table is written and it knows none; servers of a past"
+        " number that are still there are kept, too"
     ),
     written_first=(
         "`rollouts` with all servers, `lastRollout`, `lastGeneration`, `lastTable`; no `table`, no `generations`"

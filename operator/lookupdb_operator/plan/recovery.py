@@ -30,8 +30,8 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     """``status`` with the rollouts that only objects tell of, and with numbers not below any that an object carries.
     Some routing table may reference such a rollout: it is kept as referenced."""
     observed = situation.observed
-    # An inconsistent status does not tell which rollout serves: those whose numbers are past are kept, too.
-    oldest = 0 if is_inconsistent(status) else status.last_rollout + 1
+    # Such a status does not tell which rollout serves: those whose numbers are past are kept, too.
+    oldest = 0 if is_inconsistent(status) or _forgets_what_serves(status, observed) else status.last_rollout + 1
     unknown = tuple(_list_unknown_rollouts(status, observed, oldest, situation.now))
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
@@ -46,12 +46,22 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     )
 
 
+def _forgets_what_serves(status: DatasetStatus, observed: Observed) -> bool:
+    """Whether routers may answer from a routing table of which ``status`` knows nothing: a newer one is written than it
+    knows of, or one is written, and it knows of no table and of no servers that any references."""
+    written = table_versions.written_table_version(observed)
+    if written > table_versions.known_table_version(status):
+        return True
+    return bool(written) and status.table is None and not any(rollout.minimum_replicas for rollout in status.rollouts)
+
+
 def is_inconsistent(status: DatasetStatus) -> bool:
     """Whether a part of ``status`` is missing that another part references: somebody edited it."""
     table = status.table
     if table is None:
         return bool(status.generation)
-    referenced = ((table.rollout, table.generation), *((part.rollout, part.generation) for part in table.parts))
+    candidates = () if table.candidate is None else (table.candidate,)
+    referenced = tuple((named.rollout, named.generation) for named in (table, *table.parts, *candidates))
     if table.is_mixed and status.generation and status.find_generation(status.generation) is None:
         return True
     if any(
@@ -64,10 +74,9 @@ def is_inconsistent(status: DatasetStatus) -> bool:
 
 def _lacks_routed_shards(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> bool:
     """Whether ``table`` routes shards to ``rollout`` that this does not keep servers of, by its own words."""
-    if not table.parts and rollout.shard_ranges == ALL and not rollout.window:
-        return False
-    is_kept = rollout.referenced_replicas >= table.replicas and not rollout.kept_since
-    return not is_kept or not references.routed_shards(rollout, status) <= references.referenced_shards(rollout, status)
+    if rollout.referenced_replicas < table.replicas or rollout.kept_since:
+        return True
+    return not references.routed_shards(rollout, status) <= references.referenced_shards(rollout, status)
 
 
 def _without_outdated_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:

@@ -81,7 +81,7 @@ def _is_unfinished(rollout: RolloutStatus, status: DatasetStatus) -> bool:
 
 def _is_of_present_spec(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     generation = status.find_generation(rollout.generation)
-    if generation is None or generation.content != situation.desired.content_hash:
+    if generation is None or generation.content != situation.desired.content_hash or rollout.overtaken_by:
         return False
     return not generations.is_held_back(generation, status) and is_current(rollout, status, situation)
 
@@ -114,7 +114,7 @@ def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation
         (
             rollout
             for rollout in reversed(status.rollouts)
-            if (rollout.generation, rollout.template) == (generation.generation, template)
+            if (rollout.generation, rollout.template) == (generation.generation, template) and not rollout.overtaken_by
         ),
         None,
     )
@@ -198,9 +198,10 @@ def _without_going_on(target: RolloutStatus | None, status: DatasetStatus, situa
     go on. Without that window it would look as between two windows, and have it made again before the newer data."""
     is_fixed = generations.has_fixed_target(status, situation.desired)
     candidate = None if is_fixed else unfinished_candidate(status, situation)
-    if candidate is None or candidate == target or not candidate.window:
+    newer = target_generation(status, situation)
+    if candidate is None or candidate == target or not candidate.window or newer is None:
         return status
-    ended = replace(candidate, template="")  # it is only kept, never made again
+    ended = replace(candidate, overtaken_by=newer.generation)
     return replace(status, rollouts=tuple(ended if rollout == candidate else rollout for rollout in status.rollouts))
 
 
