@@ -198,3 +198,13 @@ def test_routers_confirm_a_rollback_as_any_other_cutover() -> None:
     assert (world.now - began).total_seconds() < 5
     routers = [pod for pod in world.pods.values() if pod.component == names.ROUTER]
     assert {pod.table["active"] for pod in routers if pod.table} == {"g1"}
+
+
+def test_of_two_that_are_kept_and_not_asked_for_the_one_that_drained_last_stays() -> None:
+    """r1 was pinned while r2 drained, and no longer is; then r2 was kept beside it."""
+    world = _with_kept()
+    _refreshed(world, "three")
+    r2, r3 = world.status.rollouts
+    earlier = replace(r2, rollout="r1", generation="g1", kept_since="2026-01-01T12:00:05Z")
+    world.status = replace(world.status, rollouts=(earlier, r2, r3))
+    assert [rollout.rollout for rollout in world.look().status.rollouts] == ["r2", "r3"]

@@ -61,7 +61,7 @@ def is_inconsistent(status: DatasetStatus) -> bool:
     if table is None:
         return bool(status.generation)
     candidates = () if table.candidate is None else (table.candidate,)
-    referenced = tuple((named.rollout, named.generation) for named in (table, *table.parts, *candidates))
+    referenced = tuple((reference.rollout, reference.generation) for reference in (table, *table.parts, *candidates))
     if table.is_mixed and status.generation and status.find_generation(status.generation) is None:
         return True
     if any(

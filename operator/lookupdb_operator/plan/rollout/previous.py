@@ -22,12 +22,15 @@ from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 
 
 def release_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without a kept rollout that has no purpose any more, unless it is asked for."""
+    """``status`` without a kept rollout that has no purpose any more, unless it is asked for. There are two when one
+    was asked for while another drained, and then was not any more."""
     target = rollouts.target_rollout(status, situation)
+    kept = [rollout for rollout in status.rollouts if rollout.kept_since and rollout != target]
+    newest = max(kept, key=lambda rollout: (rollout.kept_since, names.read_number(rollout.rollout)), default=None)
     staying = tuple(
         rollout
         for rollout in status.rollouts
-        if not rollout.kept_since or rollout == target or _has_purpose(rollout, status, situation)
+        if rollout not in kept or (rollout == newest and _has_purpose(rollout, status, situation))
     )
     return replace(status, rollouts=staying)
 
