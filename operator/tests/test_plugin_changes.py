@@ -167,6 +167,27 @@ def test_how_far_a_refresh_is(status: dict[str, Any], is_done: bool, failure: st
     assert (progress.is_done, progress.failure, progress.waits_for) == (is_done, failure, waits_for)
 
 
+PINNED = _conditions(condition("RolledOut", "True", "Pinned", "spec.generation pins g12; g13 is built, and waits."))
+
+
+def test_a_refresh_whose_data_wait_behind_a_pin_fails_and_says_what_to_do() -> None:
+    built = [generation("g11"), generation("g12"), generation("g13", refresh="now")]
+    progress = changes.judge_refresh(
+        dataset({"generation": "g12"}, refreshed="now", generations=built, **PINNED), "now"
+    )
+    assert not progress.is_done
+    assert progress.failure == (
+        "Pinned: spec.generation pins g12; g13 is built, and waits."
+        " kubectl lookupdb unpin -n shop airports lets newer data serve"
+    )
+
+
+def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered() -> None:
+    known = [generation("g11"), generation("g12", refresh="now")]
+    status = {"refreshed": "now", "generations": known, **PINNED}
+    assert changes.judge_refresh(dataset({"generation": "g12"}, **status), "now").is_done
+
+
 def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:
     assert changes.judge_active(dataset(), "g12").is_done
     assert not changes.judge_active(dataset(), "g11").is_done

@@ -50,7 +50,8 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
 
     It is the annotation lookupdb.dev/refresh with a new value. With --wait the command returns when the source was
     read and what came of it serves (or is a candidate that waits for promotion), or was found unchanged; exit code 1
-    says that the build failed, and why. The operator goes on trying all the same.
+    says that the build failed, and why, or that what came of it waits because another generation is pinned. The
+    operator goes on trying all the same.
 
     \b
         kubectl lookupdb refresh airports --wait

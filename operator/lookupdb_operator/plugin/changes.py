@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,12 +118,17 @@ def judge_refresh(dataset: Dataset, value: str) -> ChangeProgress:
         return ChangeProgress(
             False, waits_for=f"{' or '.join(sorted(answers))} to be the candidate in place of {candidate}"
         )
-    return judge_rollout(dataset)
+    return _judge_rollout(dataset, answers)
 
 
-def judge_rollout(dataset: Dataset) -> ChangeProgress:
-    """Whether what is asked for serves, or waits for somebody who promotes it."""
+def _judge_rollout(dataset: Dataset, answers: Collection[str]) -> ChangeProgress:
+    """Whether what is asked for serves, or waits for somebody who promotes it. ``answers`` are the generations that a
+    refresh came to: one that does not serve because another one is pinned comes by nobody's waiting."""
     condition = dataset.condition("RolledOut")
+    pinned = dataset.spec.get("generation")
+    if condition.get("reason") == reasons.PINNED and pinned not in answers:
+        further = f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} lets newer data serve"
+        return ChangeProgress(False, failure=f"{_describe(dataset, 'RolledOut')} {further}")
     if dataset.status.get("candidate") or condition.get("status") == "True":
         return ChangeProgress(True)
     if condition.get("reason") in (reasons.ROLLED_BACK, reasons.REJECTED):
