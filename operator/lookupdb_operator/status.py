@@ -324,7 +324,7 @@ class DatasetStatus:
     built_at: str = ""
     """When the active generation was built."""
     last_refreshed: str = ""
-    """When the active generation was last known to be as its source: how old the data are."""
+    """When the oldest data that serve were last known to be as their source: how old the data are."""
     shards: str = ""
     """Of the active rollout, for people: ``3/4`` shards with a ready server."""
     replicas: int = 0

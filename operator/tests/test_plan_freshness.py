@@ -105,6 +105,42 @@ def test_what_is_built_and_does_not_serve_makes_nothing_fresh() -> None:
     assert world.status.last_refreshed == "2026-01-01T12:00:00Z"
 
 
+def _with_g2_an_hour_and_more_later(**rollout: object) -> World:
+    """g1 is of twelve o'clock, and g2, which serves, of fifty minutes after; it is a quarter past one."""
+    world = serving(shards=4, refresh={"staleAfterSeconds": LIMIT}, rollout={"drainSeconds": 5, **rollout})
+    wait(world, 3000)
+    world.content_of_source = lambda url: f"{url} of another day".ljust(64)
+    world.annotate("monday")
+    world.settle()
+    wait(world, 1500)
+    return world
+
+
+def test_while_a_rollback_goes_shard_by_shard_the_oldest_data_that_any_shard_answers_from_count() -> None:
+    world = _with_g2_an_hour_and_more_later(strategy="PerShard")
+    read = world.status.last_refreshed
+    assert says(world.look())["Degraded"] == "False Healthy"
+    world.edit(generation="g1")
+    world.settle(until=lambda: world.status.table is not None and world.status.table.is_mixed)
+    degraded = condition(world.reconcile(), "Degraded")
+    assert (world.status.generation, world.status.last_refreshed) == ("g2", "2026-01-01T12:00:00Z")
+    assert degraded.reason == "Stale"
+    assert degraded.message.startswith("g1 holds the source as it was at 2026-01-01T12:00:00Z")
+    world.edit(generation=None, rollout={"drainSeconds": 5})
+    world.edit(generation="g2")
+    world.settle()
+    assert world.status.last_refreshed == read
+    assert says(world.look())["Degraded"] == "False Healthy"
+
+
+def test_while_routers_go_back_to_older_data_at_once_these_count_already() -> None:
+    world = _with_g2_an_hour_and_more_later(keepPrevious="1h")
+    world.takes.table = world.takes.slow_table = NEVER
+    world.edit(generation="g1")
+    world.settle(until=lambda: world.status.table is not None and world.status.table.generation == "g1")
+    assert (world.status.generation, says(world.reconcile())["Degraded"]) == ("g2", "True Stale")
+
+
 def test_without_a_limit_data_may_be_of_any_age() -> None:
     world = serving()
     world.now = BEGIN + timedelta(days=1000)
