@@ -17,7 +17,7 @@ from lookupdb.build.gates import SampledDifference
 from lookupdb.build.sampled_difference import choose_halvings, choose_shards, compare_with_active
 from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.keys import make_sampler, shard_number
-from lookupdb.manifest import ShardFile
+from lookupdb.manifest import ShardFile, Totals
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoredDataset, stored_generation
 from lookupdb.store.bucket_dataset import BucketDataset
@@ -30,6 +30,7 @@ AFTER = (
     | {f"k{number}": b"changed" for number in range(0, 3000, 10)}
     | {f"new{number}": b"1" for number in range(150)}
 )
+TOTALS = Totals(0, 0, 0, 0, 0)
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ class Comparison:
 
     def of(self, before: int, after: int) -> SampledDifference:
         active = publish(self.dataset, "g1", BEFORE, self.folder, shards=before, train=True)
-        write(self.folder / "new", in_batches(records(AFTER)), shards=after)
-        return compare_with_active(self.dataset, active, self.folder / "new", after, self.folder)
+        _, totals = write(self.folder / "new", in_batches(records(AFTER)), shards=after)
+        return compare_with_active(self.dataset, active, self.folder / "new", after, totals, self.folder)
 
 
 @pytest.fixture
@@ -75,8 +76,8 @@ def test_values_are_compared_as_lookups_return_them(
     )
     new_dictionary = dictionaries.NEW_DICTIONARY if compression == "zstd" else b""
     batches = in_batches(records(dictionaries.AFTER))
-    write(tmp_path / "new", batches, shards=after, compression=compression, dictionary=new_dictionary)
-    found = compare_with_active(dataset, active, tmp_path / "new", after, tmp_path)
+    _, totals = write(tmp_path / "new", batches, shards=after, compression=compression, dictionary=new_dictionary)
+    found = compare_with_active(dataset, active, tmp_path / "new", after, totals, tmp_path)
     assert (found.added, found.removed, found.same) == (0, 0, dictionaries.SAME)
     assert sorted(key.decode() for key in found.samples["changed"]) == dictionaries.CHANGED
 
@@ -102,7 +103,7 @@ def test_what_is_counted_is_exactly_what_differs_of_the_sampled_keys(
     found = comparison.of(before, after)
     shards = [sum(shard_number(key.encode(), before) == number for key in BEFORE) for number in range(before)]
     chosen = next(count for count in range(1, before + 1) if sum(shards[:count]) >= 600)
-    is_sampled = make_sampler(choose_halvings(sum(shards[:chosen])))
+    is_sampled = make_sampler(choose_halvings(max(sum(shards[:chosen]), len(AFTER) * chosen // before)))
     keys = {
         key for key in {**BEFORE, **AFTER} if shard_number(key.encode(), before) < chosen and is_sampled(key.encode())
     }
@@ -146,10 +147,10 @@ def test_long_keys_make_the_sample_smaller_and_never_take_more_memory(
 
 def test_a_shard_that_cannot_be_read_is_an_error(dataset: StoredDataset, tmp_path: Path) -> None:
     active = publish(dataset, "g1", BEFORE, tmp_path, shards=2)
-    write(tmp_path / "new", in_batches(records(AFTER)), shards=2)
+    _, totals = write(tmp_path / "new", in_batches(records(AFTER)), shards=2)
     (Path(dataset.url) / "g1" / active.shards[1].file).unlink()
     with pytest.raises(CorruptFile, match=r"shard-00001-of-00002\.lmdb of g1 is missing"):
-        compare_with_active(dataset, active, tmp_path / "new", 2, tmp_path)
+        compare_with_active(dataset, active, tmp_path / "new", 2, totals, tmp_path)
 
 
 class TestBucket:
@@ -181,13 +182,34 @@ class TestBucket:
         path = f"{dataset.address.path}/g1/{active.shards[0].file}"
         obstore.put(dataset.bucket.store, path, bytes(active.shards[0].bytes))
         with pytest.raises(CorruptFile, match="has checksum"):
-            compare_with_active(dataset, active, tmp_path / "new", 1, tmp_path)
+            compare_with_active(dataset, active, tmp_path / "new", 1, TOTALS, tmp_path)
         dataset.bucket.delete([path])
         with pytest.raises(CorruptFile, match="is missing"):
-            compare_with_active(dataset, active, tmp_path / "new", 1, tmp_path)
+            compare_with_active(dataset, active, tmp_path / "new", 1, TOTALS, tmp_path)
         dataset.remove("g1")
         with pytest.raises(GenerationMissing):
-            compare_with_active(dataset, active, tmp_path / "new", 1, tmp_path)
+            compare_with_active(dataset, active, tmp_path / "new", 1, TOTALS, tmp_path)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (4, 4), (4, 6), (6, 4), (1, 5)])
+@pytest.mark.parametrize("is_growing", [True, False], ids=["grown", "shrunk"])
+def test_the_generation_with_more_keys_decides_how_many_are_compared(
+    dataset: StoredDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    after: int,
+    is_growing: bool,
+) -> None:
+    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 300)
+    small, large = dict(list(BEFORE.items())[:10]), BEFORE
+    old, new = (small, large) if is_growing else (large, small)
+    active = publish(dataset, "g1", old, tmp_path, shards=before)
+    _, totals = write(tmp_path / "new", in_batches(records(new)), shards=after)
+    found = compare_with_active(dataset, active, tmp_path / "new", after, totals, tmp_path)
+    assert not found.is_whole
+    assert 250 <= found.compared <= 700
+    assert found.differing >= 0.95 * found.compared
 
 
 def shard(records: int, size: int) -> ShardFile:
@@ -195,17 +217,20 @@ def shard(records: int, size: int) -> ShardFile:
 
 
 @pytest.mark.parametrize(
-    ("shards", "read"),
+    ("shards", "totals", "read"),
     [
-        pytest.param([shard(10, 1)] * 5, 5, id="few keys: all"),
-        pytest.param([shard(60_000, 1)] * 5, 2, id="until there are enough"),
-        pytest.param([shard(10**9, 1 << 50)] * 5, 1, id="one, however large"),
-        pytest.param([shard(10, 1 << 29)] * 5, 2, id="no more than a gigabyte of large values"),
-        pytest.param([shard(0, 1)], 1, id="empty"),
+        pytest.param([shard(10, 1)] * 5, TOTALS, 5, id="few keys: all"),
+        pytest.param([shard(60_000, 1)] * 5, TOTALS, 2, id="until there are enough"),
+        pytest.param([shard(10, 1)] * 5, Totals(300_000, 0, 0, 0, 5), 2, id="until the other has enough"),
+        pytest.param([shard(10**9, 1 << 50)] * 5, TOTALS, 1, id="one, however large"),
+        pytest.param([shard(10, 1)] * 5, Totals(10**9, 0, 0, 0, 1 << 50), 1, id="one, however large the other is"),
+        pytest.param([shard(10, 1 << 29)] * 5, TOTALS, 2, id="no more than a gigabyte of large values"),
+        pytest.param([shard(10, 1)] * 5, Totals(50, 0, 0, 0, 5 << 29), 2, id="nor of the other's"),
+        pytest.param([shard(0, 1)], TOTALS, 1, id="empty"),
     ],
 )
-def test_no_more_shards_are_read_than_it_takes(shards: list[ShardFile], read: int) -> None:
-    assert len(choose_shards(shards)) == read
+def test_no_more_shards_are_read_than_it_takes(shards: list[ShardFile], totals: Totals, read: int) -> None:
+    assert len(choose_shards(shards, totals)) == read
 
 
 @pytest.mark.parametrize(

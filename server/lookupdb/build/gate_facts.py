@@ -35,7 +35,8 @@ def gather_facts(
             return "the store has lost it"
         progress.begin_phase("comparing", None, "rows")
         try:
-            return compare_with_active(dataset, active.manifest, generation.folder, generation.spec.shards, scratch)
+            folder, shards = generation.folder, generation.spec.shards
+            return compare_with_active(dataset, active.manifest, folder, shards, totals, scratch)
         except (CorruptFile, GenerationMissing) as error:
             return error.message
         finally:

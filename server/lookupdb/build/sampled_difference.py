@@ -2,10 +2,10 @@
 build asks this, and ``lookupdb diff --sampled``.
 
 Shard s of N holds the keys whose hash is s modulo N: a sample of all keys that the hash has chosen, the same in every
-build. So only the first shards of the active generation are read, as many as it takes for ``MAX_KEYS`` keys, but no
-more than ``MAX_BYTES`` unless the first alone is larger. Of their keys one in 2^k is compared, chosen by other bits of
-the hash. Values are compared as lookups return them: compression, dictionaries and the number of shards make no
-difference.
+build. So only the first shards of the active generation are read, as many as it takes for ``MAX_KEYS`` keys of the
+generation that has more, but no more than ``MAX_BYTES`` of either unless the first alone is larger. Of their keys one
+in 2^k is compared, chosen by other bits of the hash. Values are compared as lookups return them: compression,
+dictionaries and the number of shards make no difference.
 
 A new generation with as many shards has these keys in the same ones. Else each of its shards may hold some of them: the
 keys that are compared are kept in memory, each with a hash of its value, and every file of either generation is read
@@ -28,23 +28,24 @@ from typing import Final
 from lookupdb import shard_name
 from lookupdb.build.gates import SampledDifference
 from lookupdb.keys import make_sampler, shard_number
-from lookupdb.manifest import Manifest, ShardFile
+from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.shardfile import FRAMED, ShardReader
 from lookupdb.store import StoredDataset
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
 MAX_KEYS: Final = 100_000
-"""Keys of the active generation that are enough; up to twice as many are compared."""
+"""Keys of the generation with more of them that are enough; up to twice as many are compared."""
 MAX_BYTES: Final = 1 << 30
-"""Of the active generation's files that are read, but for the first."""
+"""Of each generation's files that are read, but for the active one's first and what may hold the same keys."""
 MAX_KEPT_BYTES: Final = 16 << 20
 """Of keys in memory, while generations are compared whose numbers of shards differ."""
 
 
 def compare_with_active(
-    dataset: StoredDataset, active: Manifest, folder: Path, shards: int, scratch: Path
+    dataset: StoredDataset, active: Manifest, folder: Path, shards: int, totals: Totals, scratch: Path
 ) -> SampledDifference:
-    """Compare the new files in ``folder``, of ``shards`` shards, with the generation ``active`` of ``dataset``.
+    """Compare the new files in ``folder``, of ``shards`` shards and ``totals``, with the generation ``active`` of
+    ``dataset``.
 
     Copies one file of the store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile
     if what has to be read of the active generation is damaged, NotEnoughRoom.
@@ -53,7 +54,7 @@ def compare_with_active(
     def open_after(stack: ExitStack, number: int) -> ShardReader:
         return stack.enter_context(ShardReader(folder / shard_name.file_name(number, shards)))
 
-    return _compare(StoredGeneration("", active, dataset), shards, open_after, scratch)
+    return _compare(StoredGeneration("", active, dataset), shards, totals, open_after, scratch)
 
 
 def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
@@ -63,15 +64,19 @@ def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: P
     def open_after(stack: ExitStack, number: int) -> ShardReader:
         return _open(stack, after, after.manifest.shards[number], scratch)
 
-    return _compare(before, len(after.manifest.shards), open_after, scratch)
+    return _compare(before, len(after.manifest.shards), after.manifest.totals, open_after, scratch)
 
 
 def _compare(
-    before: StoredGeneration, shards: int, open_after: Callable[[ExitStack, int], ShardReader], scratch: Path
+    before: StoredGeneration,
+    shards: int,
+    totals: Totals,
+    open_after: Callable[[ExitStack, int], ShardReader],
+    scratch: Path,
 ) -> SampledDifference:
     every = before.manifest.shards
-    chosen = choose_shards(every)
-    halvings = choose_halvings(sum(shard.records for shard in chosen))
+    chosen = choose_shards(every, totals)
+    halvings = choose_halvings(max(sum(shard.records for shard in chosen), totals.records * len(chosen) // len(every)))
     if shards != len(every):
         sample = _Sample(len(every), len(chosen), shards, halvings)
         return _compare_resharded(before, chosen, sample, open_after, scratch)
@@ -87,13 +92,17 @@ def _open(stack: ExitStack, generation: StoredGeneration, shard: ShardFile, scra
     return stack.enter_context(open_shard(stack.enter_context(generation.file(shard, scratch))))
 
 
-def choose_shards(shards: Sequence[ShardFile]) -> Sequence[ShardFile]:
-    """The first of ``shards`` that are read: enough for the sample, at least one."""
+def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[ShardFile]:
+    """The first of ``shards`` that are read: enough for the sample, at least one. Of the other generation, which has
+    ``totals``, as many shards would hold the same share."""
     records = size = 0
     for number, shard in enumerate(shards):
-        if number and (records >= MAX_KEYS or size + shard.bytes > MAX_BYTES):
+        size += shard.bytes
+        most_records = max(records, totals.records * number // len(shards))
+        most_bytes = max(size, totals.file_bytes * (number + 1) // len(shards))
+        if number and (most_records >= MAX_KEYS or most_bytes > MAX_BYTES):
             return shards[:number]
-        records, size = records + shard.records, size + shard.bytes
+        records += shard.records
     return shards
 
 
