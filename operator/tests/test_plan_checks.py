@@ -32,13 +32,13 @@ def scheduled(**refresh: Any) -> World:
     return world
 
 
-def pass_time(world: World, seconds: float) -> None:
-    """Reconcile whenever a look is due, and when something happens, for ``seconds``."""
+def pass_time(world: World, seconds: float, step: float = 1.0) -> None:
+    """Reconcile whenever a look is due, and at each ``step`` while something happens, for ``seconds``."""
     end = world.now + timedelta(seconds=seconds)
     while world.now < end:
         planned = world.reconcile()
         idle = not planned.apply and not planned.delete and world.is_quiet() and not planned.ask_routers
-        wait = min(planned.next_look_in or 600.0, 600.0) if idle else 1.0
+        wait = min(planned.next_look_in or 600.0, 600.0) if idle else step
         world.step(min(max(wait, 1.0), (end - world.now).total_seconds()))
 
 
@@ -132,7 +132,7 @@ class TestASlot:
         world.annotate("by hand")
         world.reconcile()
         assert made(world) == 2
-        pass_time(world, 1800)
+        pass_time(world, 1800, step=10)
         assert made(world) == 3
         assert world.status.refreshed == "by hand"
         assert due(world) == ""
@@ -201,7 +201,7 @@ class TestACheckThatWaits:
         pass_time(world, 660)
         assert made(world) == 2
         writes = world.writes
-        pass_time(world, 2400)
+        pass_time(world, 2400, step=10)
         assert world.writes <= writes + 1, "the first one is noted, and three more pass"
         world.takes.build = 3
         pass_time(world, 700)

@@ -36,7 +36,7 @@ def test_an_upgrade_converges_with_room_for_one_candidate_and_a_half(seed: int) 
     """All four that have a turn stand half placed at first."""
     fleet = serving(8, spare=SERVERS + SERVERS // 2, seed=seed)
     fleet.upgrade("lookupdb:2")
-    fleet.settle(12_000, step=5)
+    fleet.settle(6000, step=20)
     assert fleet.most_candidates == 4
 
 

@@ -63,7 +63,7 @@ class TestRefreshes:
         world = serving()
         world.takes.start = 20
         served = set()
-        for second in range(1200):
+        for second in range(600):
             if second % 5 == 0:
                 _refresh_with_new_data(world, f"refresh {second}")
             world.reconcile()
@@ -71,7 +71,7 @@ class TestRefreshes:
             served.add(world.status.generation)
             assert len(world.status.generations) <= 3 + 2, "builds pile up"
             assert len(world.status.rollouts) <= 3
-        assert len(served) > 1200 / 40
+        assert len(served) > 600 / 40
         assert world.status.last_generation <= len(served) + 2, "what is built is served"
 
     def test_of_a_spec_whose_candidate_starts_are_built_and_wait(self) -> None:
