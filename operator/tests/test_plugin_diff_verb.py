@@ -160,7 +160,7 @@ async def test_a_job_that_was_made_though_its_answer_was_lost_is_deleted(kube: K
 
 
 async def test_a_job_that_somebody_deletes_is_not_waited_for(kube: Kube, tmp_path: Path) -> None:
-    running = await _comparing(kube, tmp_path)
+    running = await _comparing(kube, tmp_path, "--start-timeout", "60")
     kube.remove("Job", "shop", kube.all("Job")[0]["metadata"]["name"])
     ended = await running
     assert ended.code == 1
