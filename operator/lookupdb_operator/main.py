@@ -91,12 +91,6 @@ class _Operator:
         self._cache = ObjectCache()
         self._queue: LookQueue[Key] = LookQueue()
         self._metrics.set_depth_source(lambda: self._queue.depth)
-        self._store = StoreAccessReader(
-            self._cluster,
-            namespace=options.namespace,
-            secret=options.store_secret,
-            environment=options.store_environment,
-        )
         self._workers: LookWorkers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None
         self._health_server: HealthServer | None = None
@@ -120,7 +114,8 @@ class _Operator:
         config = replace(options.config, cluster=await _retry_until_done(self._cluster_id))
         if options.create_store_secret:
             await _retry_until_done(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
-        await _retry_until_done(self._store.refresh)
+        store = self._store_access_reader(config)
+        await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
         self._metrics.set_identity(config.identity)
         reconciler = Reconciler(
@@ -128,7 +123,7 @@ class _Operator:
             observer=Observer(self._cache, self._cluster, self._polls),
             cluster=self._cluster,
             config=config,
-            store=lambda: self._store.access,
+            store=lambda: store.access,
             metrics=self._metrics,
             decide=self._decide,
             turns=TurnTaking(
@@ -143,7 +138,7 @@ class _Operator:
             queue=self._queue,
             informers=self.informers,
             listing=self._listing,
-            store=self._store,
+            store=store,
             live_datasets=self._live_datasets_writer(config),
             metrics=self._metrics,
             health=health,
@@ -163,6 +158,15 @@ class _Operator:
         if self._workers is None or self._resync is None or self._reflecting is None:
             return True  # starting; that it takes too long shows in the age of the last success
         return self._workers.alive and not self._resync.done() and not self._reflecting.done()
+
+    def _store_access_reader(self, config: Config) -> StoreAccessReader:
+        return StoreAccessReader(
+            self._cluster,
+            namespace=self._options.namespace,
+            secret=self._options.store_secret,
+            environment=self._options.store_environment,
+            salt=f"{config.store} {config.cluster}",
+        )
 
     def _live_datasets_writer(self, config: Config) -> LiveDatasetsWriter | None:
         if not self._options.living_list:

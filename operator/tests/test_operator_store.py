@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from typing import cast
+import hashlib
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +13,8 @@ from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.model import Manifest
 from lookupdb_operator.store.access import StoreAccessReader, make_access, merge_secret
 from lookupdb_operator.store.credentials import ensure_credentials
+
+SALT = "s3://lookupdb 8d3f6b1a"
 
 
 class Secrets:
@@ -57,7 +60,7 @@ async def test_credentials_are_made_once() -> None:
 async def test_the_secret_is_read_again_and_a_change_is_told() -> None:
     secrets = Secrets()
     store = StoreAccessReader(
-        cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={"AWS_REGION": "eu"}
+        cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={"AWS_REGION": "eu"}, salt=SALT
     )
     assert store.access.problem
     assert await store.refresh()
@@ -77,7 +80,7 @@ async def test_the_secret_is_read_again_and_a_change_is_told() -> None:
 async def test_what_cannot_be_read_now_stays_as_it_is() -> None:
     secrets = Secrets()
     secrets.held = {"data": coded(AWS_ACCESS_KEY_ID="a")}
-    store = StoreAccessReader(cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={})
+    store = StoreAccessReader(cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={}, salt=SALT)
     await store.refresh()
     known = store.access
     secrets.failure = Unreachable("Secret store", "the API server does not answer")
@@ -91,7 +94,7 @@ async def test_what_cannot_be_read_now_stays_as_it_is() -> None:
 
 
 async def test_a_store_without_secret_is_reached_as_the_pods_are_known() -> None:
-    store = StoreAccessReader(cast(Cluster, Secrets()), namespace="lookupdb", secret="", environment={})
+    store = StoreAccessReader(cast(Cluster, Secrets()), namespace="lookupdb", secret="", environment={}, salt=SALT)
     assert await store.refresh()
     assert (store.access.problem, store.access.environment) == (None, {})
     assert store.access.digest, "an environment that is empty is one"
@@ -106,10 +109,35 @@ async def test_a_store_without_secret_is_reached_as_the_pods_are_known() -> None
     ],
 )
 def test_a_secret_that_cannot_be_an_environment_says_why(data: dict[str, str], problem: str) -> None:
-    found = merge_secret({}, data, "Secret store")
+    found = merge_secret({}, data, "Secret store", SALT)
     assert problem in (found.problem or "")
     assert not found.environment
 
 
 def test_the_digest_does_not_hang_on_order() -> None:
-    assert make_access({"A": "1", "B": "2"}) == make_access({"B": "2", "A": "1"})
+    assert make_access({"A": "1", "B": "2"}, SALT) == make_access({"B": "2", "A": "1"}, SALT)
+
+
+class TestDigest:
+    """Whoever may read a dataset sees it in its status."""
+
+    def test_is_the_same_in_another_process_or_each_start_would_write_all_secrets(self) -> None:
+        assert make_access({"AWS_SECRET_ACCESS_KEY": "minio123"}, SALT).digest == "7d710cf73a61ad1a"
+
+    def test_is_of_the_store_and_cluster_so_that_no_table_of_guesses_fits_several(self) -> None:
+        assert make_access({"A": "1"}, SALT).digest != make_access({"A": "1"}, "s3://lookupdb another").digest
+
+    def test_costs_whoever_guesses_as_much_memory_each_time_as_it_is_slow(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rounds: list[int] = []
+
+        def count(password: bytes, *, n: int, r: int, p: int, **rest: Any) -> bytes:
+            rounds.append(128 * n * r * p)
+            return scrypt(password, n=n, r=r, p=p, **rest)
+
+        scrypt = hashlib.scrypt
+        monkeypatch.setattr(hashlib, "scrypt", count)
+        digests = {make_access({"A": "guess"}, f"{SALT} slow").digest for _ in range(3)}
+        assert rounds == [16 << 20], "once for what is the same"
+        assert [len(digest) for digest in digests] == [16]
