@@ -165,6 +165,7 @@ async def test_a_job_that_somebody_deletes_is_not_waited_for(kube: Kube, tmp_pat
     ended = await running
     assert ended.code == 1
     assert "is gone: somebody has deleted it" in ended.err
+    assert "--start-timeout" not in ended.err
 
 
 async def test_a_job_that_is_refused_is_not_deleted(kube: Kube, tmp_path: Path) -> None:
