@@ -57,6 +57,25 @@ def test_a_candidate_that_nobody_asks_for_any_more_is_gone_at_once() -> None:
     assert "StatefulSet/airports-r2-s0" in deleted(planned)
 
 
+def test_a_candidate_beside_a_rollout_shard_by_shard_drains_when_something_newer_replaces_it() -> None:
+    """A table of several generations names no candidate, so none is written without it: it drains at once."""
+    world = serving(shards=4, rollout={"strategy": "PerShard", "drainSeconds": 5})
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle(until=lambda: world.status.rollouts[-1].window == "2")
+    world.edit(rollout={"promotion": "Manual", "drainSeconds": 5}, source={"url": "s3://data/v3.csv"})
+    world.settle(until=lambda: _phase("r3", world) == "candidate")
+    world.content_of_source = lambda url: f"{url} newer".ljust(64)
+    world.annotate("now")
+    world.settle(until=lambda: _phase("r3", world) != "candidate")
+    assert (_phase("r3", world), _phase("r4", world)) == ("draining", "claimed")
+    world.settle(until=lambda: _phase("r4", world) == "candidate")
+    assert _phase("r3", world) == "gone"
+
+
+def _phase(rollout: str, world: World) -> str:
+    return lifecycle.rollout_phase(rollout, world.status).value
+
+
 def test_what_a_newer_table_superseded_is_not_deleted_before_it_has_drained() -> None:
     world = unconfirmed(serving())
     world.now += timedelta(days=1)

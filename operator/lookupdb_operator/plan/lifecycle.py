@@ -273,6 +273,7 @@ TRANSITIONS: Final = (
             (RolloutPhase.KEPT, RolloutPhase.REFERENCED),
             (RolloutPhase.CANDIDATE, RolloutPhase.REFERENCED),
             (RolloutPhase.CANDIDATE, RolloutPhase.CLAIMED),
+            (RolloutPhase.CANDIDATE, RolloutPhase.DRAINING),
             (RolloutPhase.SUPERSEDED, RolloutPhase.REFERENCED),
             (RolloutPhase.DRAINING, RolloutPhase.REFERENCED),
             (RolloutPhase.ACTIVE, RolloutPhase.REFERENCED),
