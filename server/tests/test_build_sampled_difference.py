@@ -221,6 +221,7 @@ def shard(records: int, size: int) -> ShardFile:
     [
         pytest.param([shard(10, 1)] * 5, TOTALS, 5, id="few keys: all"),
         pytest.param([shard(60_000, 1)] * 5, TOTALS, 2, id="until there are enough"),
+        pytest.param([shard(50_000, 1)] * 5, TOTALS, 2, id="until there are exactly enough"),
         pytest.param([shard(10, 1)] * 5, Totals(300_000, 0, 0, 0, 5), 2, id="until the other has enough"),
         pytest.param([shard(10**9, 1 << 50)] * 5, TOTALS, 1, id="one, however large"),
         pytest.param([shard(10, 1)] * 5, Totals(10**9, 0, 0, 0, 1 << 50), 1, id="one, however large the other is"),

@@ -12,11 +12,12 @@ from support.routing import identity
 from support.waiting import soon
 
 from lookupdb.route.budget import RouterBudget
-from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, INDEX, NAMES
 from lookupdb.route.lookups.pending import SingleKey
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.link import LinkSettings
+from lookupdb.route.shards import lane
 from lookupdb.route.shards.lane import Lane
 from lookupdb.route.shards.settings import EndpointSettings
 
@@ -213,3 +214,51 @@ class TestLoss:
         await bench.sent(2)
         bench.connection.reply(b"2")
         assert bench.waiter.answers == [b"2"]
+
+
+class TestMeasuring:
+    """One batch in 16 is measured, by the clock that these tests replace."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        now = [100.0]
+        monkeypatch.setattr(lane, "perf_counter", lambda: now[0])
+        return now
+
+    @staticmethod
+    async def ask(bench: Bench, count: int = 1) -> None:
+        for _ in range(count):
+            bench.submit(b"a")
+            await bench.sent(len(bench.connection.sent) + 1)
+            bench.connection.reply(b"1")
+
+    @pytest.mark.parametrize(
+        ("seconds", "bucket"), [(0.00009, 0), (0.00011, 1), (0.0024, 4), (0.0026, 5), (0.99, 12), (7.0, 13)]
+    )
+    async def test_its_seconds_are_in_the_first_bucket_that_holds_them_and_in_the_sum(
+        self, clock: list[float], seconds: float, bucket: int
+    ) -> None:
+        bench = Bench().connected()
+        await self.ask(bench, 15)
+        bench.submit(b"a")
+        await bench.sent(16)
+        clock[0] += seconds
+        bench.connection.reply(b"1")
+        counts = [bench.count(name) for name in BATCH_BUCKETS]
+        assert (counts.index(1), sum(counts)) == (bucket, 1)
+        assert bench.count(BATCH_MICROSECONDS) == pytest.approx(seconds * 1e6, abs=1)
+
+    async def test_of_one_whose_connection_is_lost_nothing_is_measured_nor_of_the_next_ones(
+        self, clock: list[float]
+    ) -> None:
+        bench = Bench().connected()
+        await self.ask(bench, 15)
+        bench.submit(b"a")
+        await bench.sent(16)
+        bench.lane.on_no_connection("gone")
+        clock[0] += 60
+        bench.connected()
+        await self.ask(bench, 15)
+        assert sum(bench.count(name) for name in BATCH_BUCKETS) == 0
+        await self.ask(bench)
+        assert (bench.count(BATCH_BUCKETS[0]), bench.count(BATCH_MICROSECONDS)) == (1, 0)

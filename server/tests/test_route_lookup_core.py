@@ -168,6 +168,39 @@ async def test_what_is_unavailable_of_a_candidate_is_counted_apart(stack: AsyncE
     assert (core.count("keys_unavailable"), core.count("candidate_keys_unavailable")) == (1, 3)
 
 
+@pytest.mark.parametrize(("generation", "counted"), [("g1", (3, 0)), ("g2", (0, 3))])
+async def test_what_an_overloaded_router_does_not_look_up_of_a_candidate_is_counted_apart_too(
+    stack: AsyncExitStack, generation: str, counted: tuple[int, int]
+) -> None:
+    core = Core(LIMITS)
+    stack.callback(core.close)
+    [active], [candidate] = await serve(stack, RECORDS, shards=1), await serve(stack, RECORDS, "g2", shards=1)
+    await core.serve(table(entry([[active.address]]), entry([[candidate.address]], "g2")))
+    core.budget.take(core.budget.limit + 1)
+    for problem in (await core.find("k1", generation), await core.find_many(["k1", "k2"], generation)):
+        assert isinstance(problem, Problem)
+        assert problem.reason == "Overloaded"
+    assert (core.count("keys_unavailable"), core.count("candidate_keys_unavailable")) == counted
+
+
+@pytest.mark.parametrize(("generation", "counted"), [("g1", (2, 0)), ("g2", (0, 2))])
+async def test_so_is_a_candidates_batch_that_makes_room_when_its_values_come(
+    stack: AsyncExitStack, generation: str, counted: tuple[int, int]
+) -> None:
+    core = Core(LIMITS)
+    stack.callback(core.close)
+    large = dict.fromkeys(("k1", "k2"), "v" * 100000)
+    [active], [candidate] = await serve(stack, large, shards=1), await serve(stack, large, "g2", shards=1)
+    await core.serve(table(entry([[active.address]]), entry([[candidate.address]], "g2")))
+    await soon(lambda: core.lookups.live.generations["g2"].shards[0].is_proven, "proven")  # type: ignore[union-attr]
+    batch = core.find_many(["k1", "k2"], generation)
+    core.budget.take(core.budget.limit)
+    problem = await batch
+    assert isinstance(problem, Problem)
+    assert problem.reason == "Overloaded"
+    assert (core.count("keys_unavailable"), core.count("candidate_keys_unavailable")) == counted
+
+
 async def test_a_batch_of_which_nothing_can_be_said_is_unavailable(stack: AsyncExitStack) -> None:
     core = Core(replace(LIMITS, deadline_milliseconds=SHORT_DEADLINE))
     stack.callback(core.close)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import itertools
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +19,8 @@ from support.waiting import soon
 
 from lookupdb import keys
 from lookupdb.route.lookups.batch_keys import UNAVAILABLE
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.table.live_table import RoutedGeneration
 
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(40)]
@@ -117,6 +123,7 @@ async def test_the_dataset_and_the_status_say_how_many_shards_each_generation_se
     assert told
     assert (told.generation, told.shard_generations, told.shards) == ("g12", {"g9": 3, "g12": 1}, SHARDS)
     assert (told.built_at, told.candidates) == (OLDER, ())
+    assert told.age == pytest.approx(time.time() - datetime.datetime.fromisoformat(OLDER).timestamp(), abs=60)
     status = core.cutover.status()
     assert (status["generation"], status["shardGenerations"]) == ("g12", {"g9": 3, "g12": 1})
     await core.serve(step.table({}, version=2))
@@ -124,6 +131,17 @@ async def test_the_dataset_and_the_status_say_how_many_shards_each_generation_se
     assert told
     assert (told.generation, told.shard_generations, told.built_at) == ("g12", None, BUILT_AT)
     assert core.cutover.status()["shardGenerations"] is None
+
+
+def test_combinations_of_generations_are_remembered_up_to_a_bound_and_told_apart_beyond_it() -> None:
+    encode = keys.make_key_encoder(())
+    generations = [ServedGeneration((f"g{number}",), "raw", encode, ()) for number in range(1, 13)]
+    shards: list[Any] = [SimpleNamespace(generation=generation) for generation in generations]
+    mixture = RoutedGeneration(tuple(generation.name for generation in generations), "raw", encode, (), ())
+    for first, second in itertools.combinations(shards, 2):
+        names = f"{first.generation.name}, {second.generation.name}"
+        assert mixture.select([second, first]).name == names
+        assert len(mixture._combinations) <= 64
 
 
 async def test_three_generations_are_told_apart(core: Core, stack: AsyncExitStack, step: Step) -> None:
@@ -252,6 +270,12 @@ async def test_a_step_whose_server_is_down_is_not_taken_and_says_of_which_shard(
     await step.new[1].start()
     await soon(lambda: core.cutover.status()["tableVersion"] == 2, "it is taken once the server is up")
     assert await core.find(keys_of(1)[0]) == b"g12"
+
+
+async def test_of_the_shards_that_were_never_reached_so_many_are_reported(core: Core) -> None:
+    core.cutover.offer(table(entry([[f"127.0.0.1:{port}"] for port in range(1, 30)])))
+    await soon(lambda: core.cutover.status()["tableVersion"] == 1, "it is in effect")
+    assert len(core.cutover.status()["unreachedShards"]) == 20
 
 
 async def test_a_step_whose_server_serves_another_generation_is_not_taken(core: Core, step: Step) -> None:
