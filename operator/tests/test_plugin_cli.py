@@ -395,6 +395,25 @@ async def test_the_log_of_the_newest_build(kube: Kube, plugin: Run) -> None:
     }
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "1e+300"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diff", "airports", "--timeout"),
+        ("diff", "airports", "--start-timeout"),
+        ("rollback", "airports", "--to", "g11", "--wait", "--timeout"),
+        ("status", "airports", "--watch", "--interval"),
+        ("top", "airports", "--interval"),
+    ],
+    ids=" ".join,
+)
+async def test_seconds_are_those_of_a_clock(kube: Kube, plugin: Run, words: tuple[str, ...], seconds: str) -> None:
+    ended = await plugin(*words, seconds)
+    assert ended.code == 2
+    assert seconds in ended.err
+    assert not kube.writes
+
+
 async def test_top_measures_the_servers_of_the_active_table_and_the_routers(kube: Kube, plugin: Run) -> None:
     counts = {"lookups": 0}
 

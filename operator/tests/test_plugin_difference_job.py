@@ -157,3 +157,12 @@ class TestReading:
         assert "a sample" in shown
         assert "changed  2" in shown
         assert "\x1b" not in shown
+
+    @pytest.mark.parametrize(
+        "change", [{"isWhole": None}, {"same": "many"}, {"before": None}, {"samples": {"added": [None]}}], ids=str
+    )
+    def test_says_what_to_do_about_one_of_another_version(self, change: dict[str, Any]) -> None:
+        document = {name: value for name, value in (DOCUMENT | change).items() if value is not None}
+        with pytest.raises(ComparisonFailed, match="not what this version reads") as failed:
+            render_difference(document)
+        assert "-o json" in (failed.value.hint or "")

@@ -20,7 +20,7 @@ from lookupdb_operator.plugin.changes import NotPossible
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.difference_job import CONTAINER, render_difference_job
 from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
-from lookupdb_operator.plugin.options import name_argument, output_option, print_json, run, with_target
+from lookupdb_operator.plugin.options import Seconds, name_argument, output_option, print_json, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
 from lookupdb_operator.status import BuiltGeneration
@@ -63,7 +63,7 @@ class Patience:
 @click.option("--exact", is_flag=True, help="Compare all keys, and not some 100,000 that their hashes have chosen.")
 @click.option(
     "--start-timeout",
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
@@ -71,7 +71,7 @@ class Patience:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Seconds(1),
     default=3600.0,
     show_default=True,
     metavar="SECONDS",
@@ -209,7 +209,17 @@ def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any
 
 
 def render_difference(document: Mapping[str, Any]) -> str:
-    """For people."""
+    """For people. Raises ComparisonFailed when another version wrote ``document``."""
+    try:
+        return "\n".join(_list_differences(document))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ComparisonFailed(
+            f"what the Job has written is not what this version reads: {type(error).__name__}: {error}",
+            hint="print it with -o json, or use the kubectl-lookupdb of the version of the shard servers' image",
+        ) from error
+
+
+def _list_differences(document: Mapping[str, Any]) -> list[str]:
     sides = [document[side] for side in ("before", "after")]
     lines = [f"{side['generation']}, {side['records']:,} records" for side in sides]
     if not document["isWhole"]:
@@ -217,4 +227,4 @@ def render_difference(document: Mapping[str, Any]) -> str:
     for kind in ("same", "added", "removed", "changed"):
         lines.append(f"{kind:<8} {document[kind]:,}")
         lines += [f"    {clean(sample['key'])[:_SHOWN_CHARACTERS]}" for sample in document["samples"].get(kind, ())]
-    return "\n".join(lines)
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import signal
 import sys
@@ -25,6 +26,8 @@ _BY_SIGNAL: Final = 128
 """Plus its number: the exit code of a program that a signal has ended."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of a namespace or an object. In a path, nothing would be the whole collection, and ``..`` all namespaces."""
+_MOST_SECONDS: Final = 604800
+"""A week."""
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
 
 
@@ -40,6 +43,18 @@ def check_generation(_: click.Context, __: click.Parameter, value: str | None) -
     if value is not None and not _GENERATION.fullmatch(value):
         raise click.BadParameter(f"{value!r} is no generation, such as g13")
     return value
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds: what is no number is within every range, and no clock gets to infinity."""
+
+    def __init__(self, least: float, most: float = _MOST_SECONDS) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """``value`` as a number."""
+        seconds = super().convert(value, param, ctx)
+        return seconds if math.isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
 
 
 def with_target(command: F) -> F:
@@ -73,7 +88,7 @@ def wait_options(command: F) -> F:
     """``wait`` and ``timeout``."""
     command = click.option(
         "--timeout",
-        type=click.FloatRange(min=0),
+        type=Seconds(0),
         default=3600.0,
         show_default=True,
         metavar="SECONDS",

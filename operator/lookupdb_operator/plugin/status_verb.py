@@ -10,7 +10,7 @@ import click
 
 from lookupdb.errors import UsageError
 from lookupdb_operator.api.client import Unreachable
-from lookupdb_operator.plugin.options import JSON, name_argument, output_option, run, with_target
+from lookupdb_operator.plugin.options import JSON, Seconds, name_argument, output_option, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import list_view, status_view
 from lookupdb_operator.plugin.views.wording import clean
@@ -26,7 +26,7 @@ _pause = asyncio.sleep
 @click.option("-A", "--all-namespaces", is_flag=True, help="The datasets of all namespaces.")
 @output_option
 @click.option("--watch", "-w", is_flag=True, help="Show it again every --interval seconds, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--interval", type=Seconds(0.2), default=2.0, show_default=True, metavar="SECONDS")
 def command(
     name: str | None, target: Target, all_namespaces: bool, output: str | None, watch: bool, interval: float
 ) -> None:

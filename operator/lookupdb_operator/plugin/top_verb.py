@@ -14,7 +14,7 @@ from lookupdb_operator import names
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plugin.dataset import DatasetPods
-from lookupdb_operator.plugin.options import JSON, name_argument, output_option, print_json, run, with_target
+from lookupdb_operator.plugin.options import JSON, Seconds, name_argument, output_option, print_json, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import top_view
 from lookupdb_operator.plugin.views.metric_samples import MetricSample
@@ -28,7 +28,7 @@ _AT_ONCE: Final = 8
 @output_option
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 300),
+    type=Seconds(0.1, 300),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

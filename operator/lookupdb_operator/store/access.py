@@ -65,7 +65,7 @@ def make_access(environment: Mapping[str, str], salt: str) -> StoreAccess:
 @functools.lru_cache(maxsize=1)
 def _digest(text: str, salt: str) -> str:
     """Of ``text``, slow to compute and not the same elsewhere: whoever may read a dataset sees it in its status, and
-    could tell by a fast one whether he has guessed a secret key. It blocks for some 50 ms, once for each change."""
+    could tell by a fast one whether he has guessed a secret key. It blocks for some 40 ms, once for each change."""
     return hashlib.scrypt(
         text.encode(), salt=salt.encode(), n=_SCRYPT_ROUNDS, r=8, p=1, maxmem=_SCRYPT_MAX_BYTES, dklen=_DIGEST_BYTES
     ).hex()
