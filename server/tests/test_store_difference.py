@@ -9,8 +9,8 @@ import pytest
 from support.generations import publish
 
 from lookupdb import store
-from lookupdb.shardfile import FRAMED
-from lookupdb.store import StoreAddress, StoredDataset
+from lookupdb.shardfile import FRAMED, ShardReader, unframe
+from lookupdb.store import StoreAddress, StoredDataset, stored_generation
 from lookupdb.store.difference import MAX_VALUE_CHARACTERS, compare_generations
 from lookupdb.store.stored_generation import find_in_store
 from support import dictionaries
@@ -76,6 +76,47 @@ def test_stored_bytes_tell_nothing_of_those_values(dataset: StoredDataset, tmp_p
     assert old[dictionaries.EQUAL_VALUE] != new[dictionaries.EQUAL_VALUE]
     for key in (dictionaries.EQUAL_BYTES, dictionaries.EQUAL_VALUE):
         assert FRAMED not in (old[key][0], new[key][0])
+
+
+@pytest.mark.parametrize(("before", "after", "together"), [(6, 6, 2), (4, 6, 5), (3, 6, 3), (2, 3, 5)])
+def test_only_shards_that_can_hold_the_same_keys_are_open_together(
+    dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int, together: int
+) -> None:
+    opened: list[ShardReader] = []
+    most_open = 0
+
+    def open_shard(path: Path) -> ShardReader:
+        nonlocal most_open
+        opened.append(ShardReader(path))
+        most_open = max(most_open, len(opened))
+        return opened[-1]
+
+    def close(shard: ShardReader) -> None:
+        opened.remove(shard)
+        close_shard(shard)
+
+    close_shard = ShardReader.close
+    old = {f"k{number}": b"%d" % (number % 7) for number in range(500)}
+    new = {f"k{number}": b"%d" % (number % 5) for number in range(100, 700)}
+    publish(dataset, "g1", old, tmp_path / "scratch", shards=before)
+    publish(dataset, "g2", new, tmp_path / "scratch", shards=after)
+    monkeypatch.setattr(stored_generation, "open_shard", open_shard)
+    monkeypatch.setattr(ShardReader, "close", close)
+    found = compare_generations(find_in_store(dataset, "g1"), find_in_store(dataset, "g2"), tmp_path / "scratch")
+    same = sum(old[key] == new[key] for key in old.keys() & new.keys())
+    assert (found.added, found.removed, found.changed, found.same) == (200, 100, 400 - same, same)
+    assert [change.key.decode() for change in found.samples["added"]] == sorted(new.keys() - old.keys())[:5]
+    assert [change.key.decode() for change in found.samples["removed"]] == sorted(old.keys() - new.keys())[:5]
+    assert most_open == together
+    assert not opened
+
+
+def test_shards_of_one_dictionary_share_what_inflates_by_it(dataset: StoredDataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", dictionaries.BEFORE, tmp_path, shards=3, dictionary=dictionaries.OLD_DICTIONARY)
+    with find_in_store(dataset, "g1").shards(tmp_path) as shards:
+        assert len({id(shard.inflate) for shard in shards}) == 1
+        found = {key: unframe(shard.expand(stored)) for shard in shards for key, stored in shard.items()}
+    assert found == {key.encode(): value for key, value in dictionaries.BEFORE.items()}
 
 
 @pytest.mark.parametrize("character", ["a", "é", "€", "😀"])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 from lookupdb.shardfile import FRAMED, ShardReader
-from lookupdb.store.stored_generation import StoredGeneration, open_shard
+from lookupdb.store.stored_generation import StoredGeneration
 
 SAMPLES: Final = 5
 """Of each kind of change, unless another number is asked for."""
@@ -58,24 +58,20 @@ def compare_generations(
 ) -> GenerationDifference:
     """Compare all records of two generations, which may have different numbers of shards.
 
-    Files that are not on this machine are copied to ``scratch``: two at a time, and none of two that are identical; all
-    of both generations if their numbers of shards differ. Raises StoreError, CorruptFile, NotEnoughRoom.
+    Shard s of N holds the keys whose hash is s modulo N: shards whose numbers are equal modulo the greatest common
+    divisor of both numbers of shards hold the same keys, and are compared with each other. Files that are not on this
+    machine are copied to ``scratch``, those of such a group at a time, and none of two that are identical. Raises
+    StoreError, CorruptFile, NotEnoughRoom.
     """
     result = GenerationDifference(most_samples=most_samples)
-    if len(before.manifest.shards) != len(after.manifest.shards):
-        with before.shards(scratch) as old_shards, after.shards(scratch) as new_shards:
-            _compare_streams(_merge_entries(old_shards), _merge_entries(new_shards), result)
-        return result
-    for old, new in zip(before.manifest.shards, after.manifest.shards, strict=True):
-        if old.sha256 == new.sha256:
-            result.same += old.records  # identical content, whatever the names of the files
+    groups = math.gcd(len(before.manifest.shards), len(after.manifest.shards))
+    for group in range(groups):
+        old, new = before.manifest.shards[group::groups], after.manifest.shards[group::groups]
+        if [shard.sha256 for shard in old] == [shard.sha256 for shard in new]:
+            result.same += sum(shard.records for shard in old)  # identical content, whatever the names of the files
             continue
-        with ExitStack() as stack:
-            old_shard, new_shard = (
-                stack.enter_context(open_shard(stack.enter_context(generation.file(shard, scratch))))
-                for generation, shard in ((before, old), (after, new))
-            )
-            _compare_streams(_read_entries(old_shard), _read_entries(new_shard), result)
+        with before.shards(scratch, old) as old_shards, after.shards(scratch, new) as new_shards:
+            _compare_streams(_merge_entries(old_shards), _merge_entries(new_shards), result)
         _keep_first_samples(result)
     return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +36,24 @@ class StoredGeneration:
         return self.place.shard(self.manifest.generation, shard, scratch)
 
     @contextmanager
-    def shards(self, scratch: Path) -> Iterator[list[ShardReader]]:
-        """Every shard in order, opened. Raises StoreError, CorruptFile."""
+    def shards(self, scratch: Path, entries: Sequence[ShardFile] | None = None) -> Iterator[list[ShardReader]]:
+        """Every shard in order, or those of ``entries``, opened. Raises StoreError, CorruptFile."""
         with ExitStack() as stack:
-            yield [
+            shards = [
                 stack.enter_context(open_shard(stack.enter_context(self.file(shard, scratch))))
-                for shard in self.manifest.shards
+                for shard in (self.manifest.shards if entries is None else entries)
             ]
+            _share_inflaters(shards)
+            yield shards
+
+
+def _share_inflaters(shards: Sequence[ShardReader]) -> None:
+    """Let shards with the same dictionary, as all of a generation have, inflate by one copy of it: a processor's cache
+    has no room for hundreds."""
+    by_dictionary: dict[bytes, ShardReader] = {}
+    for shard in shards:
+        first = by_dictionary.setdefault(shard.dictionary, shard)
+        shard.dictionary, shard.inflate = first.dictionary, first.inflate
 
 
 def find_in_folder(folder: Path) -> StoredGeneration:
