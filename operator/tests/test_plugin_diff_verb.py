@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import signal
 import sys
@@ -17,11 +18,11 @@ from manifest_samples import everything, rendered
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
-from plugin_samples import body, generation
+from plugin_samples import STATUS, body, dataset, generation
 from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
-from lookupdb_operator.plugin.diff_verb import Patience
+from lookupdb_operator.plugin.diff_verb import Patience, choose_shard_set
 from lookupdb_operator.plugin.job_progress import JobProgress
 
 
@@ -87,6 +88,35 @@ async def test_without_a_candidate_asks_for_two_names(kube: Kube, tmp_path: Path
     assert ended.code == 1
     assert "has no candidate" in ended.err
     assert not kube.writes
+
+
+async def test_is_made_from_servers_that_serve_and_not_from_those_that_cannot_start(kube: Kube, tmp_path: Path) -> None:
+    (serves,) = copy.deepcopy(kube.all("StatefulSet"))
+    starts = copy.deepcopy(serves)
+    starts["metadata"] |= {"name": "airports-r35-s0", "creationTimestamp": "2026-01-02T12:00:00Z"}
+    starts["spec"]["template"]["spec"]["initContainers"][0]["image"] = "registry.example/lookupdb:typo"
+    for rollout, shard_set in (("r34", serves), ("r35", starts)):
+        kube.put(shard_set | {"metadata": _labelled(shard_set["metadata"], rollout)})
+    _, job = await _compared(kube, tmp_path, "Succeeded", json.dumps(DOCUMENT, indent=2))
+    image = serves["spec"]["template"]["spec"]["initContainers"][0]["image"]
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
+def _labelled(metadata: dict[str, Any], rollout: str) -> dict[str, Any]:
+    return metadata | {"labels": metadata["labels"] | {names.ROLLOUT: rollout}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "chosen"),
+    [([], "r34"), ([{"rollout": "r33", "generation": "g11", "workers": 1, "shardRanges": "1"}], "r34")],
+    ids=["of one rollout", "of several, shard by shard"],
+)
+def test_the_newest_that_serves_is_chosen_and_without_a_table_the_newest(parts: list[Any], chosen: str) -> None:
+    sets = [{"metadata": _labelled({"labels": {}}, rollout)} for rollout in ("r32", "r33", "r34", "r35")]
+    table = STATUS["table"] | {"parts": parts}
+    assert choose_shard_set(dataset(table=table), sets)["metadata"]["labels"][names.ROLLOUT] == chosen
+    assert choose_shard_set(dataset(table=table), sets[:2])["metadata"]["labels"][names.ROLLOUT] == "r33"
+    assert choose_shard_set(dataset(table=None), sets)["metadata"]["labels"][names.ROLLOUT] == "r35"
 
 
 def _refuse_its_pods(kube: Kube) -> None:

@@ -48,6 +48,12 @@ class Dataset:
             (condition for condition in self.status.get("conditions") or () if condition.get("type") == kind), {}
         )
 
+    @property
+    def routed_rollouts(self) -> frozenset[str]:
+        """Those whose servers the routing table references for all who look up; none while there is no table."""
+        table: Members = self.status.get("table") or {}
+        return frozenset(part["rollout"] for part in (table, *(table.get("parts") or ())) if part)
+
     def parse_status(self) -> DatasetStatus:
         """The status as the operator reads it. Raises LookupdbError when another version wrote it."""
         try:

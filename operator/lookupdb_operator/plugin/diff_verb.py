@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +17,7 @@ from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.api.client import AlreadyExists, ApiError, Refused
 from lookupdb_operator.plugin.changes import NotPossible
-from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.dataset import Dataset, Members
 from lookupdb_operator.plugin.difference_job import CONTAINER, render_difference_job
 from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
 from lookupdb_operator.plugin.options import Seconds, name_argument, output_option, print_json, run, with_target
@@ -107,7 +107,7 @@ def command(
             raise NotPossible(f"{dataset.key} has no shard server from which to know the store")
         job = render_difference_job(
             dataset,
-            shard_sets[-1],
+            choose_shard_set(dataset, shard_sets),
             generations,
             sampled=not exact,
             samples=_SAMPLES,
@@ -137,6 +137,17 @@ def choose_generations(
         kept = ", ".join(sorted(stored, key=names.read_number)) or "nothing"
         raise NotPossible(f"{before} and {after} cannot be compared: the store has {kept}")
     return stored[before], stored[after]
+
+
+def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
+    """The one of ``shard_sets``, oldest first, from which the Job is made: the newest that serves, whose image and
+    credentials have been of use. One that starts may never run. Without one that serves, the newest."""
+    serving = [body for body in shard_sets if _read_rollout(body) in dataset.routed_rollouts]
+    return (serving or shard_sets)[-1]
+
+
+def _read_rollout(shard_set: Members) -> str | None:
+    return (shard_set["metadata"].get("labels") or {}).get(names.ROLLOUT)
 
 
 async def _run(

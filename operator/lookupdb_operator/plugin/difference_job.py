@@ -49,7 +49,7 @@ def render_difference_job(
     samples: int,
     deadline_seconds: int,
 ) -> dict[str, Any]:
-    """The Job that compares ``generations``, from any StatefulSet of ``dataset``, for ``deadline_seconds`` at most. Its
+    """The Job that compares ``generations``, from a StatefulSet of ``dataset``, for ``deadline_seconds`` at most. Its
     log is the document that ``lookupdb diff --json`` writes. Its name is its own before it is made: it can be deleted
     though nobody has heard that it was."""
     name = names.difference_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
