@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -50,10 +50,20 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home / "table.json"
 
 
-@pytest.fixture
+def limited_router(table: Path, deadline: str) -> AbstractContextManager[Router]:
+    return routing(table, "--memory-limit", str(POD_LIMIT), "--write-timeout", "10", "--deadline-ms", deadline)
+
+
+@pytest.fixture(scope="module")
 def router(table: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
-    deadline: str = getattr(request, "param", MOST_IS_ANSWERED)
-    with routing(table, "--memory-limit", str(POD_LIMIT), "--write-timeout", "10", "--deadline-ms", deadline) as router:
+    """One for all attacks, each of which it must have forgotten before the next."""
+    with limited_router(table, request.param) as router:
+        yield router
+
+
+@pytest.fixture
+def fresh_router(table: Path) -> Iterator[Router]:
+    with limited_router(table, MOST_IS_ANSWERED) as router:
         yield router
 
 
@@ -165,6 +175,7 @@ ATTACKS: list[Attack] = [
     [*((MOST_IS_ANSWERED, attack) for attack in ATTACKS), (MOST_IS_GIVEN_UP, batches_unread)],
     ids=[*(attack.__name__ for attack in ATTACKS), "batches_given_up"],
     indirect=["router"],
+    scope="module",
 )
 def test_no_kind_of_client_makes_a_router_hold_more_than_its_pod_may(router: Router, attack: Attack) -> None:
     with ExitStack() as stack:
@@ -176,6 +187,7 @@ def test_no_kind_of_client_makes_a_router_hold_more_than_its_pod_may(router: Rou
     assert_recovers(router)
 
 
+@pytest.mark.parametrize("router", [MOST_IS_ANSWERED], indirect=True)
 def test_nor_do_all_of_them_together(router: Router) -> None:
     stop = threading.Event()
     failures: list[str] = []
@@ -242,7 +254,8 @@ def answered_batch(router: Router, names: list[str]) -> bytes:
     return response.body if response.status == 200 else b""
 
 
-def test_one_client_that_reads_nothing_gets_one_answer_and_no_more_is_begun(router: Router) -> None:
+def test_one_client_that_reads_nothing_gets_one_answer_and_no_more_is_begun(fresh_router: Router) -> None:
+    router = fresh_router
     with connect(router, receive_buffer=4096) as client:
         client.send(post(LARGE[:15]) * 10)
         settle(router)
@@ -250,7 +263,8 @@ def test_one_client_that_reads_nothing_gets_one_answer_and_no_more_is_begun(rout
         assert metric(router, "keys_found_total") < 31
 
 
-def test_a_connection_costs_no_more_than_was_reckoned(router: Router) -> None:
+def test_a_connection_costs_no_more_than_was_reckoned(fresh_router: Router) -> None:
+    router = fresh_router
     count = 1000
     before = private_bytes(worker_pid(router)) or 0
     with ExitStack() as stack:
