@@ -69,8 +69,9 @@ class Neighbours:
         self._is_calm = True
         for simulation in both:
             simulation.calm()
+        apart = abs((self.first.world.now - self.second.world.now).total_seconds())  # one may wait for the other's hour
         for simulation in both:
-            simulation.world.settle(CONVERGES_WITHIN)
+            simulation.world.settle(CONVERGES_WITHIN + apart)
             check_settled(simulation.world)  # the other one goes on looking at its source meanwhile
 
     def _restart(self) -> None:
