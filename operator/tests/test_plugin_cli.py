@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
-from plugin_samples import body, generation
+from plugin_samples import STATUS, body, generation
 
 from lookupdb_operator import names
 from lookupdb_operator.plugin import completion, port_forward, status_verb
@@ -435,6 +435,23 @@ async def test_top_measures_the_servers_of_the_active_table_and_the_routers(kube
     told = json.loads((await plugin("top", "airports", "--interval", "0.2", "--all-rollouts", "-o", "json")).out)
     assert [server["pod"] for server in told["servers"]] == ["airports-r33-s0-0", "airports-r34-s0-0"]
     assert all(server["lookups"] > 0 for server in told["servers"])
+
+
+async def test_top_measures_every_shard_in_the_middle_of_a_rollout_shard_by_shard(kube: Kube, plugin: Run) -> None:
+    """Each where the routing table routes it."""
+    kube.proxied = lambda request: web.Response(text="lookupdb_shard_lookups_total 1\n")
+    part = {"generation": "g11", "workers": 1}
+    parts = [part | {"rollout": "r32", "shardRanges": "3"}, part | {"rollout": "r33", "shardRanges": "0,2"}]
+    kube.put(body(table=STATUS["table"] | {"parts": parts}))
+    for rollout in ("r32", "r33", "r34"):
+        for shard in range(4):
+            kube.put(_server(shard, rollout))
+    told = json.loads((await plugin("top", "airports", "--interval", "0.1", "-o", "json")).out)
+    expected = ["r32-s3", "r33-s0", "r33-s2", "r34-s1"]
+    assert [server["pod"] for server in told["servers"]] == [f"airports-{name}-0" for name in expected]
+    kube.put(body(table=STATUS["table"] | {"parts": [part | {"rollout": "r33", "shardRanges": "0..2"}]}))
+    ended = await plugin("top", "airports", "--interval", "0.1")
+    assert (ended.code, "not one that this version reads" in ended.err) == (1, True)
 
 
 async def test_top_asks_through_kubectl_where_the_proxy_reaches_nothing(

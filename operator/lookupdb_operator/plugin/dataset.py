@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator.model import Pod
+from lookupdb_operator.shard_ranges import MAX_SHARDS, parse_shards
 from lookupdb_operator.status import DatasetStatus
 
 Members = Mapping[str, Any]
@@ -48,21 +49,29 @@ class Dataset:
             (condition for condition in self.status.get("conditions") or () if condition.get("type") == kind), {}
         )
 
-    @property
-    def routed_rollouts(self) -> frozenset[str]:
-        """Those whose servers the routing table references for all who look up; none while there is no table."""
+    def routed_shards(self) -> Mapping[str, frozenset[int]]:
+        """By rollout, the shards that the routing table routes to it: any but those of others, of the one that takes
+        them over. Raises LookupdbError when another version wrote the status."""
         table: Members = self.status.get("table") or {}
-        return frozenset(part["rollout"] for part in (table, *(table.get("parts") or ())) if part)
+        try:
+            parts = {part["rollout"]: parse_shards(part["shardRanges"]) for part in table.get("parts") or ()}
+        except (KeyError, ValueError) as error:
+            raise self._unreadable(error) from error
+        rest = frozenset(range(MAX_SHARDS)).difference(*parts.values())
+        return parts | ({table["rollout"]: rest} if table else {})
 
     def parse_status(self) -> DatasetStatus:
         """The status as the operator reads it. Raises LookupdbError when another version wrote it."""
         try:
             return DatasetStatus.from_json(self.status)
         except ValueError as error:
-            raise LookupdbError(
-                f"the status of {self.key} is not one that this version reads: {error}",
-                hint="use the kubectl-lookupdb of the operator's version",
-            ) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> LookupdbError:
+        return LookupdbError(
+            f"the status of {self.key} is not one that this version reads: {error}",
+            hint="use the kubectl-lookupdb of the operator's version",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,8 @@ def choose_generations(
 def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
     """The one of ``shard_sets``, oldest first, from which the Job is made: the newest that serves, whose image and
     credentials have been of use. One that starts may never run. Without one that serves, the newest."""
-    serving = [body for body in shard_sets if _read_rollout(body) in dataset.routed_rollouts]
+    routed = dataset.routed_shards()
+    serving = [body for body in shard_sets if _read_rollout(body) in routed]
     return (serving or shard_sets)[-1]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -67,10 +66,11 @@ def command(name: str, target: Target, output: str | None, interval: float, all_
 
 
 def _choose(view: DatasetPods, *, all_rollouts: bool) -> tuple[Pod, ...]:
-    table: Mapping[str, Any] = view.dataset.status.get("table") or {}
     servers = view.of_component(names.SHARDS)
-    chosen = servers if all_rollouts else (pod for pod in servers if pod.rollout == table.get("rollout"))
-    shards = sorted(chosen, key=lambda pod: (names.read_number(pod.rollout), pod.shard, pod.name))
+    if not all_rollouts:
+        routed = view.dataset.routed_shards()
+        servers = tuple(pod for pod in servers if pod.shard in routed.get(pod.rollout, ()))
+    shards = sorted(servers, key=lambda pod: (names.read_number(pod.rollout), pod.shard, pod.name))
     return (*shards, *sorted(view.of_component(names.ROUTER), key=lambda pod: pod.name))
 
 
