@@ -75,6 +75,12 @@ def unframe(framed: bytes) -> bytes:
     return framed[framed.index(b"\r\n") + 2 : -2]
 
 
+def unframe_start(framed: bytes, max_bytes: int) -> bytes:
+    """The first bytes of the value inside ``framed``, at most ``max_bytes``, without a copy of the rest."""
+    start = framed.index(b"\r\n") + 2
+    return framed[start : min(len(framed) - 2, start + max_bytes)]
+
+
 def prefix_end(prefix: bytes) -> bytes:
     """The smallest bytes greater than all that begin with ``prefix``: ``prefix <= data < end`` tells whether ``data``
     begins with it, at half the cost of ``startswith``. ``prefix`` must not end in 0xff."""

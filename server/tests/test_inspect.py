@@ -226,3 +226,11 @@ def test_many_shards_are_opened_as_far_as_the_hard_limit_allows_and_none_is_call
     if code:
         assert "Too many open files" in ended.stderr
         assert "raise the hard limit" in ended.stderr
+
+
+def test_long_values_are_cut_as_in_a_difference(dataset: StoredDataset, tmp_path: Path) -> None:
+    large = {f"k{number}": "é".encode() * (4000 + number) for number in range(2)}
+    publish(dataset, "g1", large, tmp_path / "scratch", shards=1)
+    sample = document(tmp_path, "g1")["sample"]
+    assert [record["value"] for record in sample] == ["é" * 4000, "é" * 4000 + "…"]
+    assert len(inspect(tmp_path, "g1").stdout) < 4000

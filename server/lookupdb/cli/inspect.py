@@ -19,12 +19,13 @@ from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
+from lookupdb.store.difference import MAX_VALUE_CHARACTERS
 from lookupdb.store.inspection import ShardFigures, measure_shards, sample_records
 from lookupdb.store.stored_generation import StoredGeneration, find_shard_entry, open_shard
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 100
-"""Of a sampled value, in text; JSON has it whole."""
+"""Of a sampled value, in text; JSON has ``MAX_VALUE_CHARACTERS``."""
 _SHOWN_FILES: Final = 8
 
 
@@ -89,7 +90,9 @@ def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *,
             "manifest": asdict(manifest) if manifest else None,
             "shards": [asdict(shard.meta) for shard in shards],
             "figures": {**asdict(total), "compression": round(total.compression, 4)},
-            "sample": [{"key": _decode(key), "value": _decode(value)} for key, value in records],
+            "sample": [
+                {"key": _decode(key), "value": _cut(_decode(value), MAX_VALUE_CHARACTERS)} for key, value in records
+            ],
             "verified": verified,
         }
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
@@ -164,4 +167,8 @@ def _decode(data: bytes) -> str:
 
 def _shorten(text: str) -> str:
     line = text.encode("unicode_escape").decode() if not text.isprintable() else text
-    return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"
+    return _cut(line, _SHOWN_CHARACTERS)
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[:characters] + "…"

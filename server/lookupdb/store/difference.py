@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from lookupdb.shardfile import FRAMED, ShardReader
+from lookupdb.shardfile import FRAMED, ShardReader, unframe_start
 from lookupdb.store.stored_generation import StoredGeneration
 
 SAMPLES: Final = 5
@@ -18,7 +18,7 @@ SAMPLES: Final = 5
 
 MAX_VALUE_CHARACTERS: Final = 4000
 """Of a sampled value. A longer one is shown with an ellipsis, so that a document stays as large as a log may be."""
-_MAX_VALUE_BYTES: Final = 4 * (MAX_VALUE_CHARACTERS + 1)
+MAX_VALUE_BYTES: Final = 4 * (MAX_VALUE_CHARACTERS + 1)
 """Of a sampled value in memory: of a longer one, enough to show that it is longer, whatever its characters."""
 
 _Entry = tuple[bytes, Any, ShardReader]
@@ -136,6 +136,4 @@ def _is_same(old: _Entry, new: _Entry) -> bool:
 def _value(entry: _Entry) -> bytes:
     """As much of the value as is kept of a sample."""
     _, cursor, shard = entry
-    framed = shard.expand(cursor.value())
-    start = framed.index(b"\r\n") + 2
-    return framed[start : min(len(framed) - 2, start + _MAX_VALUE_BYTES)]
+    return unframe_start(shard.expand(cursor.value()), MAX_VALUE_BYTES)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from lookupdb.shardfile import ShardReader, unframe
+from lookupdb.shardfile import ShardReader, unframe_start
+from lookupdb.store.difference import MAX_VALUE_BYTES
 
 SAMPLES: Final = 5
 
@@ -59,6 +60,8 @@ def measure_shards(shards: Sequence[ShardReader]) -> ShardFigures:
 
 
 def sample_records(shards: Sequence[ShardReader], count: int = SAMPLES) -> list[tuple[bytes, bytes]]:
-    """The first ``count`` keys of the first shards that have records, with their values."""
+    """The first ``count`` keys of the first shards that have records, with their values, of which long ones are cut."""
     records = ((shard, key, stored) for shard in shards for key, stored in shard.items())
-    return [(key, unframe(shard.expand(stored))) for shard, key, stored in islice(records, count)]
+    return [
+        (key, unframe_start(shard.expand(stored), MAX_VALUE_BYTES)) for shard, key, stored in islice(records, count)
+    ]
