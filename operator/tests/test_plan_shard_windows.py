@@ -291,49 +291,6 @@ def test_each_window_takes_a_turn_and_waits_for_it_behind_others() -> None:
     assert applied(world.look()) == set()
 
 
-def test_a_table_that_routers_do_not_take_up_holds_a_correction_back_for_a_minute_only() -> None:
-    world = _serving()
-    world.takes.table = world.takes.slow_table = NEVER
-    world.edit(source=V2)
-    world.settle(until=lambda: "r2" in _routed(world))
-    begin = world.now
-    world.edit(source=V3)
-    world.settle(until=lambda: world.status.last_rollout == 3)
-    assert 55 <= (world.now - begin).total_seconds() <= 90
-    assert world.status.rollouts[-1].shard_ranges == "0"
-
-
-def test_a_router_that_does_not_leave_what_was_replaced_holds_a_correction_back_until_it_is_overdue_only() -> None:
-    world = _serving()
-    world.edit(source=V2)
-    world.settle(until=lambda: world.status.table is not None and world.status.table.version == 2)
-    world.settle(until=lambda: world.status.table is not None and bool(world.status.table.confirmed_at))
-    begin = world.now
-    hangs = next(pod for pod in world.pods.values() if pod.component == names.ROUTER)
-    hangs.table, hangs.ready, hangs.down_until = None, False, begin + timedelta(days=1)
-    world.edit(source=V3)
-    world.settle(until=lambda: world.status.last_rollout == 3)
-    waited = references.STALE_MOUNT_SECONDS + references.CONFIRMATION_SECONDS
-    assert waited <= (world.now - begin).total_seconds() <= waited + 30
-    assert (_routed(world)["r2"], world.status.rollouts[-1].shard_ranges) == ({0}, "0")
-
-
-def test_the_pass_that_gives_servers_up_begins_no_others_since_they_may_be_on_their_way_and_not_be_seen_yet() -> None:
-    world = _serving()
-    world.edit(source=V2)
-    planned = world.look()
-    while not any(rollout.window for rollout in planned.status.rollouts):
-        world.carry_out(planned, world.dataset)
-        world.step()
-        planned = world.look()
-    world.carry_out(planned, world.dataset, steps=0)
-    assert "r2-s1" not in _sets(world)
-    world.edit(image="lookupdb:2")
-    status = world.reconcile().status
-    assert (_windows(world)["r2"], status.last_rollout) == ("", 2)
-    assert world.reconcile().status.last_rollout == 3
-
-
 def test_a_server_that_is_lost_midway_comes_back_and_its_shard_is_not_begun_again() -> None:
     world = _serving()
     world.edit(source=V2)
