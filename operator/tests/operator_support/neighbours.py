@@ -103,20 +103,26 @@ class Neighbours:
             self._queues.note(key, status, now)
             planned = self._planner(replace(observed, turns=self._queues.find_turns(key, status, now)), config, now)
             self._queues.note(key, planned.status, now)
-            self._check_turns(key, _held_turns(status), _held_turns(planned.status))
+            self._check_turns(key, status, planned.status)
             self.waits += any(map(turns.is_waiting, (planned.status.build_ticket, planned.status.rollout_ticket)))
             return planned
 
         return planner
 
-    def _check_turns(self, key: Key, before: tuple[bool, bool], after: tuple[bool, bool]) -> None:
-        """No pass takes a turn that the other one has. What a status that was set back holds, nobody has granted."""
+    def _check_turns(self, key: Key, before: DatasetStatus, after: DatasetStatus) -> None:
+        """No pass begins a build or servers while the other one has that turn. What a status that was set back holds,
+        nobody has granted; nor what has served, and is asked for again: its servers are there."""
         (other,) = set(_KEYS) - {key}
-        turns_of_kinds = zip(("to build", "to roll out"), before, after, self._holds[other], strict=True)
-        for kind, had, has, other_has in turns_of_kinds:
-            if has and not had and other_has:
-                raise Broken(f"{key} takes the turn {kind} while {other} has it")
-        self._holds[key] = after
+        begins_build = after.build is not None and before.build is None
+        known = {(rollout.rollout, rollout.window) for rollout in before.rollouts}
+        known |= {(rollout.rollout, "") for rollout in before.rollouts}
+        candidate = turns.find_candidate(after)
+        begins_servers = candidate is not None and (candidate.rollout, candidate.window) not in known
+        begins = (("build", begins_build), ("roll out", begins_servers))
+        for (kind, is_begun), other_has in zip(begins, self._holds[other], strict=True):
+            if is_begun and other_has:
+                raise Broken(f"{key} takes the turn to {kind} while {other} has it")
+        self._holds[key] = _held_turns(after)
 
 
 def _held_turns(status: DatasetStatus) -> tuple[bool, bool]:
