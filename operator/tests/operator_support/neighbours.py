@@ -114,10 +114,10 @@ class Neighbours:
         nobody has granted; nor what has served, and is asked for again: its servers are there."""
         (other,) = set(_KEYS) - {key}
         begins_build = after.build is not None and before.build is None
-        known = {(rollout.rollout, rollout.window) for rollout in before.rollouts}
-        known |= {(rollout.rollout, "") for rollout in before.rollouts}
-        candidate = turns.find_candidate(after)
-        begins_servers = candidate is not None and (candidate.rollout, candidate.window) not in known
+        candidate, known = turns.find_candidate(after), before.rollouts
+        is_there = candidate is not None and candidate.rollout in {rollout.rollout for rollout in known}
+        is_new = candidate is not None and (not is_there or bool(candidate.window))
+        begins_servers = is_new and turns.find_candidate(before) is None
         begins = (("build", begins_build), ("roll out", begins_servers))
         for (kind, is_begun), other_has in zip(begins, self._holds[other], strict=True):
             if is_begun and other_has:
