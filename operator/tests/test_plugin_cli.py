@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib
 import json
 import re
-import tomllib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import pytest
 import pytest_asyncio
 import yaml
 from aiohttp import web
-from click.testing import CliRunner
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
@@ -479,13 +476,6 @@ async def test_top_asks_through_kubectl_where_the_proxy_reaches_nothing(
 # Completion
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_get_a_script(shell: str) -> None:
-    ended = CliRunner().invoke(cli, ["completion", shell])
-    assert ended.exit_code == 0
-    assert completion.VARIABLE in ended.output
-
-
 async def test_kubectl_completes_verbs_and_the_names_of_datasets(kube: Kube, tmp_path: Path) -> None:
     async def complete(*words: str) -> list[str]:
         return await asyncio.to_thread(lambda: list(completion.answer_kubectl(cli, words)))
@@ -496,13 +486,6 @@ async def test_kubectl_completes_verbs_and_the_names_of_datasets(kube: Kube, tmp
     assert await complete("status", *config, "air") == ["airports", ":4"]
     assert await complete("status", *config, "x") == [":4"]
     assert await complete("status", "--kubeconfig", "/nowhere", "air") == [":4"], "a shell is not told of errors"
-
-
-def test_the_programs_are_called_as_kubectl_looks_for_them() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-    for name in ("kubectl-lookupdb", "kubectl_complete-lookupdb"):
-        module, _, function = project["project"]["scripts"][name].partition(":")
-        assert callable(getattr(importlib.import_module(module), function))
 
 
 async def test_raw_values_are_base64_where_there_are_several(kube: Kube, plugin: Run) -> None:

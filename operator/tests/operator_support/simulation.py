@@ -307,10 +307,9 @@ class Simulation:
     def _edit(self) -> None:
         pick = self._random.choice
         what = pick(["source", "source", "broken", "shards", "replicas", "replicas", "serving", "refresh", "gates"])
-        if what == "source":
-            self.world.edit(source={"url": f"s3://data/v{pick([1, 2])}.csv"})
-        elif what == "broken":
-            self.world.edit(source={"url": "s3://data/broken.csv"})
+        if what in ("source", "broken"):
+            name = f"v{pick([1, 2])}" if what == "source" else "broken"
+            self.world.edit(source={"url": f"s3://data/{name}.csv"})
         elif what == "shards":
             self.world.edit(shards=pick([1, 2]) + 2 * self._has_surges)
         elif what == "replicas":
