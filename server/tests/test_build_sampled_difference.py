@@ -7,9 +7,8 @@ from pathlib import Path
 
 import obstore
 import pytest
-from support.buckets import new_bucket
+from support.buckets import new_bucket, s3_server
 from support.generations import in_batches, publish, records, write
-from support.small_s3 import small_s3_server
 
 from lookupdb import store
 from lookupdb.build import sampled_difference
@@ -156,7 +155,7 @@ def test_a_shard_that_cannot_be_read_is_an_error(dataset: StoredDataset, tmp_pat
 class TestBucket:
     @pytest.fixture
     def dataset(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketDataset]:
-        with small_s3_server() as url:
+        with s3_server() as url:
             yield BucketDataset(new_bucket(url, monkeypatch), StoreAddress("local", "default", "things", "local"))
 
     def test_one_file_at_a_time_is_copied_and_none_is_left(

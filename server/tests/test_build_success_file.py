@@ -12,8 +12,7 @@ import obstore
 import pytest
 import yaml
 from click.testing import CliRunner
-from support.buckets import create_bucket, use_server
-from support.small_s3 import small_s3_server
+from support.buckets import create_bucket, s3_server, use_server
 from support.web import QuietHandler, web_file, web_server
 
 from lookupdb import store
@@ -200,7 +199,7 @@ def identity(url: str, volume: Path | None = None) -> str | None:
 
 class TestItsIdentity:
     def test_of_an_object_changes_with_each_write(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with small_s3_server() as url:
+        with s3_server() as url:
             use_server(url, monkeypatch)
             folder = create_bucket(url)
             bucket = obstore.store.S3Store.from_url(folder, client_options={"allow_http": True})

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.buckets import create_bucket, use_server
+from support.buckets import create_bucket, s3_server, use_server
 from support.faults import Fault, Proxy, faulty_proxy
 from support.generations import publish
 from support.ports import free_port
-from support.small_s3 import small_s3_server
 
 from lookupdb import store
 from lookupdb.cli.build import command as build
@@ -42,7 +41,7 @@ spec:
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[str, Proxy]]:
     """The URL of a proxy in front of an S3 server, and the proxy."""
-    with small_s3_server() as url, faulty_proxy(url) as (front, proxy):
+    with s3_server() as url, faulty_proxy(url) as (front, proxy):
         yield front, proxy
 
 
@@ -57,7 +56,7 @@ def test_a_build_waits_for_a_store_that_is_being_installed(
 
     def start() -> None:
         time.sleep(1.5)
-        server.enter_context(small_s3_server(port=port))
+        server.enter_context(s3_server(port=port))
         urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/lookups", method="PUT")).close()
         started.append(time.monotonic())
 

@@ -17,10 +17,9 @@ import obstore
 import pytest
 import redis
 from click.testing import CliRunner
-from support.buckets import new_bucket
+from support.buckets import new_bucket, s3_server
 from support.generations import publish
 from support.shards import serving
-from support.small_s3 import small_s3_server
 from support.terminals import run_at_terminal
 from support.waiting import until
 
@@ -43,7 +42,7 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with small_s3_server() as url:
+    with s3_server() as url:
         yield url
 
 

@@ -21,9 +21,8 @@ from lookupdb.spec import DatasetSpec, read_manifest
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from support.buckets import create_bucket, use_server
+from support.buckets import create_bucket, s3_server, use_server
 from support.faults import Proxy, faulty_proxy
-from support.small_s3 import small_s3_server
 
 LEASE = 0.01
 """Watching a claim takes a request or two in it, however short it is."""
@@ -32,7 +31,7 @@ LEASE = 0.01
 @pytest.fixture(scope="module")
 def site_servers() -> Iterator[tuple[str, str, Proxy]]:
     """The URLs of an S3 server and of the proxy in front of it."""
-    with small_s3_server() as server, faulty_proxy(server) as (front, proxy):
+    with s3_server() as server, faulty_proxy(server) as (front, proxy):
         yield server, front, proxy
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from lookupdb import store
-from support.buckets import new_bucket
-from support.small_s3 import small_s3_server
+from support.buckets import new_bucket, s3_server
 from support.sweeps import Clock, Place
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with small_s3_server() as url:
+    with s3_server() as url:
         yield url
 
 
