@@ -62,8 +62,8 @@ def last_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | 
 
 
 def _find_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """The change between both, at the end of which ``after`` may stand; in whole seconds."""
-    offset, before = offset_at(before, zone), before.replace(microsecond=0)
+    """The change between both, which is at a whole second, and at which ``after`` may stand."""
+    offset, before, after = offset_at(before, zone), before.replace(microsecond=0), after.replace(microsecond=0)
     while after - before > _SECOND:
         middle = before + (after - before) // (2 * _SECOND) * _SECOND
         before, after = (middle, after) if offset_at(middle, zone) == offset else (before, middle)
