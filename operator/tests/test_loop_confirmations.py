@@ -81,18 +81,6 @@ def test_a_router_that_answers_from_an_older_table_begins_it_anew_though_nobody_
     assert bench.look() == 1, "the lookups that it began a second ago go on"
 
 
-def test_a_router_that_was_down_and_is_there_again_begins_it_anew_whatever_it_answered_from_meanwhile(
-    bench: Bench,
-) -> None:
-    bench.look(routers=(2, None))
-    bench.now += 60
-    assert bench.look(routers=(2, None)) == 60, "one that stays down holds nothing up"
-    bench.now += 1
-    assert bench.look() == 0
-    bench.now += 5
-    assert bench.look() == 5
-
-
 def test_a_dataset_that_is_gone_leaves_nothing_behind(bench: Bench) -> None:
     bench.look()
     bench.confirmations.forget(("shop", "airports"))

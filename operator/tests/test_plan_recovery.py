@@ -248,3 +248,15 @@ def test_a_status_set_back_from_another_life_takes_nothing_from_what_serves() ->
     world.invariants.forget({"g1", "g2", "g3"}, {"r1"})
     assert [name for name in deleted(world.look()) if "airports-r1" in name] == []
     world.settle()
+
+
+def test_sets_that_somebody_has_scaled_beyond_all_bounds_leave_a_status_that_can_be_read() -> None:
+    world = _of_some_age()
+    for key, thing in world.things.items():
+        if key[0] == "StatefulSet":
+            thing.manifest = {**thing.manifest, "spec": {**thing.manifest["spec"], "replicas": 100}}
+    for status in (world.status, DatasetStatus()):
+        planned = world.planner(
+            replace(world.observe(), dataset=replace(world.dataset, status=status)), world.config, world.now
+        )
+        assert DatasetStatus.from_json(planned.status.to_json()) == planned.status

@@ -5,9 +5,8 @@ may seem to have passed at once: somebody sets that clock forward, or another op
 written when it began. So a drain counts only the seconds that this process has seen pass. An operator that starts
 begins each drain anew: it lasts a little longer then, and never less.
 
-So does a router that answers from an older table meanwhile, or that was down and is there again: lookups that it has
-just begun on an older table end, too. This is known here, and not only from status, because the write of a status may
-be refused, and a router may be late for less than the time between two looks.
+So does a router that is seen to answer from an older table meanwhile: lookups that it has just begun end, too. This is
+known here, and not only from status, because the write of a status may be refused.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ _Mark = tuple[str, int, str]
 class _Confirmation:
     mark: _Mark
     since: float
-    had_router_down: bool
-    """At the last look."""
 
 
 class Confirmations:
@@ -46,11 +43,11 @@ class Confirmations:
         if table is None or not table.confirmed_at:
             self.forget(dataset.key)
             return 0.0
-        mark, is_down = (dataset.uid, table.version, table.confirmed_at), cutover.has_router_down(observed)
+        mark = dataset.uid, table.version, table.confirmed_at
         known, now = self._confirmations.get(dataset.key), self._clock()
-        is_unbroken = known is not None and known.mark == mark and (is_down or not known.had_router_down)
-        since = now if known is None or not is_unbroken or cutover.is_router_behind(observed, table) else known.since
-        self._confirmations[dataset.key] = _Confirmation(mark, since, is_down)
+        begins = known is None or known.mark != mark or cutover.is_router_behind(observed, table)
+        since = now if known is None or begins else known.since
+        self._confirmations[dataset.key] = _Confirmation(mark, since)
         return now - since
 
     def forget(self, key: Key) -> None:

@@ -92,8 +92,8 @@ def find_condition(body: Body, kind: str) -> Mapping[str, Any]:
 
 
 def parse_number(text: str | None) -> int:
-    """The number that a label says; -1 when it says none."""
-    return int(text) if text and text.isdecimal() else -1
+    """The number that a label says; -1 when it says none, or one of more than 15 digits."""
+    return int(text) if text and len(text) <= 15 and text.isdecimal() else -1
 
 
 def parse_time(text: str | None) -> datetime:

@@ -93,7 +93,7 @@ def _without_outdated_table(status: DatasetStatus, situation: Situation) -> Data
             rollout,
             template="",
             kept_since="",
-            referenced_replicas=max(rollout.minimum_replicas, _count_replicas(rollout.rollout, observed)),
+            referenced_replicas=max(rollout.minimum_replicas, references.count_replicas(rollout.rollout, observed)),
             offered_replicas=0,
             shard_ranges=ALL,
             window="",
@@ -113,7 +113,9 @@ def _list_unknown_rollouts(
     unknown = {
         (shard_set.rollout, shard_set.generation)
         for shard_set in observed.shard_sets
-        if names.read_number(shard_set.rollout) >= oldest and shard_set.rollout not in known and not shard_set.deleting
+        if names.read_number(shard_set.rollout) >= max(oldest, 1)
+        and shard_set.rollout not in known
+        and not shard_set.deleting
     }
     for name, generation in sorted(unknown, key=lambda pair: names.read_number(pair[0])):
         yield RolloutStatus(
@@ -121,12 +123,8 @@ def _list_unknown_rollouts(
             generation=generation,
             template="",  # it is only kept, never made again
             started_at=clock.format_moment(now),
-            referenced_replicas=_count_replicas(name, observed),
+            referenced_replicas=references.count_replicas(name, observed),
         )
-
-
-def _count_replicas(rollout: str, observed: Observed) -> int:
-    return max((shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout), default=0)
 
 
 def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:

@@ -59,9 +59,7 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
     return replace(
         status,
         shards=f"{shards - lacking}/{shards}",
-        replicas=max(
-            (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout), default=0
-        ),
+        replicas=references.count_replicas(rollout.rollout, observed),
         selector=",".join(f"{label}={value}" for label, value in chosen.items()),
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lookupdb_operator.model import Observed
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.generation import generations
 from lookupdb_operator.plan.situation import Situation
@@ -15,6 +16,8 @@ from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 CONFIRMATION_SECONDS: Final = 60.0
 """Seconds that routers have to take up a routing table. A kubelet that was not nudged syncs ConfigMaps every minute or
 so."""
+MOST_REPLICAS: Final = 64
+"""Of a shard: the maximum of the CRD."""
 STALE_MOUNT_SECONDS: Final = 120.0
 """Seconds for which a container that starts anew may find an older routing table mounted: its kubelet syncs every
 minute, from a cache that may be another minute old."""
@@ -46,6 +49,13 @@ def referenced_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozense
 def pending_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
     """The shards that ``rollout`` has servers of, and that the newest routing table does not route to it."""
     return held_shards(rollout, status) - routed_shards(rollout, status)
+
+
+def count_replicas(rollout: str, observed: Observed) -> int:
+    """How many servers a shard of ``rollout`` are asked for in the cluster; no more than a status can hold, though
+    somebody may have scaled a set beyond that."""
+    counts = (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout)
+    return min(max(counts, default=0), MOST_REPLICAS)
 
 
 def serving_rollouts(status: DatasetStatus) -> tuple[RolloutStatus, ...]:
