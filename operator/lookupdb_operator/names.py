@@ -69,6 +69,8 @@ _UID_DIGITS: Final = 8
 """Of a uid in a name: 32 random bits."""
 _NUMBER_DIGITS: Final = 9
 """Of a generation or a rollout, at most, as status and the store have them: a label may hold more."""
+_LARGEST_RECOVERED: Final = 10**8
+"""Numbers beyond are claimed by nobody before long. A label that says one is somebody's own, and would use them up."""
 
 # Paths in pods.
 DATA_PATH: Final = "/data"
@@ -153,6 +155,13 @@ def read_number(name: str) -> int:
     """12 for ``g12``, 34 for ``r34``; 0 for what is no such name."""
     digits = name[1:]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _NUMBER_DIGITS else 0
+
+
+def recover_number(label: str) -> int:
+    """``read_number`` of an object's label, for a status that does not know it; 0, too, when it is so large that it
+    would leave too few numbers to come."""
+    number = read_number(label)
+    return number if number <= _LARGEST_RECOVERED else 0
 
 
 def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, str]:

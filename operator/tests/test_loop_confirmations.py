@@ -81,6 +81,14 @@ def test_a_router_that_answers_from_an_older_table_begins_it_anew_though_nobody_
     assert bench.look() == 1, "the lookups that it began a second ago go on"
 
 
+def test_routers_that_come_back_one_after_the_other_hold_it_up_no_longer(bench: Bench) -> None:
+    bench.look()
+    for routers in ((2, None), (None, 2)) * 30:
+        bench.now += 1
+        bench.look(routers=routers)
+    assert bench.look() == 60
+
+
 def test_a_dataset_that_is_gone_leaves_nothing_behind(bench: Bench) -> None:
     bench.look()
     bench.confirmations.forget(("shop", "airports"))

@@ -14,3 +14,8 @@ from lookupdb_operator import names
 def test_a_label_that_holds_more_than_a_number_of_a_status_is_no_such_name(name: str, number: int) -> None:
     """The next number would be one that no status may hold."""
     assert names.read_number(name) == number
+
+
+@pytest.mark.parametrize(("name", "number"), [("r34", 34), ("g100000000", 10**8), ("g100000001", 0), ("mine", 0)])
+def test_a_number_is_recovered_from_a_label_while_that_leaves_numbers_to_come(name: str, number: int) -> None:
+    assert names.recover_number(name) == number

@@ -352,3 +352,22 @@ def test_a_quota_is_answered_by_the_field_to_set(kind: str, message: str, remedy
     assert found is not None
     assert found.reason == "QuotaExceeded"
     assert found.message.endswith(f"; {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("4", 4),
+        ("0", 0),
+        ("9" * 15, 10**15 - 1),
+        ("9" * 16, 0),
+        ("9" * 5000, 0),
+        ("-4", 0),
+        ("4.0", 0),
+        ("", 0),
+        ("²", 0),
+    ],
+)
+def test_a_routing_table_whose_version_is_no_number_that_another_can_follow_has_none(text: str, version: int) -> None:
+    body = {"metadata": meta(annotations={names.TABLE_VERSION: text})}
+    assert parse_existing("ConfigMap", body).table_version == version

@@ -260,3 +260,34 @@ def test_sets_that_somebody_has_scaled_beyond_all_bounds_leave_a_status_that_can
             replace(world.observe(), dataset=replace(world.dataset, status=status)), world.config, world.now
         )
         assert DatasetStatus.from_json(planned.status.to_json()) == planned.status
+
+
+def _label(world: World, key: tuple[str, str], label: str, value: str) -> None:
+    thing = world.things[key]
+    metadata = thing.manifest["metadata"]
+    labelled = {**metadata, "labels": {**metadata["labels"], label: value}}
+    thing.manifest = {**thing.manifest, "metadata": labelled}
+
+
+@pytest.mark.parametrize("value", ["mine", "", "g999999999", "g" + "9" * 60])
+def test_a_set_whose_generation_somebody_has_labelled_is_kept_and_found_again(value: str) -> None:
+    world = _of_some_age()
+    _label(world, ("StatefulSet", "airports-r3-s0"), names.GENERATION, value)
+    _set_back(world, DatasetStatus())
+    planned = world.look()
+    assert planned.delete == ()
+    assert [(one.rollout, one.generation) for one in planned.status.rollouts] == [("r3", "g3")]
+    assert DatasetStatus.from_json(planned.status.to_json()) == planned.status
+    world.settle()
+    assert (world.status.generation, world.status.last_generation) == ("g4", 4)
+
+
+@pytest.mark.parametrize(
+    ("label", "value"), [(names.GENERATION, "g999999999"), (names.ROLLOUT, "r999999999"), (names.ROLLOUT, "r1e9")]
+)
+def test_a_label_with_the_largest_number_leaves_numbers_for_what_comes(label: str, value: str) -> None:
+    world = _of_some_age()
+    _label(world, ("Service", "airports-r3"), label, value)
+    world.edit(source={"url": "s3://data/v4.csv"})
+    world.settle()
+    assert (world.status.generation, world.status.last_generation, world.status.last_rollout) == ("g4", 4, 4)

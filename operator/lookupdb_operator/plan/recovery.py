@@ -32,17 +32,17 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     observed = situation.observed
     # Such a status does not tell which rollout serves: those whose numbers are past are kept, too.
     oldest = 0 if is_inconsistent(status) or _forgets_what_serves(status, observed) else status.last_rollout + 1
-    unknown = tuple(_list_unknown_rollouts(status, observed, oldest, situation.now))
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
+    last_rollout = max((names.recover_number(existing.rollout) for existing in rollout_objects), default=0)
+    last_generation = max((names.recover_number(existing.generation) for existing in generation_objects), default=0)
+    unknown = tuple(_list_unknown_rollouts(status, situation, oldest, last_generation))
     status = _without_outdated_table(status, situation)
     return replace(
         status,
         rollouts=(*status.rollouts, *unknown),
-        last_rollout=max((status.last_rollout, *(names.read_number(existing.rollout) for existing in rollout_objects))),
-        last_generation=max(
-            (status.last_generation, *(names.read_number(existing.generation) for existing in generation_objects))
-        ),
+        last_rollout=max(status.last_rollout, last_rollout),
+        last_generation=max(status.last_generation, last_generation),
     )
 
 
@@ -107,23 +107,23 @@ def _without_outdated_table(status: DatasetStatus, situation: Situation) -> Data
 
 
 def _list_unknown_rollouts(
-    status: DatasetStatus, observed: Observed, oldest: int, now: datetime
+    status: DatasetStatus, situation: Situation, oldest: int, last_generation: int
 ) -> Iterator[RolloutStatus]:
+    """The rollouts that status does not have, oldest first. Each has one generation, whatever labels say: the newest
+    of its sets', or the newest of all. It is only for show, as such a rollout is only kept, never made again."""
     known = {rollout.rollout for rollout in status.rollouts}
-    unknown = {
-        (shard_set.rollout, shard_set.generation)
-        for shard_set in observed.shard_sets
-        if names.read_number(shard_set.rollout) >= max(oldest, 1)
-        and shard_set.rollout not in known
-        and not shard_set.deleting
-    }
-    for name, generation in sorted(unknown, key=lambda pair: names.read_number(pair[0])):
+    generations: dict[str, int] = {}
+    for shard_set in situation.observed.shard_sets:
+        rollout = shard_set.rollout
+        if names.recover_number(rollout) >= max(oldest, 1) and rollout not in known and not shard_set.deleting:
+            generations[rollout] = max(generations.get(rollout, 0), names.recover_number(shard_set.generation))
+    for rollout in sorted(generations, key=names.read_number):
         yield RolloutStatus(
-            rollout=name,
-            generation=generation,
+            rollout=rollout,
+            generation=names.generation_name(generations[rollout] or max(last_generation, 1)),
             template="",  # it is only kept, never made again
-            started_at=clock.format_moment(now),
-            referenced_replicas=references.count_replicas(name, observed),
+            started_at=clock.format_moment(situation.now),
+            referenced_replicas=references.count_replicas(rollout, situation.observed),
         )
 
 
