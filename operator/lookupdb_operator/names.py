@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from lookupdb import schema
@@ -151,6 +152,7 @@ def rollout_name(number: int) -> str:
     return f"r{number}"
 
 
+@lru_cache(maxsize=1024)
 def read_number(name: str) -> int:
     """12 for ``g12``, 34 for ``r34``; 0 for what is no such name."""
     digits = name[1:]

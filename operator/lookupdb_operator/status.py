@@ -386,12 +386,21 @@ class DatasetStatus:
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of type ``kind``."""
-        return next((condition for condition in self.conditions if condition.type == kind), None)
+        for condition in self.conditions:
+            if condition.type == kind:
+                return condition
+        return None
 
     def find_generation(self, name: str) -> GenerationStatus | None:
         """The whole generation ``name``."""
-        return next((generation for generation in self.generations if generation.generation == name), None)
+        for generation in self.generations:
+            if generation.generation == name:
+                return generation
+        return None
 
     def find_rollout(self, name: str) -> RolloutStatus | None:
         """The rollout ``name``."""
-        return next((rollout for rollout in self.rollouts if rollout.rollout == name), None)
+        for rollout in self.rollouts:
+            if rollout.rollout == name:
+                return rollout
+        return None
