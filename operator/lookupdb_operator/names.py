@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
@@ -73,6 +74,9 @@ _NUMBER_DIGITS: Final = 9
 _LARGEST_RECOVERED: Final = 10**8
 """Numbers beyond are claimed by nobody before long. A label that says one is somebody's own, and would use them up."""
 
+_OF_ROLLOUT: Final = re.compile(r"-(r[1-9][0-9]{0,8})(?:-s[0-9]+)?\Z")
+_OF_BUILD: Final = re.compile(r"-(g[1-9][0-9]{0,8})-build\Z")
+
 # Paths in pods.
 DATA_PATH: Final = "/data"
 """In a shard server: the generation's folder, fetched by its init container."""
@@ -103,6 +107,19 @@ def rollout(dataset: str, rollout: str) -> str:
 def shard_set(dataset: str, rollout: str, shard: int) -> str:
     """A shard's StatefulSet and PodDisruptionBudget: ``airports-r34-s3``."""
     return f"{dataset}-{rollout}-s{shard}"
+
+
+def read_rollout(name: str) -> str:
+    """``r34`` for ``airports-r34`` and ``airports-r34-s3``; empty for what is no object of a rollout. A name says what
+    an object is for good: its labels may be edited."""
+    found = _OF_ROLLOUT.search(name)
+    return found[1] if found else ""
+
+
+def read_build(name: str) -> str:
+    """``g12`` for ``airports-g12-build``; empty for what is no object of a build."""
+    found = _OF_BUILD.search(name)
+    return found[1] if found else ""
 
 
 def read_shard(name: str) -> int | None:

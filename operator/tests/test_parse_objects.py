@@ -238,11 +238,41 @@ def test_readiness_that_is_not_of_the_newest_spec_does_not_count() -> None:
 
 
 def test_others_are_their_digest() -> None:
-    body = {"metadata": meta(annotations={names.DIGEST: "d"}, labels={names.ROLLOUT: "r1"}, deletionTimestamp="now")}
+    body = {"metadata": meta(name="airports-r1", annotations={names.DIGEST: "d"}, deletionTimestamp="now")}
     body["metadata"].pop("managedFields")  # nobody says which fields are ours
     assert parse_existing("Service", body) == ExistingObject(
-        ObjectRef("Service", "airports", "uid-1"), "d", "r1", deleting=True
+        ObjectRef("Service", "airports-r1", "uid-1"), "d", "r1", deleting=True
     )
+
+
+EDITED = {names.ROLLOUT: "r1", names.GENERATION: "g1", names.SHARD: "7"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "rollout", "generation"),
+    [
+        ("Service", "airports-r3", "r3", "g1"),
+        ("PodDisruptionBudget", "airports-r3-s0", "r3", "g1"),
+        ("ConfigMap", "airports-g3-build", "", "g3"),
+        ("ConfigMap", "airports-routing-table", "", ""),
+        ("Deployment", "airports-router", "", ""),
+        ("Deployment", "airports-r3-router", "", ""),
+    ],
+)
+def test_an_object_is_what_its_name_says_whatever_its_labels_do(
+    kind: str, name: str, rollout: str, generation: str
+) -> None:
+    parsed = parse_existing(kind, {"metadata": meta(name=name, labels=EDITED)})
+    assert (parsed.rollout, parsed.generation) == (rollout, generation)
+
+
+def test_so_are_a_job_and_a_shards_servers() -> None:
+    """A copy under another name is what its labels say."""
+    assert parse_job({"metadata": meta(name="airports-g3-build", labels=EDITED)}).generation == "g3"
+    shard_sets = [
+        parse_shard_set({"metadata": meta(name=name, labels=EDITED)}) for name in ("airports-r3-s0", "copy-s0")
+    ]
+    assert [(one.rollout, one.shard) for one in shard_sets] == [("r3", 0), ("r1", 7)]
 
 
 def applied(**spec: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from operator_support.plan_world import World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import RouterReport
+from lookupdb_operator.parse import parse_existing, parse_shard_set
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus
 
@@ -291,3 +292,27 @@ def test_a_label_with_the_largest_number_leaves_numbers_for_what_comes(label: st
     world.edit(source={"url": "s3://data/v4.csv"})
     world.settle()
     assert (world.status.generation, world.status.last_generation, world.status.last_rollout) == ("g4", 4, 4)
+
+
+@pytest.mark.parametrize("label", [names.ROLLOUT, names.GENERATION])
+@pytest.mark.parametrize("status_is_lost", [False, True])
+def test_what_somebody_has_labelled_as_of_the_past_stays(label: str, status_is_lost: bool) -> None:
+    """The servers of a shard went, or all routers, or the routing table: r1 is gone, and g1 was built."""
+    world = _of_some_age()
+    if status_is_lost:
+        _set_back(world, DatasetStatus())
+    past = {names.ROLLOUT: "r1", names.GENERATION: "g1"}[label]
+    for key in world.things:
+        _label(world, key, label, past)
+    bodies = [
+        {**thing.manifest, "metadata": {**thing.manifest["metadata"], "uid": thing.uid}}
+        for thing in world.things.values()
+    ]
+    observed = replace(
+        world.observe(),
+        shard_sets=tuple(parse_shard_set(body) for body in bodies if body["kind"] == "StatefulSet"),
+        other_objects=tuple(parse_existing(body["kind"], body) for body in bodies if body["kind"] != "StatefulSet"),
+    )
+    planned = world.planner(observed, world.config, world.now)
+    assert deleted(planned) == set()
+    assert [rollout.rollout for rollout in planned.status.rollouts] == ["r3"]

@@ -43,7 +43,7 @@ def parse_job(body: Body) -> BuildJob:
     state = _job_state(body)
     return BuildJob(
         ref=ObjectRef("Job", header.name, header.uid),
-        generation=read_labels(body).get(names.GENERATION) or "",
+        generation=names.read_build(header.name),
         digest=read_annotations(body).get(names.DIGEST) or "",
         state=state,
         failure=_diagnose_job(body) if state == "Failed" else None,
@@ -66,19 +66,22 @@ def _diagnose_job(body: Body) -> Trouble | None:
 
 
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
-    """The StatefulSet ``body`` of a shard; ``drift`` when it is known."""
+    """The StatefulSet ``body`` of a shard; ``drift`` when it is known. What is called as none of ours is a copy, and is
+    what its labels say."""
     header, status, labels, drift = (
         parse_header(body),
         read_status(body),
         read_labels(body),
         drift or compare_fields(body),
     )
+    rollout = names.read_rollout(header.name)
+    shard = names.read_shard(header.name) if rollout else None
     is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
     return ShardSet(
         ref=ObjectRef("StatefulSet", header.name, header.uid),
-        rollout=labels.get(names.ROLLOUT) or "",
+        rollout=rollout or labels.get(names.ROLLOUT) or "",
         generation=labels.get(names.GENERATION) or "",
-        shard=parse_number(labels.get(names.SHARD)),
+        shard=parse_number(labels.get(names.SHARD)) if shard is None else shard,
         digest=read_annotations(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(status.get("readyReplicas") or 0) if is_present else 0,
@@ -90,15 +93,18 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
 
 
 def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:
-    """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known."""
-    header, labels, drift = parse_header(body), read_labels(body), drift or compare_fields(body)
+    """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known. Whether it
+    is of a rollout or of a build its name says: of what stays as long as the dataset, somebody may edit the labels."""
+    header, drift = parse_header(body), drift or compare_fields(body)
+    rollout, build = names.read_rollout(header.name), names.read_build(header.name)
+    generation = read_labels(body).get(names.GENERATION) or "" if rollout else build
     return ExistingObject(
         ref=ObjectRef(kind, header.name, header.uid),
         digest=read_annotations(body).get(names.DIGEST) or "",
         changed=drift.changed,
         changed_by=drift.changed_by,
-        rollout=labels.get(names.ROLLOUT) or "",
-        generation=labels.get(names.GENERATION) or "",
+        rollout=rollout,
+        generation=generation,
         table_version=max(0, parse_number(read_annotations(body).get(names.TABLE_VERSION))),
         replicas=_replicas(body) if kind == "Deployment" else 0,
         deleting=is_deleting(body),

@@ -207,7 +207,9 @@ def object_name(manifest: Manifest) -> Name:
 def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
     """The objects to delete: those of builds that are not under way and of rollouts that are gone, a Job that is to run
     again, and others of ours that nothing asks for. Objects whose number ``status`` has not reached are left alone."""
-    due = {object_name(manifest) for manifest in manifests_due}
+    # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
+    table: Name = "ConfigMap", names.routing_table(observed.dataset.name)
+    due = {object_name(manifest) for manifest in manifests_due} | {table}
     return (
         *(job.ref for job in observed.jobs if not job.deleting and _is_past_build(job.generation, status)),
         *_find_lost_jobs(status, observed),
@@ -233,10 +235,8 @@ def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: 
         return _is_gone(existing.rollout, status) or (is_budget and _is_of_replaced_shard(existing, status))
     if existing.generation:
         return _is_past_build(existing.generation, status)
-    # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
     # What has no digest was not written by us.
-    is_ours = bool(existing.digest) and not existing.table_version
-    return is_ours and (existing.ref.kind, existing.ref.name) not in desired_names
+    return bool(existing.digest) and (existing.ref.kind, existing.ref.name) not in desired_names
 
 
 def _is_past_build(generation: str, status: DatasetStatus) -> bool:

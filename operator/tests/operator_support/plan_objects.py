@@ -118,7 +118,8 @@ def existing(thing: Thing) -> ExistingObject:
 
 
 def _observe(thing: Thing) -> ExistingObject:
-    labels = label(thing, names.ROLLOUT), label(thing, names.GENERATION)
+    rollout, build = names.read_rollout(ref(thing).name), names.read_build(ref(thing).name)
+    labels = rollout, label(thing, names.GENERATION) if rollout else build
     version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
     replicas = thing.manifest["spec"]["replicas"] if thing.manifest["kind"] == "Deployment" else 0
     return ExistingObject(ref(thing), read_digest(thing.manifest), *labels, version, replicas)

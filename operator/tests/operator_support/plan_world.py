@@ -231,11 +231,12 @@ class World:
     def _job(self, thing: Thing) -> BuildJob:
         state = thing.manifest.get("state", "Running")
         waiting = thing.manifest.get("failure")
-        return BuildJob(ref(thing), label(thing, names.GENERATION), read_digest(thing.manifest), state, waiting)
+        return BuildJob(ref(thing), names.read_build(ref(thing).name), read_digest(thing.manifest), state, waiting)
 
     def _set(self, thing: Thing) -> ShardSet:
         ready = sum(pod.ready and pod.dies_at is None for pod in self.pods.values() if pod.owner == thing.uid)
-        shard, labels = int(label(thing, names.SHARD)), (label(thing, names.ROLLOUT), label(thing, names.GENERATION))
+        name = ref(thing).name
+        shard, labels = names.read_shard(name) or 0, (names.read_rollout(name), label(thing, names.GENERATION))
         replicas = thing.manifest["spec"]["replicas"]
         return ShardSet(ref(thing), *labels, shard, read_digest(thing.manifest), replicas, ready)
 
