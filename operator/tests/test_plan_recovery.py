@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from operator_support.plan_samples import broken, condition, deleted, serving
-from operator_support.plan_world import World
+from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import RouterReport
 from lookupdb_operator.parse import parse_existing, parse_shard_set
 from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.rollout import rollouts
 from lookupdb_operator.status import DatasetStatus
 
 OTHER_SERVERS: dict[str, Any] = {"serving": {"workers": 2}}
@@ -316,3 +317,19 @@ def test_what_somebody_has_labelled_as_of_the_past_stays(label: str, status_is_l
     planned = world.planner(observed, world.config, world.now)
     assert deleted(planned) == set()
     assert [rollout.rollout for rollout in planned.status.rollouts] == ["r3"]
+
+
+def test_a_status_that_is_lost_while_as_many_rollouts_stand_as_there_may_be_has_a_place_for_what_comes() -> None:
+    """All of them were kept until another one serves, and none could begin: for ever, and nothing said so."""
+    world = serving()
+    world.takes.table = world.takes.slow_table = NEVER
+    for version in range(2, rollouts.MOST_ROLLOUTS + 1):
+        world.edit(source={"url": f"s3://data/v{version}.csv"})
+        world.settle(until=lambda: world.status.table is not None and world.status.table.generation == f"g{version}")  # noqa: B023
+    standing = {rollout.rollout for rollout in world.status.rollouts}
+    assert len(standing) == rollouts.MOST_ROLLOUTS
+    world.invariants.forget({rollout.generation for rollout in world.status.rollouts}, standing)
+    _set_back(world, DatasetStatus())
+    world.takes.table = 1
+    world.settle()
+    assert (world.status.generation, [one.rollout for one in world.status.rollouts]) == ("g13", ["r13"])

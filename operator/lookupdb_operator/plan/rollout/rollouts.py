@@ -20,8 +20,9 @@ from lookupdb_operator.shard_ranges import ALL, shorten_shards
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 
 MOST_ROLLOUTS: Final = 12
-"""Of a dataset at a time. So many exist only while routers confirm nothing for long and the spec keeps changing. Status
-has room for 16."""
+"""Of a dataset at a time. So many exist only while routers confirm nothing for long and the spec keeps changing."""
+MOST_IN_STATUS: Final = 16
+"""For which a status has room. One that was lost keeps all that stand until another one serves, which needs a place."""
 GRACE: Final = 60.0
 """Seconds from the claim of a rollout for which servers in trouble are waited for, though enough others are ready."""
 
@@ -154,7 +155,7 @@ def _has_place(
     target: RolloutStatus | None, generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> bool:
     """Whether servers of ``generation`` may be made beside those that are there."""
-    if target is None and len(status.rollouts) >= MOST_ROLLOUTS:
+    if target is None and len(status.rollouts) >= (MOST_IN_STATUS if status.table is None else MOST_ROLLOUTS):
         return False
     is_at_once = shard_windows.window_size(generation, status, situation) == generation.shards
     return is_at_once or shard_windows.may_begin(status, situation, is_first=target is None)
