@@ -78,15 +78,47 @@ def test_a_router_that_answers_from_an_older_table_begins_it_anew_though_nobody_
     bench.now += 60
     assert bench.look(routers=(2, 1)) == 0
     bench.now += 1
-    assert bench.look() == 1, "the lookups that it began a second ago go on"
+    assert bench.look() == 0, "it has begun some until a moment ago"
+    bench.now += 1
+    assert bench.look() == 1
 
 
-def test_routers_that_come_back_one_after_the_other_hold_it_up_no_longer(bench: Bench) -> None:
+@pytest.mark.parametrize("before", [(2, None), (2,)], ids=["down", "not there"])
+def test_a_router_that_comes_up_with_the_table_begins_it_anew(bench: Bench, before: tuple[int | None, ...]) -> None:
+    """It may have answered from an older one since the last look."""
+    bench.look(routers=before)
+    bench.now += 60
+    assert bench.look(routers=before) == 60
+    bench.now += 1
+    assert bench.look() == 0
+    bench.now += 5
+    assert bench.look() == 5
+
+
+def test_routers_that_come_back_one_after_the_other_do_so_for_as_long_as_an_older_table_may_be_mounted(
+    bench: Bench,
+) -> None:
     bench.look()
-    for routers in ((2, None), (None, 2)) * 30:
+    for routers in ((2, None), (None, 2)) * 100:
         bench.now += 1
         bench.look(routers=routers)
-    assert bench.look() == 60
+    assert bench.look() == 200 - 119
+
+
+def test_looks_at_which_nobody_asks_routers_begin_nothing_anew(bench: Bench) -> None:
+    bench.look(routers=())
+    bench.now += 1
+    bench.look()
+    bench.now += 1
+    bench.look(routers=())
+    bench.now += 1
+    assert bench.look() == 3
+
+
+def test_a_router_that_goes_holds_nothing_up(bench: Bench) -> None:
+    bench.look(routers=(2, None, 2))
+    bench.now += 60
+    assert bench.look(routers=(2,)) == 60
 
 
 def test_a_dataset_that_is_gone_leaves_nothing_behind(bench: Bench) -> None:

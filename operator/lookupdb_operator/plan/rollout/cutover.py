@@ -168,6 +168,12 @@ def is_router_behind(observed: Observed, table: TableStatus) -> bool:
     return any(report is not None and 0 < (report.table_version or 0) < table.version for report in reports)
 
 
+def find_confirming_routers(observed: Observed, table: TableStatus) -> frozenset[str]:
+    """The uids of the routers that say that they answer from ``table``."""
+    reports = ((pod.uid, observed.routers.get(pod.uid)) for pod in list_answering_routers(observed))
+    return frozenset(uid for uid, report in reports if report is not None and report.table_version == table.version)
+
+
 def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str, str]:
     """Pod → why it does not answer from ``table`` yet, of routers that may be answering."""
     late: dict[str, str] = {}
