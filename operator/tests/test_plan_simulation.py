@@ -72,9 +72,8 @@ def test_what_is_rolled_out_shard_by_shard_serves_beside_what_it_replaces() -> N
     assert any(_mixes(simulation) for simulation in simulations), "no rollout ever went on shard by shard"
 
 
-@pytest.mark.parametrize("tens", range(2))
-def test_there_are_never_more_servers_than_one_rollout_and_the_surge_have(tens: int) -> None:
-    simulations = [Simulation(seed, surges=True) for seed in range(10 * tens, 10 * tens + 10)]
+def test_there_are_never_more_servers_than_one_rollout_and_the_surge_have() -> None:
+    simulations = [Simulation(seed, surges=True) for seed in range(10)]
     for simulation in simulations:
         simulation.live_shard_by_shard(4 * MOMENTS)
     assert all(_mixes(simulation) for simulation in simulations)
@@ -85,7 +84,7 @@ def _mixes(simulation: Simulation) -> bool:
     return any(b'"formatVersion":2' in table.encode() for table in simulation.world.invariants.tables.values())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_newer_data_is_served_again_and_again_however_often_it_comes(seed: int) -> None:
     simulation = Simulation(seed)
     takes = simulation.world.takes
@@ -95,9 +94,8 @@ def test_newer_data_is_served_again_and_again_however_often_it_comes(seed: int) 
     assert max(lasted) < 4 * once + 130, lasted  # 120 s of them are what a router that is down may have mounted
 
 
-@pytest.mark.parametrize("tens", range(3))
-def test_what_was_rolled_back_from_stays_away_however_often_that_happens(tens: int) -> None:
-    assert sum(Simulation(seed).live_under_rollbacks(6) for seed in range(10 * tens, 10 * tens + 10)) > 20
+def test_what_was_rolled_back_from_stays_away_however_often_that_happens() -> None:
+    assert sum(Simulation(seed).live_under_rollbacks(6) for seed in range(10)) > 20
 
 
 def _changed(change: Callable[[Plan, Observed], Plan]) -> Planner:
