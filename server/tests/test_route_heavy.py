@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support.batches import make_keys
+from support.cpu_time import worked_seconds
 from support.fleets import Shards, fleet, fleet_entry
 from support.http import Client, request
 from support.replicas import serve_replicas
@@ -396,11 +397,6 @@ async def test_one_heavy_client_leaves_the_others_their_pace_and_fails_none_of_t
     p99 = [statistics.quantiles(times, n=100)[98] * 1000 for times in windows]
     print("ms that the router worked while one lookup of a hundred waited, beside batches of 50 MB", p99)
     assert min(p99) < 40, "it does not wait for a batch, which is 50 ms of work and more"
-
-
-def worked_seconds(pid: int) -> float:
-    """The processor's time that the process's only thread has had."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 _HEAVY = """

@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
+from support.cpu_time import worked_seconds
 from support.shards import Running, serving, write_generation
 from support.waiting import until
-from test_serve import connect, connected, exchange, metrics, request
+from test_serve import admin, connect, connected, exchange, metrics, request
 
 from lookupdb.serve.limits import BEFORE_AUTH_BYTES, ServerLimits
 
@@ -153,25 +155,27 @@ def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generati
 
 @pytest.mark.usefixtures("kernels")
 def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) -> None:
-    """50,000 values of 100 KB are looked at for it: a second of work."""
+    """50,000 values of 100 KB are looked at for it: a second of work. What is measured is what the worker worked while
+    another client waited: a busy machine keeps both waiting."""
     keys = [b"key %d" % number for number in range(100)]
     records = {key.decode(): bytes([65 + n % 26]) * 100_000 for n, key in enumerate(keys)}
     generation = write_generation(tmp_path, records, compression="zstd")
     with serving(generation) as server, connect(server) as heavy, connected(server) as client:
         heavy.settimeout(120)
-        started = time.monotonic()
+        pid = orjson.loads(admin(server, "/status")[1])["workers"][0]["pid"]
+        started = worked_seconds(pid)
         heavy.sendall(request(b"EXISTS", *keys * 500))
         answer: list[bytes] = []
         reader = threading.Thread(target=lambda: answer.append(heavy.recv(100)))
         reader.start()
         waits: list[float] = []
         while reader.is_alive():
-            asked_at = time.monotonic()
+            asked_at = worked_seconds(pid)
             assert client.get("key 7") == records["key 7"]
-            waits.append(time.monotonic() - asked_at)
+            waits.append(worked_seconds(pid) - asked_at)
         reader.join()
         assert answer == [b":50000\r\n"]
-        assert max(waits) < (time.monotonic() - started) / 3
+        assert max(waits) < (worked_seconds(pid) - started) / 3
         assert len(waits) > 10
 
 
