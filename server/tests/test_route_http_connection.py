@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -45,9 +46,32 @@ def client(server: Server) -> Iterator[Client]:
 
 @pytest.fixture
 def patient_server() -> Iterator[Server]:
-    """A request may take a minute."""
-    with serving(ScriptedLookups(values={"a": b"1"}), header_timeout_seconds=60) as server:
+    """A request may take a minute, and so may all else."""
+    with serving(ScriptedLookups(values={"a": b"1", "big": BIG}), header_timeout_seconds=60) as server:
         yield server
+
+
+@pytest.fixture
+def patient_client(patient_server: Server) -> Iterator[Client]:
+    with patient_server.connect() as client:
+        yield client
+
+
+@contextlib.contextmanager
+def not_before(server: Server, deadline: str) -> Iterator[None]:
+    """What comes within comes once this deadline of the front has passed, as it is before."""
+    end = server.call(lambda: getattr(server.front.service, deadline))
+    yield
+    assert server.call(lambda: asyncio.get_running_loop().time()) >= end
+
+
+def answered_client(server: Server, stack: contextlib.ExitStack) -> Client:
+    """A client that has had an answer. On a busy machine one may be idle for too long before it comes to ask."""
+    while True:
+        client = stack.enter_context(server.connect())
+        with contextlib.suppress(EOFError, ConnectionError):
+            assert client.get("/v1/lookup/a").status == 200
+            return client
 
 
 def end_of_request(server: Server) -> float:
@@ -81,9 +105,8 @@ class TestSlowSenders:
     def test_a_request_that_does_not_come_whole_in_time_is_408(
         self, server: Server, client: Client, part: bytes
     ) -> None:
-        began = time.monotonic()
-        response = client.send(part).response()
-        assert 0.25 < time.monotonic() - began < 10
+        with not_before(server, "header_deadline"):
+            response = client.send(part).response()
         assert (response.status, response.fields["connection"]) == (408, "close")
         assert json.loads(response.body)["type"].endswith("/request-timeout")
         assert client.ended()
@@ -143,28 +166,30 @@ class TestSlowSenders:
         assert client.response().status == 408
 
 
-def test_a_request_that_came_in_pieces_is_counted_until_it_is_whole(server: Server, client: Client) -> None:
-    budget = server.lookups.budget
-    client.send(post("Content-Length: 10000"), b" " * 5000)
+def test_a_request_that_came_in_pieces_is_counted_until_it_is_whole(
+    patient_server: Server, patient_client: Client
+) -> None:
+    budget = patient_server.lookups.budget
+    patient_client.send(post("Content-Length: 10000"), b" " * 5000)
     eventually(lambda: budget.used >= 5000)
-    assert client.send(b'{"keys": ["a"]}'.rjust(5000)).response().status == 200
+    assert patient_client.send(b'{"keys": ["a"]}'.rjust(5000)).response().status == 200
     assert budget.used == 0
 
 
 class TestIdle:
-    def test_a_connection_without_requests_ends(self, client: Client) -> None:
-        began = time.monotonic()
-        assert client.ended()
-        assert 0.5 < time.monotonic() - began < 10
+    def test_a_connection_without_requests_ends(self, server: Server) -> None:
+        with not_before(server, "idle_deadline"), server.connect() as client:
+            assert client.ended()
 
-    def test_so_does_one_that_has_had_its_answer(self, client: Client) -> None:
-        assert client.get("/v1/lookup/a").status == 200
-        assert client.ended()
+    def test_so_does_one_that_has_had_its_answer(self, server: Server) -> None:
+        with contextlib.ExitStack() as stack:
+            assert answered_client(server, stack).ended()
 
-    def test_empty_lines_are_no_request(self, client: Client) -> None:
-        client.get("/v1/lookup/a")
-        client.send(b"\r\n")
-        assert client.ended(), "without a 408"
+    def test_empty_lines_are_no_request(self, server: Server) -> None:
+        with contextlib.ExitStack() as stack:
+            client = answered_client(server, stack)
+            client.send(b"\r\n")
+            assert client.ended(), "without a 408"
 
     def test_a_slow_lookup_is_not_idle(self, server: Server, client: Client) -> None:
         server.lookups.delays["a"] = 0.9
@@ -187,7 +212,8 @@ class TestSlowReaders:
             eventually(lambda: server.count("connections") == 0)
             assert len(server.lookups.asked) <= MAX_PIPELINE + 20_000_000 // len(BIG)
 
-    def test_what_waits_for_it_is_bounded(self, server: Server) -> None:
+    def test_what_waits_for_it_is_bounded(self, patient_server: Server) -> None:
+        server = patient_server
         with server.connect(receive_buffer=4096) as client:
             client.send(request("/v1/lookup/big") * 1000)
             eventually(lambda: server.lookups.asked)
@@ -213,12 +239,23 @@ class TestSlowReaders:
             with pytest.raises((ConnectionResetError, EOFError)):
                 client.response()
 
-    def test_a_closed_connection_is_not_kept_open_by_its_client(self, server: Server, client: Client) -> None:
-        assert client.get("/v1/lookup/a", "Connection: close").status == 200
-        eventually(lambda: server.count("connections") == 0)
+    def test_a_closed_connection_is_not_kept_open_by_its_client(
+        self, patient_server: Server, patient_client: Client
+    ) -> None:
+        assert patient_client.get("/v1/lookup/a", "Connection: close").status == 200
+        eventually(lambda: patient_server.count("connections") == 0)
 
 
 class TestDraining:
+    @pytest.fixture(name="server")
+    def _server(self, patient_server: Server) -> Server:
+        """No deadline passes on a busy machine."""
+        return patient_server
+
+    @pytest.fixture(name="client")
+    def _client(self, patient_client: Client) -> Client:
+        return patient_client
+
     def test_answers_close_their_connections(self, server: Server, client: Client) -> None:
         client.get("/v1/lookup/a")
         server.call(server.front.drain)
