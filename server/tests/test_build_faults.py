@@ -120,9 +120,9 @@ def test_an_interrupted_build_can_be_run_again(
         until(lambda: (folder / seen).exists() or process.poll() is not None, seen)
         process.send_signal(number)
         process.communicate(timeout=150)
-    if process.returncode != 0:  # else it was faster than the signal
+    was_faster = builds.dataset.generations() != ("g1",)  # than the signal, which may have come as it ended
+    if not was_faster:
         assert process.returncode == (128 + number if number != signal.SIGKILL else -number)
-        assert builds.dataset.generations() == ("g1",)
         if number != signal.SIGKILL:
             assert list(builds.scratch.iterdir()) == []
             assert contents(Path(builds.dataset.url)) == g1
@@ -132,7 +132,7 @@ def test_an_interrupted_build_can_be_run_again(
     newest = builds.dataset.newest_generation()
     assert newest
     builds.check_whole(newest)
-    assert list(builds.scratch.iterdir()) == []
+    assert was_faster or list(builds.scratch.iterdir()) == []
     now = contents(Path(builds.dataset.url))
     assert g1.items() <= now.items()
     assert {name.split("/")[0] for name in now} == {"g1", newest}

@@ -245,21 +245,23 @@ class TestProcesses:
         here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
         return subprocess.Popen([sys.executable, "-c", CREW, str(folder)], env=here, stderr=subprocess.PIPE, text=True)
 
-    def members(self, pid: int) -> list[int]:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    def both_members(self, pid: int) -> list[int]:
+        def members() -> list[int]:
+            children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+            return children if len(children) == 2 else []
+
+        return until(members, "two processes that read")
 
     def test_they_end_when_the_build_is_killed(self, tmp_path: Path) -> None:
         with self.start(tmp_path) as build:
-            until(lambda: len(self.members(build.pid)) == 2, "two processes that read")
-            members = self.members(build.pid)
+            members = self.both_members(build.pid)
             build.kill()
             build.communicate()
         until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in members), "the end of both")
 
     def test_one_that_is_killed_is_told_of(self, tmp_path: Path) -> None:
         with self.start(tmp_path) as build:
-            until(lambda: len(self.members(build.pid)) == 2, "two processes that read")
-            os.kill(self.members(build.pid)[0], signal.SIGKILL)
+            os.kill(self.both_members(build.pid)[0], signal.SIGKILL)
             _, errors = build.communicate()
         assert "NotEnoughRoom: a process that read the source was killed" in errors
         assert list((tmp_path / "scratch").iterdir()) == []

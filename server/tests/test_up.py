@@ -94,10 +94,24 @@ class Stack:
     def pids(self) -> list[int]:
         return [self.state["router"], *(server["pid"] for server in self.state["shards"])]
 
-    def find(self, *keys: str) -> dict[str, Any]:
+    def ask(self, *keys: str) -> dict[str, Any]:
         answer = client.find_values(self.state["url"], list(keys))
         assert not answer.unavailable
         return answer.found
+
+    def find(self, *keys: str) -> dict[str, Any]:
+        """What is answered in time: a busy machine may be later than the router's deadline, which is short."""
+
+        def found() -> tuple[dict[str, Any]] | None:
+            try:
+                return (self.ask(*keys),)
+            except client.ShardUnavailable as error:
+                if "did not answer within" not in str(error):
+                    raise
+                return None
+
+        (answered,) = eventually(found, "an answer in time")
+        return dict(answered)
 
     def says(self, text: str) -> None:
         def said() -> bool:
@@ -172,6 +186,8 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The same, which watches the source."""
     directory = tmp_path_factory.mktemp("watching")
     write_dataset(directory)
+    patient = MANIFEST.replace("deadlineMilliseconds: 500", "deadlineMilliseconds: 2000")  # no answer may fail
+    (directory / "people.yaml").write_text(patient)
     stack = Stack(directory, "--watch", "--watch-seconds", "0.1")
     yield stack
     assert stack.stop() == 0
@@ -180,7 +196,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def test_one_command_leads_from_a_manifest_to_lookups_and_ctrl_c_stops_it_all(people: Callable[..., Stack]) -> None:
     stack = people()
     assert stack.find(" Ada@Example.com", "nobody@example.com") == {" Ada@Example.com": {"title": "Countess"}}
-    assert "curl http://127.0.0.1:" in stack.output
+    stack.says("curl http://127.0.0.1:")
     pids = stack.pids
     assert all(alive(pid) for pid in pids)
     assert stack.stop(signal.SIGINT) == 0
@@ -391,7 +407,7 @@ def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_mi
 
     def answered() -> bool:
         try:
-            found = running.find(*keys)
+            found = running.ask(*keys)
         except Unavailable:
             return False
         assert set(found) == set(keys), "a key on a server that is away is unavailable, not missing"
@@ -406,7 +422,7 @@ def test_a_killed_shard_server_is_started_again_and_its_keys_are_never_called_mi
 
     eventually(lost, "the loss to show")
     eventually(answered, "the shards to be back")
-    assert running.state["shards"] != servers, "up.json tells where they are now"
+    eventually(lambda: running.state["shards"] != servers, "up.json to tell where they are now")
 
 
 def test_a_killed_router_is_started_again_on_its_port(running: Stack) -> None:
@@ -414,7 +430,7 @@ def test_a_killed_router_is_started_again_on_its_port(running: Stack) -> None:
 
     def answered() -> bool:
         try:
-            return bool(running.find("ada@example.com"))
+            return bool(running.ask("ada@example.com"))
         except Unavailable:
             return False
 
