@@ -37,7 +37,7 @@ def clients(port: int, count: int) -> Iterator[list[socket.socket]]:
     assert raise_limit() > count + 100
     with contextlib.ExitStack() as exit_stack:
         yield [
-            exit_stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(count)
+            exit_stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(count)
         ]
 
 

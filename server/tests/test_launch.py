@@ -98,4 +98,4 @@ def test_a_supervisor_that_cannot_begin_ends_as_the_command_line_does(generation
 def test_ctrl_c_ends_it_cleanly(generation: Path) -> None:
     with serving(generation, by_command_line=True) as server:
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0

@@ -24,7 +24,7 @@ def answers(listener: socket.socket, host: str) -> bool:
     """Whether a client of ``host`` gets through."""
     listener.listen(4)
     try:
-        socket.create_connection((host, listeners.bound_port(listener)), timeout=5).close()
+        socket.create_connection((host, listeners.bound_port(listener)), timeout=60).close()
     except OSError:
         return False
     return True
@@ -74,7 +74,7 @@ def test_a_shard_and_a_router_on_ipv6_alone(tmp_path: Path) -> None:
         table.write_bytes(table_file(entry([[f"[::1]:{shard.ports[0]}"]], "g1", valueFormat="raw", normalize=[])))
         with routing(table, "--host", "::1") as router:
             for port, path in ((router.port, "/v1/lookup/a"), (router.admin, "/readyz"), (shard.admin, "/readyz")):
-                with urllib.request.urlopen(f"http://[::1]:{port}{path}", timeout=10) as answer:
+                with urllib.request.urlopen(f"http://[::1]:{port}{path}", timeout=60) as answer:
                     assert answer.status == 200
             command = [sys.executable, "-m", "lookupdb", "get", f"http://[::1]:{router.port}", "a"]
             assert subprocess.run(command, check=True, capture_output=True).stdout.strip() == b"1"
@@ -88,5 +88,5 @@ def test_a_router_that_listens_everywhere_answers_both_families(tmp_path: Path) 
         with routing(table, "--host", "::", workers=2) as router:
             for host in ("127.0.0.1", "[::1]"):
                 for port, path in ((router.port, "/v1/lookup/a"), (router.admin, "/readyz"), (shard.admin, "/readyz")):
-                    with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=10) as answer:
+                    with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=60) as answer:
                         assert answer.status == 200

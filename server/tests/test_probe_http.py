@@ -35,7 +35,7 @@ async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Stre
 
 async def response(reader: asyncio.StreamReader, *, has_body: bool = True) -> tuple[bytes, dict[str, str], bytes]:
     """Status line, fields and body of the next one."""
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode()
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).decode()
     line, *lines = head.strip().split("\r\n")
     fields = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     return line.encode(), fields, await reader.readexactly(int(fields["content-length"])) if has_body else b""
@@ -81,7 +81,7 @@ async def test_the_connection_is_closed_behind_the_answer(request_: bytes, statu
         line, fields, _ = await response(reader)
         assert (line, fields["connection"]) == (b"HTTP/1.1 " + status, "close")
         with contextlib.suppress(ConnectionResetError):  # what was sent beyond was not read
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,12 @@ def server(generation: Path, kernels: str) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def connected(server: Running, worker: int = 0, **settings: Any) -> Iterator[redis.Redis]:
-    with redis.Redis(port=server.ports[worker], socket_timeout=10, **settings) as client:
+    with redis.Redis(port=server.ports[worker], socket_timeout=60, **settings) as client:
         yield client
 
 
 def connect(server: Running, worker: int = 0) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.ports[worker]), timeout=10)
+    return socket.create_connection(("127.0.0.1", server.ports[worker]), timeout=60)
 
 
 def request(*words: bytes) -> bytes:
@@ -65,7 +65,7 @@ def exchange(server: Running, data: bytes) -> bytes:
 
 def admin(server: Running, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.admin}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.admin}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -85,7 +85,7 @@ def await_growth(server: Running, before: dict[str, float], expected: dict[str, 
         return {name: after[f"lookupdb_shard_{name}"] - before.get(f"lookupdb_shard_{name}", 0.0) for name in expected}
 
     with contextlib.suppress(AssertionError):
-        until(lambda: growth() == expected, "what was asked is counted", seconds=10)
+        until(lambda: growth() == expected, "what was asked is counted", seconds=20)
     assert growth() == expected
 
 
@@ -166,7 +166,14 @@ def test_identity_is_told_in_the_names_the_router_compares(server: Running) -> N
     ]
 
 
+def await_silence(server: Running) -> dict[str, float]:
+    """The counters once all earlier clients are gone, and everything that they asked is counted."""
+    until(lambda: metrics(server)["lookupdb_shard_open_connections"] == 0, "earlier clients are gone")
+    return metrics(server)
+
+
 def test_one_connection_too_many_is_told_so(server: Running) -> None:
+    await_silence(server)
     with contextlib.ExitStack() as open_:
         clients = [open_.enter_context(connect(server)) for _ in range(41)]
         answers = []
@@ -175,11 +182,11 @@ def test_one_connection_too_many_is_told_so(server: Running) -> None:
             answers.append(client.recv(100))
         assert answers.count(b"+PONG\r\n") == 40
         assert answers.count(b"-ERR max number of clients reached\r\n") == 1
-    until(lambda: metrics(server)["lookupdb_shard_open_connections"] == 0, "the clients are gone")
+    await_silence(server)
 
 
 def test_metrics_count_what_was_asked(server: Running) -> None:
-    before = metrics(server)
+    before = await_silence(server)
     exchange(server, request(b"GET", b"key 1") + request(b"GET", b"no"))
     exchange(server, request(b"MGET", b"key 1", b"key 2", b"no") + request(b"FOO"))
     lookups = {"lookups_total": 5.0, "hits_total": 3.0, "misses_total": 2.0}
@@ -321,9 +328,19 @@ def test_a_reply_that_is_being_read_is_whole_although_the_server_stops(tmp_path:
 
 
 def test_an_idle_client_is_closed(generation: Path) -> None:
-    with serving(generation, "--idle-seconds", "0.5") as server, connect(server) as client:
-        client.sendall(request(b"PING"))
-        assert client.recv(100) == b"+PONG\r\n"
+    with serving(generation, "--idle-seconds", "0.5") as server, contextlib.ExitStack() as exit_stack:
+
+        def answered() -> socket.socket | None:
+            """A client that has had an answer. On a busy machine one may be idle before it comes to ask."""
+            client = exit_stack.enter_context(connect(server))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(request(b"PING"))
+                if client.recv(100) == b"+PONG\r\n":
+                    return client
+            return None
+
+        client = until(answered, "a client is answered")
+        assert client is not None
         with contextlib.suppress(ConnectionResetError):
             assert client.recv(100) == b""
 
@@ -370,7 +387,7 @@ class Asker(threading.Thread):
         sent = request(b"GET", b"key 1") * 3
         expected = b"$7\r\nvalue 1\r\n" * 3
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=10) as client:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=60) as client:
                 stream = client.makefile("rb")
                 while True:
                     client.sendall(sent)
@@ -386,7 +403,7 @@ class Asker(threading.Thread):
 
 @pytest.mark.usefixtures("kernels")
 def test_stopping_under_load_loses_no_reply(generation: Path) -> None:
-    with serving(generation, drain_seconds=3) as server:
+    with serving(generation, drain_seconds=6) as server:
         askers = [Asker(server.ports[0]) for _ in range(8)]
         for asker in askers:
             asker.start()
@@ -399,7 +416,7 @@ def test_stopping_under_load_loses_no_reply(generation: Path) -> None:
         with connect(server) as late:
             late.sendall(request(b"PING"))
             assert late.recv(100) == b"+PONG\r\n"
-        until(lambda: time.monotonic() > terminated_at + 2.5, "the drain time is almost over")
+        until(lambda: time.monotonic() > terminated_at + 5.5, "the drain time is almost over")
         for asker in askers:
             asker.pause = 0
         for asker in askers:

@@ -13,7 +13,7 @@ import pytest
 import redis
 import zstandard
 from support.shards import Running, serving, write_generation
-from test_serve import await_growth, connect, connected, metrics, request
+from test_serve import await_growth, await_silence, connect, connected, metrics, request
 
 from lookupdb import shard_name, shardfile
 from lookupdb.errors import CorruptFile
@@ -113,7 +113,7 @@ def check_all_ways_to_ask(server: Running) -> None:
 @contextmanager
 def nothing_ends(server: Running, damaged: int) -> Iterator[None]:
     """Within, ``damaged`` lookups are of a damaged value, one is of a missing key, and all that serves goes on."""
-    before = metrics(server)
+    before = await_silence(server)
     yield
     unharmed = {"worker_restarts_total": 0.0, "connections_cut_total": 0.0}
     await_growth(server, before, {**unharmed, "damaged_lookups_total": damaged, "misses_total": 1})

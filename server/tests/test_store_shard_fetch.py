@@ -297,8 +297,8 @@ class TestCommand:
         with subprocess.Popen(
             [sys.executable, "-m", "lookupdb", "fetch", *words], env=dict(os.environ), stdout=subprocess.DEVNULL
         ) as process:
-            until(lambda: list(folder.glob(".*.partial")), "it has begun", 40)
+            until(lambda: list(folder.glob(".*.partial")), "it has begun")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 143
+            assert process.wait(60) == 143
         assert names(folder) == []
         assert json.loads(log.read_bytes())["reason"] == "Interrupted"

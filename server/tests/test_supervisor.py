@@ -76,7 +76,7 @@ async def run_to_its_end(fleet: Fleet) -> None:
 
 
 def ask(listener: socket.socket) -> int:
-    with socket.create_connection(listener.getsockname(), timeout=10) as client:
+    with socket.create_connection(listener.getsockname(), timeout=60) as client:
         return int(client.makefile().readline())
 
 
@@ -208,7 +208,7 @@ def test_workers_end_when_their_supervisor_is_killed() -> None:
 def is_running(pid: int) -> bool:
     """A process whose parent is gone may stay as a zombie until someone reaps it."""
     try:
-        return "WorkerState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
 

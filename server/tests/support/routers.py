@@ -30,7 +30,7 @@ class Router:
 
     def get(self, path: str, *, admin: bool = False) -> tuple[int, bytes]:
         """Status and body of one request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin if admin else self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin if admin else self.port, timeout=60)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -59,12 +59,14 @@ def routing(
 ) -> Iterator[Router]:
     """``lookupdb route`` from ready until the block ends; it must then end with status 0.
 
-    ``open_files`` is the hard limit of descriptors. ``by_command_line``: by an interpreter of its own.
+    ``open_files`` is the hard limit of descriptors. ``by_command_line``: by an interpreter of its own. Where
+    ``options`` say nothing else, a lookup may take as long as it does on a busy machine.
     """
     with tempfile.TemporaryDirectory() as scratch:
         ready = Path(scratch) / "ready.json"
         words = ["--table", str(table), "--port", "0", "--admin-port", "0", "--workers", str(workers)]
-        words += ["--drain-seconds", str(drain_seconds), "--ready-file", str(ready), *options]
+        words += ["--drain-seconds", str(drain_seconds), "--ready-file", str(ready)]
+        words += ["--deadline-ms", "20000", *options]
         process = launching.start("route", words, open_files=open_files, by_command_line=by_command_line)
         try:
             until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 90)
