@@ -43,7 +43,7 @@ class Router:
     """A core fed by a routing table file."""
 
     path: Path
-    core: Core = field(default_factory=lambda: Core(replace(LIMITS, deadline_milliseconds=5000)))
+    core: Core = field(default_factory=lambda: Core(replace(LIMITS, deadline_milliseconds=20_000)))
 
     def __post_init__(self) -> None:
         self.watcher = TableWatcher(self.path, self.core.cutover.offer, self.core.cutover.refuse)

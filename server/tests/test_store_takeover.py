@@ -61,7 +61,7 @@ def standing_still(site: Site, spec: DatasetSpec, number: int, *, is_done: bool)
     thread = threading.Thread(target=build)
     thread.start()
     try:
-        until(lambda: pause.is_reached.is_set() or not thread.is_alive(), "the first builder stands still", 20)
+        until(lambda: pause.is_reached.is_set() or not thread.is_alive(), "the first builder stands still")
         assert pause.is_reached.is_set()
         yield outcome
     finally:
@@ -112,7 +112,7 @@ def test_a_living_builders_claim_survives_what_happens_to_heartbeats(site: Site,
 
     with site.dataset(spec, site.front(heartbeat=0.02)).claim("g1", site.scratch()) as claim:
         site.proxy.fail(fault, is_third_beat)
-        until(lambda: len(beats) > 12, "heartbeats", 20)
+        until(lambda: len(beats) > 12, "heartbeats")
         site.proxy.calm()
         files, totals = write(claim.folder, in_batches(records(content)), shards=2)
         claim.publish(manifest("g1", files, totals))
