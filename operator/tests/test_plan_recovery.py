@@ -333,3 +333,15 @@ def test_a_status_that_is_lost_while_as_many_rollouts_stand_as_there_may_be_has_
     world.takes.table = 1
     world.settle()
     assert (world.status.generation, [one.rollout for one in world.status.rollouts]) == ("g13", ["r13"])
+
+
+@pytest.mark.parametrize("edit", [{"workers": 0}, {"workers": 5}, {"replicas": 0}, {"workers": 0, "replicas": 0}])
+def test_a_status_whose_table_names_other_servers_than_there_are_is_built_up_again(edit: dict[str, int]) -> None:
+    """It was written for routers as it stood, without any address, or under a version that they have."""
+    world = _of_some_age()
+    assert world.status.table is not None
+    _set_back(world, replace(world.status, table=replace(world.status.table, **edit)))  # type: ignore[arg-type]
+    world.invariants.forget({"g1", "g2", "g3"}, {"r3"})
+    assert not [name for name in deleted(world.look()) if "airports-r3" in name]
+    world.settle()
+    assert (world.status.generation, _versions(world)) == ("g4", {4})

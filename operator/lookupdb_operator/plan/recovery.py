@@ -69,7 +69,20 @@ def is_inconsistent(status: DatasetStatus) -> bool:
         for rollout, generation in referenced
     ):
         return True
+    if _names_other_servers(table, status):
+        return True
     return any(_lacks_routed_shards(rollout, table, status) for rollout in references.serving_rollouts(status))
+
+
+def _names_other_servers(table: TableStatus, status: DatasetStatus) -> bool:
+    """Whether ``table`` names no servers, or not the workers that these have."""
+    candidates = () if table.candidate is None else (table.candidate,)
+    for part in (table, *table.parts, *candidates):
+        rollout = status.find_rollout(part.rollout)
+        known = 0 if rollout is None else rollout.workers
+        if part.workers != (known or max(part.workers, 1)):
+            return True
+    return not all(part.replicas for part in (table, *candidates))
 
 
 def _lacks_routed_shards(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> bool:
