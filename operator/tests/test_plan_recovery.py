@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_support.plan_samples import broken, condition, deleted, serving
+from operator_support.plan_samples import broken, condition, deleted, serving, unconfirmed
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
@@ -345,3 +345,17 @@ def test_a_status_whose_table_names_other_servers_than_there_are_is_built_up_aga
     assert not [name for name in deleted(world.look()) if "airports-r3" in name]
     world.settle()
     assert (world.status.generation, _versions(world)) == ("g4", {4})
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_routers_answer_from_stays_though_status_has_lost_it_while_they_take_up_another_table(lost: bool) -> None:
+    """Its rollout is taken away, by somebody who wants to get on, or is not known as referenced."""
+    world = unconfirmed(serving())
+    assert (world.status.generation, world.status.rollouts[0].rollout) == ("g1", "r1")
+    edited = () if lost else (replace(world.status.rollouts[0], referenced_replicas=0),)
+    _set_back(world, replace(world.status, rollouts=(*edited, *world.status.rollouts[1:])))
+    world.invariants.forget({"g1", "g2"}, {"r1", "r2"})
+    assert deleted(world.look()) == set()
+    world.takes.table = 1
+    world.settle()
+    assert (world.status.generation, [one.rollout for one in world.status.rollouts]) == ("g3", ["r3"])

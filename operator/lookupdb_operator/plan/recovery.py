@@ -69,9 +69,22 @@ def is_inconsistent(status: DatasetStatus) -> bool:
         for rollout, generation in referenced
     ):
         return True
-    if _names_other_servers(table, status):
+    if _names_other_servers(table, status) or _lacks_what_served(table, status):
         return True
     return any(_lacks_routed_shards(rollout, table, status) for rollout in references.serving_rollouts(status))
+
+
+def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
+    """Whether routers take ``table`` up, and ``status`` keeps nothing that they answer from until then."""
+    generation = status.find_generation(table.generation)
+    if table.confirmed_at or table.parts or generation is None or generation.served_by == table.version:
+        return False
+    if status.generation in ("", table.generation):
+        return False
+    return not any(
+        rollout.referenced_replicas and not references.is_in_table(rollout.rollout, table)
+        for rollout in status.rollouts
+    )
 
 
 def _names_other_servers(table: TableStatus, status: DatasetStatus) -> bool:
