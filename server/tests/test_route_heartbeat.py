@@ -172,7 +172,7 @@ class TestLookups:
         await soon(lambda: core.count("endpoints_broken"), "it is found out")
 
     async def test_the_answer_may_come_in_pieces_and_with_a_list(self, stack: AsyncExitStack) -> None:
-        core, [shard] = await core_of(stack, 1, deadline=400)
+        core, [shard] = await core_of(stack, 1)
         shard.pong = b"+PO"
         await soon(lambda: shard.pings, "it is asked PING")
         answer = core.find("k1")
@@ -181,7 +181,7 @@ class TestLookups:
         assert await answer == b"v1"
 
     async def test_a_list_behind_it_is_checked_as_any(self, stack: AsyncExitStack) -> None:
-        core, [shard] = await core_of(stack, 1, deadline=400)
+        core, [shard] = await core_of(stack, 1)
         shard.pong = b"+PONG\r\n*4000000000\r\n$1\r\nx\r\n"
         await soon(lambda: core.count("endpoints_broken"), "it is closed")
 

@@ -154,7 +154,7 @@ async def test_every_16th_batch_to_an_endpoint_is_measured(stack: AsyncExitStack
 
 async def test_what_is_unavailable_of_a_candidate_is_counted_apart(stack: AsyncExitStack) -> None:
     """Who is told of an outage is not woken by a candidate that nobody serves from."""
-    core = Core(replace(LIMITS, deadline_milliseconds=SHORT_DEADLINE))
+    core = Core(replace(LIMITS, deadline_milliseconds=2000))
     stack.callback(core.close)
     [shard] = await serve(stack, RECORDS, shards=1)
     await core.serve(table(entry([[shard.address]]), entry([["127.0.0.1:9"]], "g2")))
@@ -210,6 +210,8 @@ async def test_a_batch_of_which_nothing_can_be_said_is_unavailable(stack: AsyncE
     problem = await core.find_many(["k1", "k2"])
     assert isinstance(problem, Problem)
     assert (problem.reason, problem.shard) == ("Deadline", 0)
+    why = "cannot be connected to"
+    await soon(lambda: why in (core.cutover.status()["endpoints"][0]["why"] or ""), "a new connection has failed")
     problem = await core.find("k1")
     assert isinstance(problem, Problem)
     assert problem.reason == "Unreachable"

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.routing import BUILT_AT, LIMITS, SHORT_DEADLINE, Core, entry, identity, mixed, table
+from support.routing import BUILT_AT, LIMITS, Core, entry, identity, mixed, table
 from support.scripted_shard import Script, ScriptedShard, answer, hang_up
 from support.waiting import soon
 
@@ -168,7 +168,7 @@ async def test_three_generations_are_told_apart(core: Core, stack: AsyncExitStac
 async def test_a_partial_answer_names_the_generations_of_all_shards_that_were_asked(
     stack: AsyncExitStack, step: Step
 ) -> None:
-    core = Core(replace(LIMITS, deadline_milliseconds=SHORT_DEADLINE))
+    core = Core(replace(LIMITS, deadline_milliseconds=2000))
     stack.callback(core.close)
     await core.serve(step.table({1, 3}))
     await step.new[2].stop()
