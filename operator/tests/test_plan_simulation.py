@@ -162,10 +162,11 @@ def _is_never_done(planned: Plan, observed: Observed) -> Plan:
 
 
 def _believes_routers_unasked(observed: Observed, config: Config, now: datetime) -> Plan:
+    """Neither those that are to confirm a table nor those that are behind, for which a drain begins anew."""
     table = observed.dataset.status.table
     version = table.version if table else None
     every = {pod.uid: RouterReport(version) for pod in observed.pods if pod.component == names.ROUTER}
-    return plan(replace(observed, routers=every), config, now)
+    return _believes_the_clock_on_the_wall(replace(observed, routers=every), config, now)
 
 
 def _forgets_rollouts_named_before(observed: Observed, config: Config, now: datetime) -> Plan:
