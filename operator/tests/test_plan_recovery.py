@@ -359,3 +359,17 @@ def test_what_routers_answer_from_stays_though_status_has_lost_it_while_they_tak
     world.takes.table = 1
     world.settle()
     assert (world.status.generation, [one.rollout for one in world.status.rollouts]) == ("g3", ["r3"])
+
+
+def test_a_number_that_status_knows_is_not_claimed_again_whatever_it_says_is_the_last_one() -> None:
+    """g2 is in the store, and no object carries it."""
+    world = serving()
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle()
+    world.edit(generation="g1")
+    world.settle()
+    _set_back(world, replace(world.status, last_generation=0, last_rollout=0))
+    world.annotate("again")
+    planned = world.look()
+    assert planned.status.build is not None
+    assert (planned.status.build.generation, planned.status.last_rollout) == ("g3", 3)

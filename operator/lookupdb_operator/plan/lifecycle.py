@@ -108,8 +108,9 @@ RECOVER: Final = Transition(
     ),
     when=(
         "status was wiped, edited or set back: objects carry numbers, or the routing table a version, that it does not"
-        " know, or its own table references what it lacks, or a table is written and it knows none; servers of a past"
-        " number that are still there are kept, too"
+        " know, or its own table references what it lacks or names other servers, or a table is written and it knows"
+        " none, or nothing that routers answer from until they take one up; servers of a past number that are still"
+        " there are kept, too"
     ),
     written_first=(
         "`rollouts` with all servers, `lastRollout`, `lastGeneration`, `lastTable`; no `table`, no `generations`"

@@ -1,7 +1,8 @@
 """Recovers a status that was wiped or set back, by hand or with a backup, and moments that lie ahead because the clock
 was set back.
 
-What serves goes on serving until something newer is in effect. No number is claimed that an object carries.
+What serves goes on serving until something newer is in effect. No number is claimed that an object carries, or another
+part of the status.
 """
 
 from __future__ import annotations
@@ -20,22 +21,34 @@ from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL
-from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, TableStatus
+from lookupdb_operator.status import (
+    BuildFailure,
+    BuildRecord,
+    BuildStatus,
+    DatasetStatus,
+    GenerationStatus,
+    RefusedGeneration,
+    RolloutStatus,
+    TableStatus,
+)
 
 _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
 """Of a turn."""
+_WithGeneration = GenerationStatus | RefusedGeneration | BuildRecord | BuildStatus | BuildFailure
 
 
 def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollouts that only objects tell of, and with numbers not below any that an object carries.
+    """``status`` with the rollouts that only objects tell of, and with numbers not below any that it or an object has.
     Some routing table may reference such a rollout: it is kept as referenced."""
     observed = situation.observed
     # Such a status does not tell which rollout serves: those whose numbers are past are kept, too.
     oldest = 0 if is_inconsistent(status) or _forgets_what_serves(status, observed) else status.last_rollout + 1
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
-    last_rollout = max((names.recover_number(existing.rollout) for existing in rollout_objects), default=0)
-    last_generation = max((names.recover_number(existing.generation) for existing in generation_objects), default=0)
+    rollouts = (*status.rollouts, *rollout_objects)
+    last_rollout = max((names.recover_number(item.rollout) for item in rollouts), default=0)
+    generations = (*_list_with_generations(status), *generation_objects)
+    last_generation = max((names.recover_number(item.generation) for item in generations), default=0)
     unknown = tuple(_list_unknown_rollouts(status, situation, oldest, last_generation))
     status = _without_outdated_table(status, situation)
     return replace(
@@ -44,6 +57,14 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
         last_rollout=max(status.last_rollout, last_rollout),
         last_generation=max(status.last_generation, last_generation),
     )
+
+
+def _list_with_generations(status: DatasetStatus) -> Iterator[_WithGeneration]:
+    """What ``status`` knows of that has the number of a generation, whatever it says that the last one is."""
+    yield from status.generations
+    yield from status.builds
+    last: tuple[_WithGeneration | None, ...] = (status.build, status.refused, status.failure)
+    yield from filter(None, last)
 
 
 def _forgets_what_serves(status: DatasetStatus, observed: Observed) -> bool:
