@@ -195,6 +195,33 @@ def test_each_file_has_its_own_header(tmp_path: Path) -> None:
     assert found.records == [(b"a", b'{"v":"1"}', 0, 1), (b"b", b'{"v":"2"}', 1, 1)]
 
 
+def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:
+    for name, text in (("1.csv", "k,v,w\na,1,2\n"), ("2.csv", "w,k,u,x\n2,b,3,4\n")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadSource) as raised:
+        read(dataset(tmp_path, "*.csv"), tmp_path / "scratch")
+    assert raised.value.message == "2.csv has other columns than 1.csv: it lacks 'v' and adds 'u', 'x'"
+    assert "value.columns takes nothing else" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("value", [{"columns": ["w"]}, {"column": "w", "format": "raw"}])
+def test_of_other_columns_may_be_what_a_value_of_named_columns_does_not_take(
+    tmp_path: Path, value: dict[str, Any]
+) -> None:
+    for name, text in (("1.csv", "k,v,w\na,1,2\n"), ("2.csv", "w,k\n2,b\n")):
+        (tmp_path / name).write_text(text)
+    found = read(dataset(tmp_path, "*.csv", value=value), tmp_path / "scratch")
+    assert found.values["a"] == found.values["b"]
+
+
+def test_a_difference_of_many_columns_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k," + ",".join(f"{number:03}" + "x" * 200 for number in range(300)) + "\n")
+    (tmp_path / "2.csv").write_text("k\n")
+    with pytest.raises(BadSource, match=r"it lacks '000xxx.*' and 290 more") as raised:
+        read(dataset(tmp_path, "*.csv"), tmp_path / "scratch")
+    assert len(raised.value.message) < 1500
+
+
 def test_a_line_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b"k,v\na," + b"x" * (40 << 20))
     with pytest.raises(NotEnoughRoom, match=r"f\.csv: a line is longer than .*"):

@@ -95,6 +95,18 @@ class TestExplainedColumns:
         for wrong in ("user.email", "mail"):
             assert "did you mean 'user.mail'?" in self.lines(project, "e.parquet", wrong)[0]
 
+    @pytest.mark.parametrize("files", [("1.csv", "2.csv"), ("1.parquet", "2.parquet")])
+    def test_those_of_all_files_are_the_same(self, project: Project, files: tuple[str, str]) -> None:
+        for file, column in zip(files, ("n", "m"), strict=True):
+            duckdb.execute(f"COPY (SELECT 1 AS id, 2 AS {column}) TO '{project.folder / file}'")
+        project.describe(source={"urls": list(files)})
+        explained, built = project.build("--explain").exception, project.refused()
+        assert str(explained) == str(built)
+        assert f"{files[1]} has other columns than" in str(built)
+        assert "it lacks 'n' and adds 'm'" in str(built)
+        project.describe(source={"urls": list(files)}, value={"columns": ["id"]})
+        assert "all are in the " in project.build("--explain").stdout
+
     def test_those_of_json_lines_are_in_its_rows(self, project: Project) -> None:
         path = project.folder / "e.jsonl"
         path.write_text('{"user":{"mail":"a"},"score":1}\n' * 10)

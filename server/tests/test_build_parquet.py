@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from support.sources import Read, read_file
+from support.sources import Read, dataset, read, read_file
 
 from lookupdb.errors import BadSource
 
@@ -121,6 +121,16 @@ def test_a_bad_file_is_told(tmp_path: Path, change: Any, message: str) -> None:
     good = parquet(tmp_path, "SELECT range AS k, 'x' AS v FROM range(100)")
     with pytest.raises(BadSource, match=re.escape(message)):
         read_file(tmp_path, "f.parquet", change(good))
+
+
+def test_files_of_other_columns_are_refused_and_in_another_order_are_not(tmp_path: Path) -> None:
+    spec = dataset(tmp_path, ["1.parquet", "2.parquet"])
+    (tmp_path / "1.parquet").write_bytes(parquet(tmp_path, "SELECT 'a' AS k, 1 AS v"))
+    (tmp_path / "2.parquet").write_bytes(parquet(tmp_path, "SELECT 1 AS v, 'b' AS k"))
+    assert read(spec, tmp_path / "scratch").values == {"a": '{"v":1}', "b": '{"v":1}'}
+    (tmp_path / "2.parquet").write_bytes(parquet(tmp_path, "SELECT 1 AS w, 'b' AS k"))
+    with pytest.raises(BadSource, match=r"2\.parquet has other columns than .*1\.parquet: it lacks 'v' and adds 'w'"):
+        read(spec, tmp_path / "scratch")
 
 
 def test_a_map_whose_keys_are_no_text_has_no_json_form(tmp_path: Path) -> None:

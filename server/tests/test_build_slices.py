@@ -130,6 +130,16 @@ def test_rejected_rows_keep_their_numbers(tmp_path: Path) -> None:
     assert [row for row, _ in alone.reasons][:4] == [151, 152, 301, 501]
 
 
+@pytest.mark.usefixtures("thread_crew")
+def test_a_file_of_other_columns_is_told_however_many_slices_it_has(tmp_path: Path) -> None:
+    for name, columns in (("1.csv", ["k", "v"]), ("2.csv", ["k", "u"])):
+        (tmp_path / name).write_text(as_csv([columns, *([row["k"], row["v"]] for row in ROWS)]))
+    alone, together = both(dataset(tmp_path, "*.csv"), tmp_path)
+    assert alone == together
+    assert isinstance(alone, str)
+    assert "it lacks 'v' and adds 'u'" in alone
+
+
 def test_large_values_are_found_in_the_files_of_their_slice(tmp_path: Path) -> None:
     rows = [{"k": str(number), "v": f"{number}" * 20_000} for number in range(40)]
     (tmp_path / "f.jsonl").write_bytes(json_lines(rows))

@@ -10,6 +10,7 @@ from lookupdb import native
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
+from lookupdb.build.parse.uniform_columns import UniformColumns
 from lookupdb.build.read.native_rules import find_csv_obstacle, find_json_obstacle
 from lookupdb.build.source.fetch import find_local_file
 from lookupdb.build.source.fetched_file import LocalFile
@@ -32,9 +33,10 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
     compressed, nor one JSON document. Raises BadSource as the build would."""
     here = [file for item in objects if item.format in _PLACES and (file := find_local_file(item)) is not None]
     checked: Counter[str] = Counter()
+    uniform_columns = UniformColumns(spec)
     for number, file in enumerate(here[:_MAX_FILES]):
         try:
-            lines = _check_file(spec, number, file, budget)
+            lines = _check_file(spec, number, file, budget, uniform_columns)
         except OSError as error:
             raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
         yield from lines
@@ -50,18 +52,21 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
         yield f"not looked at in {format_count(rest, 'file')}: {kinds}"
 
 
-def _check_file(spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget) -> list[str]:
+def _check_file(
+    spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget, uniform_columns: UniformColumns
+) -> list[str]:
     """What is doubtful about the columns of ``file``, in lines. Raises BadSource, OSError."""
     piece = Slice(number)
     if file.format == "parquet":
         # Imported here, because DuckDB takes 20 MB that other formats do not need.
         from lookupdb.build.parse.parquet_parser import ParquetParser
 
-        with ParquetParser(spec, file, budget.duckdb, 1):
+        with ParquetParser(spec, file, budget.duckdb, 1) as parquet:
+            uniform_columns.check(file.name, parquet.names)
             return []
     with SliceFile(file.path, piece) as raw:
         if file.format == "csv":
-            CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES)
+            uniform_columns.check(file.name, CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES).names)
             return []
         return _check_first_rows(JsonLinesParser(spec, file, piece, raw, budget.row), file)
 

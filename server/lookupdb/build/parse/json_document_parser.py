@@ -43,6 +43,7 @@ class _Document:
     """Reads what stands between two brackets, element by element."""
 
     lines = 0
+    names = None
     end = None
 
     def __init__(self, file: LocalFile, raw: SliceFile, max_row_bytes: int) -> None:

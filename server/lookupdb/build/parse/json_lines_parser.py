@@ -29,6 +29,7 @@ _WINDOW: Final = 1 << 18
 class JsonLinesParser:
     """Parses JSON lines. Rows are dicts."""
 
+    names = None
     end = None
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:

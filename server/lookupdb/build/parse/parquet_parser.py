@@ -47,6 +47,7 @@ class ParquetParser:
     lines = 0
     columns = None
     end = None
+    names: list[str]
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
         """``memory`` is DuckDB's limit, in bytes."""
@@ -59,7 +60,7 @@ class ParquetParser:
         self._rows_read = 0
         with _duckdb_errors(file.name):
             self._row_count = self._count_rows()
-            self._names, self._casts, self._converts = self._plan_columns()
+            self.names, self._casts, self._converts = self._plan_columns()
 
     def _count_rows(self) -> int:
         found = self._connection.execute(
@@ -91,7 +92,7 @@ class ParquetParser:
         return plan
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        names, converts = self._names, self._converts
+        names, converts = self.names, self._converts
         query = f"SELECT {', '.join(self._casts)} FROM read_parquet($1)"  # noqa: S608 - names are quoted
         with _duckdb_errors(self._file.name, lambda: self._rows_read):
             self._connection.execute(query, [_escape_path(self._file)])

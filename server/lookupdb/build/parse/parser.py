@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from lookupdb.build.parse.columns import ColumnTracker
@@ -35,6 +35,10 @@ class RowParser(Protocol):
     @property
     def lines(self) -> int:
         """How many lines of the file were read; 0 for formats without lines."""
+
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The names of the columns that the file declares, in a header or a footer; None if its rows name them."""
 
     @property
     def columns(self) -> ColumnTracker | None:

@@ -38,6 +38,8 @@ class SliceOutcome:
     rejected: int = 0
     samples: list[tuple[int, str]] = field(default_factory=list)
     """The first rejected rows, numbered within the slice from 1, and why."""
+    names: list[str] | None = None
+    """The columns that its file declares; None if it declares none, or the slice is not its first."""
     columns: SeenColumns | None = None
     end: int | None = None
     """Where in the file its last row ends, if the reader read behind the slice."""
@@ -79,7 +81,8 @@ class SliceReader:
                 self._read_rows(rest, parser, records, reported)
             lines, end = (parser.lines, parser.end) if native_rows is None else (native_rows.lines, native_rows.end)
             columns = None if parser.columns is None else parser.columns.snapshot()
-            return SliceOutcome(records.row, lines, records.rejected, records.samples, columns, end)
+            names = None if parser.names is None or piece.start else list(parser.names)
+            return SliceOutcome(records.row, lines, records.rejected, records.samples, names, columns, end)
 
     def _open_parser(self, file: LocalFile, piece: Slice, stack: ExitStack) -> RowParser:
         try:

@@ -17,6 +17,7 @@ from typing import Self
 
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.columns import ColumnTracker
+from lookupdb.build.parse.uniform_columns import UniformColumns
 from lookupdb.build.progress import Progress
 from lookupdb.build.read.crew import MAX_CREW_SLICES, Crew, CrewState
 from lookupdb.build.read.slice_job import SliceJob, SliceResult
@@ -174,6 +175,7 @@ class _ReadSlices:
         """Slice → the number of its file's rows before it."""
         self._file_rows = self._file_lines = 0
         self._columns = ColumnTracker(spec)
+        self._uniform_columns = UniformColumns(spec)
 
     @property
     def rejected(self) -> ExcludedRows:
@@ -194,6 +196,7 @@ class _ReadSlices:
         """Count slice ``number``. Raises BadSource for its file as a whole."""
         file_number = self._pieces[number].file
         file = self._files[file_number]
+        self._uniform_columns.check(file.name, outcome.names)
         self._rows_before[number] = self._file_rows
         for row, reason in outcome.samples[: SAMPLES - len(self._samples)]:
             self._samples.append(RowSample(file.name, self._file_rows + row, reason))
