@@ -18,7 +18,7 @@ from support.generations import publish
 from lookupdb import store
 from lookupdb.build import sampled_difference
 from lookupdb.cli.diff import command
-from lookupdb.errors import StoreError, UsageError
+from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.stored_generation import StoredGeneration
 from support import dictionaries
@@ -158,6 +158,27 @@ def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(dataset: Stored
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ended.returncode == 5, ended
         assert f"{path} is 30000 bytes long, its manifest says {manifest.shards[0].bytes}" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--sampled"]], ids=["exact", "sampled"])
+def test_a_missing_or_short_file_is_damage_though_both_manifests_have_its_checksum(
+    dataset: StoredDataset, tmp_path: Path, options: list[str]
+) -> None:
+    publish(dataset, "g1", OLD, tmp_path / "scratch", shards=4)
+    manifest = publish(dataset, "g2", OLD, tmp_path / "scratch", shards=4)
+    folder = dataset.local_path("g2")
+    assert folder
+    path = folder / manifest.shards[3].file
+    path.chmod(0o644)
+    os.truncate(path, 100)
+    for names in (("g1", "g2"), ("g2", "g1"), ("g1", str(folder))):
+        error = diff(tmp_path, *names, *options).exception
+        assert isinstance(error, CorruptFile)
+        assert f"{path} is 100 bytes long" in error.message
+    path.unlink()
+    error = diff(tmp_path, "g1", "g2", *options).exception
+    assert isinstance(error, CorruptFile)
+    assert error.message == f"{path} is missing, its manifest names it"
 
 
 def test_one_is_counted_in_the_singular(dataset: StoredDataset, tmp_path: Path) -> None:

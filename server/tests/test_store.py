@@ -21,6 +21,7 @@ from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
+from lookupdb.store.stored_generation import find_in_store
 
 ADDRESS = StoreAddress("local", "default", "things", "local")
 CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
@@ -117,6 +118,8 @@ class TestGenerations:
             ("g1", "g2"),
         )
         assert dataset.manifest("g1") == made
+        with pytest.raises(CorruptFile, match=r"shard-00001\S+ is missing"):
+            find_in_store(dataset, "g1").check_files()
         with pytest.raises(CorruptFile, match=r"g1 of default/things .* is damaged: shard-00001\S+ is missing"):
             dataset.claim("g1", scratch)
         assert dataset.published_generations() == ("g1", "g2")

@@ -70,6 +70,8 @@ def command(
     old, new = locator.find(before), locator.find(after)
     if old.where == new.where:
         raise UsageError(f"{before} and {after} are the same generation", hint="give two different ones")
+    for generation in (old, new):
+        generation.check_files()  # of shards with equal checksums none is opened
     with tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as scratch:
         if sampled:
             difference, is_whole = _with_keys_alone(compare_stored(old, new, Path(scratch)), samples)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -219,13 +219,17 @@ class StoredDataset(ABC):
             hint="the generation is damaged: build another",
         )
 
+    def check_files(self, manifest: Manifest) -> None:
+        """Raises CorruptFile if a shard's file is missing, or not as long as ``manifest`` says; StoreError."""
+        if damage := _summarize(self._missing_files(manifest)):
+            raise CorruptFile(f"{manifest.generation} in {self.url} is damaged: {damage}", hint=_DAMAGED)
+
     def _describe_damage(self, generation: str) -> str:
         """Why a published generation is not whole; empty if it is."""
         try:
-            missing = self._missing_files(self.manifest(generation))
+            return _summarize(self._missing_files(self.manifest(generation)))
         except CorruptFile as error:
             return error.message
-        return f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else "".join(missing)
 
     @abstractmethod
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
@@ -247,6 +251,10 @@ def describe_missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tupl
         for shard in manifest.shards
         if sizes.get(shard.file) != shard.bytes
     )
+
+
+def _summarize(missing: Sequence[str]) -> str:
+    return f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else "".join(missing)
 
 
 def is_older(generation: str, other: str) -> bool:
@@ -281,10 +289,12 @@ def verify_shard_file(path: Path, shard: ShardFile) -> None:
 
 
 def check_shard_size(path: Path, shard: ShardFile) -> None:
-    """Raises CorruptFile if the file is not as long as the manifest says, StoreError if it is not there. Nobody maps a
-    file before: touching a page behind its end ends the process."""
+    """Raises CorruptFile if the file is missing or not as long as the manifest says, StoreError if it cannot be looked
+    at. Nobody maps a file before: touching a page behind its end ends the process."""
     try:
         size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise CorruptFile(f"{path} is missing, its manifest names it", hint=_DAMAGED) from error
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
     if size != shard.bytes:

@@ -30,6 +30,17 @@ class StoredGeneration:
             check_shard_size(path, shard)
             yield path
 
+    def check_files(self) -> None:
+        """Raises CorruptFile if a shard's file is missing, or not as long as the manifest says; StoreError. Reads
+        none."""
+        folder = self.place if isinstance(self.place, Path) else self.place.local_path(self.manifest.generation)
+        if folder is None:
+            assert isinstance(self.place, StoredDataset)
+            self.place.check_files(self.manifest)
+            return
+        for shard in self.manifest.shards:
+            check_shard_size(folder / shard.file, shard)
+
     def _locate_file(self, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         if isinstance(self.place, Path):
             return nullcontext(self.place / shard.file)
