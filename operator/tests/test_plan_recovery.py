@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from operator_support.plan_objects import ref
 from operator_support.plan_samples import broken, condition, deleted, serving, unconfirmed
 from operator_support.plan_world import NEVER, World
 
@@ -373,3 +374,18 @@ def test_a_number_that_status_knows_is_not_claimed_again_whatever_it_says_is_the
     planned = world.look()
     assert planned.status.build is not None
     assert (planned.status.build.generation, planned.status.last_rollout) == ("g3", 3)
+
+
+def test_routers_are_not_taken_to_confirm_a_table_that_they_ignore_when_nobody_knows_which_one_they_have() -> None:
+    """The first table of a new count was version 1, which they had from before: what they answer from was deleted."""
+    world = serving()
+    _set_back(world, DatasetStatus())
+    world.delete(ref(world.things["ConfigMap", names.routing_table("airports")]))
+    world.invariants.forget({"g1"}, {"r1"})
+    world.invariants.last_version = 0
+    world.settle()
+    assert world.status.table is not None
+    assert (world.status.table.rollout, _versions(world)) == ("r2", {world.status.table.version})
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle()
+    assert (world.status.generation, _versions(world)) == ("g3", {world.status.table.version})

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.generation import promotion, rollback
 from lookupdb_operator.plan.rollout import candidate, references, rollouts, shard_windows
-from lookupdb_operator.plan.rollout.table_versions import known_table_version, newest_table_version
+from lookupdb_operator.plan.rollout.table_versions import newest_table_version, next_table_version
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, format_shards
@@ -114,7 +114,7 @@ def _with_newest_version(status: DatasetStatus, situation: Situation) -> Dataset
 def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situation) -> DatasetStatus:
     table = replace(
         desired,
-        version=max(known_table_version(status), newest_table_version(situation.observed)) + 1,
+        version=next_table_version(status, situation.observed, situation.now),
         written_at=clock.format_moment(situation.now),
         confirmed_at="",
     )

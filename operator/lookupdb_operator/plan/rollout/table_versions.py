@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from lookupdb_operator.model import Observed
 from lookupdb_operator.status import DatasetStatus
 
@@ -15,6 +17,16 @@ def newest_table_version(observed: Observed) -> int:
     """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
     set back: a router takes up none but a newer one."""
     return max((written_table_version(observed), *(report.newest for report in observed.routers.values())))
+
+
+def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
+    """The version of the next routing table: above any that anyone has. When status and the ConfigMap are lost, and
+    routers were not asked, nobody knows which that is. Routers that have this very version would be taken to confirm a
+    table that they ignore: seconds since 1970 are more than there were tables."""
+    newest = max(known_table_version(status), newest_table_version(observed))
+    if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
+        return int(now.timestamp())
+    return newest + 1
 
 
 def written_table_version(observed: Observed) -> int:
