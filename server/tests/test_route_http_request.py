@@ -103,14 +103,14 @@ class TestPipelining:
         assert [client.response().body for _ in range(200)] == [b"%d" % number for number in range(200)]
 
     def test_a_client_that_goes_away_with_answers_due_is_forgotten(self, server: Server) -> None:
+        eventually(lambda: server.count("connections") == 0)  # earlier clients are gone
         server.call(lambda: server.lookups.held.add("a"))
-        open_before = server.count("connections")
         client = server.connect()
         client.send(request("/v1/lookup/a") * 100)
-        eventually(lambda: server.count("connections") == open_before + 1)
+        eventually(lambda: server.count("connections") == 1)
         client.close()
         server.call(server.lookups.release)
-        eventually(lambda: server.count("connections") <= open_before)
+        eventually(lambda: server.count("connections") == 0)
 
     @pytest.mark.parametrize("requests", [1, 10, 1000])
     def test_so_is_one_that_resets_its_connection(self, server: Server, requests: int) -> None:
@@ -319,7 +319,7 @@ def test_damaged_streams_never_hang_never_crash_and_are_never_answered_twice() -
         stream, split = streams[case], splits[case]
         beginnings = sum(stream.count(method) for method in (b"GET", b"POST", b"HEAD"))
         with server.connect() as client:
-            client.raw.settimeout(10)
+            client.raw.settimeout(60)
             client.send(stream[:split])
             if case % 2:
                 client.send(stream[split:])
