@@ -1,5 +1,16 @@
-"""``python -m lookupdb`` is ``lookupdb``."""
+"""``python -m lookupdb`` is ``lookupdb``, and the program that is installed begins here, too."""
 
-from lookupdb.cli import main
 
-main()
+def main() -> None:
+    """Run the command line. Ctrl-C while its libraries are imported ends it as at any other moment."""
+    try:
+        from lookupdb import cli
+    except KeyboardInterrupt:
+        from lookupdb.runtime.launch import end_interrupted
+
+        end_interrupted()
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

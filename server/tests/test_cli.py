@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def test_a_variable_that_is_no_number_is_told_with_what_was_expected() -> None:
     run = CliRunner().invoke(cli, ["up", "-f", "x.yaml"], env={"LOOKUPDB_PORT": "abc"})
     assert run.exit_code == 2
     assert "(env var: 'LOOKUPDB_PORT'): 'abc' is not a valid integer." in run.output
+
+
+INTERRUPTED_IMPORT = """
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("lookupdb", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_it_loads_its_libraries_ends_it_quietly() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"]["lookupdb"] == "lookupdb.__main__:main", "it begins there when it is installed, too"
 
 
 def test_help_lists_every_verb_without_loading_any() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -15,6 +16,7 @@ from support.shards import serving, write_generation
 
 from lookupdb import keys
 from lookupdb.local import client
+from lookupdb.local.run_state import state_file
 
 KEYS = [str(number) for number in range(500)]
 
@@ -68,6 +70,26 @@ def test_where_no_router_answers_keys_are_unavailable(words: list[str]) -> None:
     ended = run_here("get", f"http://127.0.0.1:{free_port()}", *words)
     assert (ended.returncode, ended.stdout) == (4, b"")
     assert b"no answer from" in ended.stderr
+
+
+@pytest.mark.parametrize("tail", ["/v1/lookup", "/v1/lookup/", "/v1/lookup/1", "/v1/lookup?key=", "/?x", "#y"])
+def test_the_url_of_a_lookup_is_not_a_routers(tail: str) -> None:
+    ended = run_here("get", f"http://proxy.invalid/people{tail}", "1")
+    assert ended.returncode == 2
+    assert b"give http://proxy.invalid/people" in ended.stderr
+
+
+@pytest.mark.parametrize("words", [["people", "1"], ["team/people", "1", "2"], ["people", "-"]], ids=str)
+@pytest.mark.parametrize("left", [{"pid": 4_194_305, "url": "http://127.0.0.1:9"}, None], ids=["killed", "stopped"])
+def test_where_no_up_serves_keys_are_unavailable(tmp_path: Path, words: list[str], left: dict[str, Any] | None) -> None:
+    for namespace in ("default", "team"):
+        state = state_file(tmp_path, namespace, "people")
+        state.parent.mkdir(parents=True)
+        if left:
+            state.write_bytes(orjson.dumps(left))
+    ended = run_here("get", "--data-dir", str(tmp_path), *words, asked=b"1\n")
+    assert (ended.returncode, ended.stdout) == (4, b"")
+    assert f"no `lookupdb up` serves {words[0]} from {tmp_path}".encode() in ended.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--max-keys", "1"]], ids=str)

@@ -469,7 +469,10 @@ def test_two_of_the_same_dataset_and_directory_are_refused(running: Stack) -> No
         check=False,
     )
     assert second.returncode == 2
-    assert "another `lookupdb up` serves default/people" in second.stderr
+    where = f"process {running.process.pid}, at {running.state['url']}"
+    assert (
+        f"another `lookupdb up` serves default/people from {running.data}/run/default-people: {where}" in second.stderr
+    )
 
 
 def test_get_prints_the_value_as_it_is_and_several_as_lines(running: Stack) -> None:
@@ -491,4 +494,4 @@ def test_get_prints_the_value_as_it_is_and_several_as_lines(running: Stack) -> N
     garbled = get("people", b"\xff")
     assert (garbled.returncode, b"is not UTF-8" in garbled.stderr) == (2, True)
     unknown = get("elsewhere", "x")
-    assert (unknown.returncode, b"no `lookupdb up` serves elsewhere" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, b"no `lookupdb up` serves elsewhere" in unknown.stderr) == (4, True)

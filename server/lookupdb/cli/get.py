@@ -32,14 +32,14 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
     {"key": …, "value": …}, with null for a missing key and base64 for raw values, or {"key": …, "unavailable": true}
     for one of which nothing can be said now.
 
-    Exit code 3: a key is missing. 4: a key is unavailable, or no router answers: it may or may not exist; of several
-    keys this comes before 3. 1: the router refused.
+    Exit code 3: a key is missing. 4: a key is unavailable, or no router answers, or no `lookupdb up` serves DATASET: it
+    may or may not exist; of several keys this comes before 3. 1: the router refused.
 
     \b
         lookupdb get airports KJFK
         cut -d, -f1 codes.csv | lookupdb get http://127.0.0.1:8080 -
     """
-    url = dataset if "://" in dataset else _find_router_url(dataset, data_dir)
+    url = _check_router_url(dataset) if "://" in dataset else _find_router_url(dataset, data_dir)
     for key in keys:
         _check_encoding(key)
     if len(keys) == 1 and keys != ("-",):
@@ -70,6 +70,14 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
     return KeyMissing.exit_code if missing else 0
 
 
+def _check_router_url(url: str) -> str:
+    """Return ``url``. Raises UsageError if it is that of a lookup, as `curl` would be given it."""
+    router, separator, _ = re.sub(r"[?#].*", "", url).partition("/v1/")
+    if separator or router != url:
+        raise UsageError(f"a router's URL ends before /v1, found {url}", hint=f"give {router}, and the keys after it")
+    return url
+
+
 def _find_router_url(dataset: str, data: Path) -> str:
     namespace, _, name = dataset.rpartition("/")
     place = (data, namespace or DEFAULT_NAMESPACE, name)
@@ -82,7 +90,7 @@ def _find_router_url(dataset: str, data: Path) -> str:
         )
     if is_locked(run_directory(*place)):
         raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")
-    raise UsageError(
+    raise Unavailable(
         f"no `lookupdb up` serves {dataset} from {data}",
         hint="start one, give the --data-dir that it was started with, or give a router's URL, as "
         "http://127.0.0.1:8080, in place of the name",

@@ -17,6 +17,7 @@ from lookupdb.runtime import ready_file
 DATA_DIRECTORY: Final = Path(".lookupdb")
 """Where `up` keeps everything and `get` looks for it, unless --data-dir says otherwise."""
 DEFAULT_NAMESPACE: Final = "default"
+_STATE_FILE: Final = "up.json"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
@@ -26,7 +27,7 @@ def run_directory(data: Path, namespace: str, name: str) -> Path:
 
 def state_file(data: Path, namespace: str, name: str) -> Path:
     """Return the file in which a running `up` says how its dataset is reached."""
-    return run_directory(data, namespace, name) / "up.json"
+    return run_directory(data, namespace, name) / _STATE_FILE
 
 
 def write_state(path: Path, members: dict[str, Any]) -> None:
@@ -41,6 +42,11 @@ def read_state(path: Path) -> dict[str, Any] | None:
         os.kill(state["pid"], 0)
         return state
     return None
+
+
+def _describe_holder(directory: Path) -> str:
+    state = read_state(directory / _STATE_FILE)
+    return f"process {state['pid']}, at {state['url']}" if state else "it is starting, or ending"
 
 
 def is_locked(directory: Path) -> bool:
@@ -70,7 +76,7 @@ def lock_run_directory(directory: Path, dataset: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"another `lookupdb up` serves {dataset} from {directory}",
+                f"another `lookupdb up` serves {dataset} from {directory}: {_describe_holder(directory)}",
                 hint="stop it, or give this one a --data-dir of its own",
             ) from error
         yield
