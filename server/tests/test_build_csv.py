@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from support.sources import MEMORY, dataset, read, read_file
 
 from lookupdb.errors import BadSource, NotEnoughRoom
@@ -167,6 +169,26 @@ def test_a_value_over_the_limit_is_a_rejected_row(tmp_path: Path) -> None:
 def test_a_bad_file_is_told_with_its_row(tmp_path: Path, content: bytes | str, message: str) -> None:
     with pytest.raises(BadSource, match=re.escape(message)):
         read_file(tmp_path, "f.csv", content)
+
+
+@pytest.mark.parametrize("name", ["f.csv", "f.jsonl", "f.json"])
+@pytest.mark.parametrize(
+    ("content", "kind", "hint"),
+    [
+        pytest.param(gzip.compress(b"k,v\na,1\n"), "gzip", "source.compression: gzip", id="gzip"),
+        pytest.param(zstandard.compress(b"k,v\na,1\n"), "zstd", "source.compression: zstd", id="zstd"),
+        pytest.param(b"PAR1\x15\xff\xff", "Parquet", "source.format: parquet", id="Parquet"),
+        pytest.param(b"PK\x03\x04\x14\xff\xff", "a zip archive", "as CSV in UTF-8", id="a spreadsheet"),
+        pytest.param("k,v\na,1\n".encode("utf-16"), "UTF-16", "iconv -f UTF-16", id="UTF-16"),
+        pytest.param(b"\xfe\xff" + "k,v\na,1\n".encode("utf-16-be"), "UTF-16", "iconv", id="UTF-16, big endian"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_by_its_first_bytes(
+    tmp_path: Path, name: str, content: bytes, kind: str, hint: str
+) -> None:
+    with pytest.raises(BadSource, match=rf"{name} is {kind}.* by its first bytes, not text in UTF-8") as raised:
+        read_file(tmp_path, name, content)
+    assert hint in str(raised.value.hint)
 
 
 def test_a_wrong_column_name_gets_the_near_one_and_the_list(tmp_path: Path) -> None:

@@ -174,7 +174,12 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
         pytest.param("f.json", '{"a":[' + '{"k":"a"},' * 99999, "unwrap that first, as `jq '.\"a\"'`", id="long"),
         pytest.param("f.json", '{"k":"a"}', "f.json is not a JSON array: it begins with '{'", id="no array"),
         pytest.param("f.json", "", "f.json is empty, expected a JSON array", id="empty"),
-        pytest.param("f.json", '[{"k":"a"} {"k":"b"}]', "after row 1: expected ',' or ']', found '{'", id="no comma"),
+        pytest.param(
+            "f.json",
+            '[{"k":"a"} {"k":"b"}]',
+            "after row 1: expected ',' or ']', found '{', at line 1, column 12",
+            id="no comma",
+        ),
         pytest.param("f.json", '[{"k":"a"},]', "f.json row 2 is not JSON", id="a comma too many"),
         pytest.param(
             "f.json", '[{"k":"a"}', "after row 1: expected ',' or ']', found the end of the file", id="cut short"
@@ -191,6 +196,22 @@ def test_a_bad_file_is_told_with_its_row(tmp_path: Path, name: str, text: str | 
     with pytest.raises(BadSource) as raised:
         read_file(tmp_path, name, text)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("rows", [1, 20_000], ids=["within the first window", "behind many"])
+@pytest.mark.parametrize("line_break", ["\n", ""], ids=["lines", "one line"])
+def test_a_bad_document_is_told_with_line_and_column(tmp_path: Path, rows: int, line_break: str) -> None:
+    before = "[" + "".join(f'{{"k":"é{row}","v":[1,2,3,4,5,6,7]}},{line_break}' for row in range(rows))
+    line, column = (rows + 1, 10) if line_break else (1, len(before) + 10)
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.json", before + '{"k":"b" "v":1}]')
+    assert raised.value.message == (
+        f"f.json row {rows + 1} is not JSON: Expecting ',' delimiter, at line {line}, column {column}"
+    )
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.json", before + '{"k":"b"} x')
+    assert raised.value.message.endswith(f"found 'x', at line {line}, column {column + 1}")
+    assert raised.value.hint
 
 
 def test_an_empty_array_and_an_empty_file_of_lines_hold_no_rows(tmp_path: Path) -> None:

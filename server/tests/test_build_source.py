@@ -123,6 +123,13 @@ def test_a_place_that_is_none(tmp_path: Path, url: str, message: str) -> None:
         urls(tmp_path, url)
 
 
+@pytest.mark.parametrize("url", ["pipe.csv", "file://{folder}/pipe.csv", "volume://pipe.csv"])
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path, url: str) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(BadSource, match=r"pipe\.csv is not a regular file, but a pipe"):
+        listing.find_files(url.format(folder=tmp_path), base=tmp_path, volume=tmp_path)
+
+
 def test_a_scheme_that_is_none() -> None:
     """The CRD refuses it already; the builder does not count on that."""
     known = "file://, https://, s3://, gs://, az://, example://, volume://"
@@ -187,8 +194,9 @@ def test_compressed_files(tmp_path: Path, kind: str) -> None:
         pytest.param(lambda data: data[: len(data) // 2], "is cut short", id="half of it"),
         pytest.param(lambda data: b"", "is cut short", id="empty"),
         pytest.param(lambda data: data + data[:7], "is cut short", id="second member cut short"),
-        pytest.param(lambda data: CSV, "is damaged, or not", id="not compressed"),
-        pytest.param(lambda data: data + b"\1junk-and-more", "is damaged, or not", id="junk after it"),
+        pytest.param(lambda data: CSV, "is not (gzip|zstd): it begins with b'k,v", id="not compressed"),
+        pytest.param(lambda data: data[:50] + b"\1" * 50 + data[100:], "is damaged: its", id="damaged within"),
+        pytest.param(lambda data: data + b"\1junk-and-more", "is damaged: its", id="junk after it"),
     ],
 )
 def test_a_damaged_stream_is_never_taken_for_a_whole_one(tmp_path: Path, kind: str, damage: Any, message: str) -> None:
@@ -201,7 +209,7 @@ def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(CSV * 1000))
     data[-6] ^= 1  # in its checksum
     (tmp_path / "a.csv.gz").write_bytes(data)
-    with pytest.raises(BadSource, match=r"a\.csv\.gz is damaged, or not gzip"):
+    with pytest.raises(BadSource, match=r"a\.csv\.gz is damaged: its gzip stream .* \(incorrect data check\)"):
         read(dataset(tmp_path, "a.csv.gz"), tmp_path / "scratch")
 
 

@@ -8,9 +8,11 @@ import logging
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from lookupdb.build.parse.dict_rows import DictRows, MemberValues
+from lookupdb.build.parse.encoding import not_utf8_error
 from lookupdb.build.parse.json_lines_parser import not_an_object_error
 from lookupdb.build.parse.json_text import EXACT_DECODER, MAX_NESTING, is_nested_too_deeply, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow
@@ -29,6 +31,7 @@ _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
 _COMMA: Final = re.compile(r"\s*,")
 _INSIDE_TEXT: Final = re.compile(r'["\\]')
+_CORRECT: Final = "correct it there, or write the file again"
 
 
 def make_json_parser(
@@ -48,8 +51,10 @@ class _Document:
 
     def __init__(self, file: LocalFile, raw: SliceFile, max_row_bytes: int) -> None:
         self._file, self._max_row = file, max_row_bytes
-        self._raw, self._text = raw, _decode_chunks(raw, file.name)
+        self._raw, self._text = raw, _decode_chunks(raw, file.path, file.name)
         self._window, self._offset, self._ended = "", 0, False
+        self._dropped_lines = self._dropped_column = 0
+        """The line breaks before the window, and the characters between the last of them and the window."""
 
     def _read_elements(
         self, kind: str, brackets: tuple[str, str], hint: str, read: Callable[[str], Any]
@@ -74,10 +79,17 @@ class _Document:
                     break
                 case other:
                     found = repr(other) if other else "the end of the file"
-                    raise BadSource(f"{name} after row {row}: expected ',' or {closing!r}, found {found}")
+                    raise BadSource(
+                        f"{name} after row {row}: expected ',' or {closing!r}, found {found}, at {self._locate()}",
+                        hint=hint,
+                    )
         self._offset += 1
         if self._peek():
-            raise BadSource(f"{name} after row {row}: expected nothing after the {kind}, found {self._peek()!r}")
+            raise BadSource(
+                f"{name} after row {row}: expected nothing after the {kind}, found {self._peek()!r}, "
+                f"at {self._locate()}",
+                hint=hint,
+            )
 
     def _unwrapping_hint(self) -> str | None:
         """What to do about an object that wraps an array, if the window shows one."""
@@ -126,9 +138,12 @@ class _Document:
 
     def _widen_window(self, where: str, error: ValueError) -> None:
         """Read on, because the element does not end within the window. Raises BadSource, NotEnoughRoom."""
-        why = getattr(error, "msg", error)
+        why, distance = getattr(error, "msg", error), max(0, getattr(error, "pos", self._offset) - self._offset)
         if not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
-            raise BadSource(f"{where} is not JSON: {why}") from error
+            raise BadSource(
+                f"{where} is not JSON: {why}, at {self._locate(distance)}",
+                hint=_CORRECT,
+            ) from error
         if len(self._window) - self._offset > self._max_row:
             raise NotEnoughRoom(
                 f"{where} is longer than {self._max_row} characters, more than the memory limit allows, "
@@ -163,6 +178,7 @@ class _Document:
     def _read_more(self, characters: int) -> bool:
         """Drop what is parsed and read on; False at the end of the file."""
         pieces = [self._window[self._offset :]]
+        self._count_dropped()
         self._offset = 0
         for piece in self._text:
             pieces.append(piece)
@@ -171,6 +187,19 @@ class _Document:
                 break
         self._window = "".join(pieces)
         return len(pieces) > 1
+
+    def _count_dropped(self) -> None:
+        """Count the lines of what is parsed, before it is dropped."""
+        last_break = self._window.rfind("\n", 0, self._offset)
+        self._dropped_lines += self._window.count("\n", 0, self._offset)
+        self._dropped_column = self._offset - last_break - 1 + (0 if last_break >= 0 else self._dropped_column)
+
+    def _locate(self, distance: int = 0) -> str:
+        """Where in the file the character is that lies ``distance`` behind the next one."""
+        offset = self._offset + distance
+        last_break = self._window.rfind("\n", 0, offset)
+        line = self._dropped_lines + self._window.count("\n", 0, offset) + 1
+        return f"line {line}, column {offset - last_break + (0 if last_break >= 0 else self._dropped_column)}"
 
     def position(self) -> int:
         """How many bytes were read: a little more than was parsed."""
@@ -193,7 +222,7 @@ def find_wrapped_array(text: str, start: int) -> str | None:
     return None
 
 
-def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
+def _decode_chunks(raw: Any, path: Path, name: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     position = 0
     while True:
@@ -201,8 +230,8 @@ def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
-            raise BadSource(
-                f"{name} is not valid UTF-8 near its byte {position + error.start}", hint="write the file in UTF-8"
+            raise not_utf8_error(
+                path, name, f"{name} is not valid UTF-8 near its byte {position + error.start}"
             ) from error
         position += len(chunk)
         if text:
@@ -263,13 +292,19 @@ class JsonMembersParser(_Document):
     def _read_row(self, where: str) -> tuple[str, Any]:
         found = self._peek()
         if found != '"':
-            raise BadSource(f"{where} is not JSON: expected a member's name in quotes, found {found or 'nothing'!r}")
+            raise self._member_error(where, "a member's name in quotes", found)
         name = self._read_element(where)
         found = self._peek()
         if found != ":":
-            raise BadSource(f"{where} is not JSON: expected ':' after {name[:80]!r}, found {found or 'nothing'!r}")
+            raise self._member_error(where, f"':' after {name[:80]!r}", found)
         self._offset += 1
         value = self._read_element(where)
         if type(value) is dict and self.columns.missing:
             self.columns.observe(value)
         return name, value
+
+    def _member_error(self, where: str, expected: str, found: str) -> BadSource:
+        return BadSource(
+            f"{where} is not JSON: expected {expected}, found {found or 'nothing'!r}, at {self._locate()}",
+            hint=_CORRECT,
+        )

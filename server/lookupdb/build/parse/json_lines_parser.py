@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import orjson
 
 from lookupdb.build.parse.dict_rows import DictRows
+from lookupdb.build.parse.encoding import not_utf8_error
 from lookupdb.build.parse.json_text import decode_exactly, is_exact, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow, describe_json_error
 from lookupdb.build.source.fetched_file import LocalFile
@@ -95,23 +96,22 @@ class JsonLinesParser:
             if "infinity" in str(second):  # a number whose exponent is beyond a float's
                 with suppress(ValueError):
                     return decode_exactly(text)
-            raise malformed_row_error(where, text, error) from error
+            raise self._malformed_row_error(where, text, error) from error
+
+    def _malformed_row_error(self, where: str, text: bytes, error: Exception) -> BadSource:
+        """The error for a row that is not JSON."""
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return not_utf8_error(self._file.path, self._file.name, f"{where} is not valid UTF-8")
+        hint = "source.format: json is for a file that is one array"
+        if text[:1] != b"[":
+            hint = f"jsonl is one whole object a line, as `jq -c` writes it; {hint}"
+        return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
     def position(self) -> int:
         """How many bytes were read: a little more than was parsed."""
         return self._raw.tell()
-
-
-def malformed_row_error(where: str, text: bytes, error: Exception) -> BadSource:
-    """The error for a row that is not JSON."""
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
-    hint = "source.format: json is for a file that is one array"
-    if text[:1] != b"[":
-        hint = f"jsonl is one whole object a line, as `jq -c` writes it; {hint}"
-    return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
 
 def not_an_object_error(where: str, value: Any) -> BadSource:

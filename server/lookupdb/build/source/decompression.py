@@ -13,6 +13,8 @@ from lookupdb.errors import BadSource
 _MAX_WINDOW: Final = 1 << 27
 """The most bytes that a zstd frame may make us allocate; `zstd --long` stays within it by default."""
 
+_MAGIC: Final = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+
 _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "gzip": (lambda: zlib.decompressobj(wbits=31), 16 << 10),
     "zstd": (lambda: zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj(), 2 << 10),
@@ -29,6 +31,8 @@ def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator
         for chunk in chunks:
             for start in range(0, len(chunk), piece_bytes):
                 piece = bytes(chunk[start : start + piece_bytes])
+                if not position:
+                    _check_magic(piece, compression, name)
                 position += len(piece)
                 while piece:
                     if decoder.eof:
@@ -40,12 +44,22 @@ def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator
                     piece = decoder.unused_data if decoder.eof else b""
                     in_stream = in_stream and not decoder.eof
     except (zlib.error, zstandard.ZstdError) as error:
+        reason = str(error).rpartition(": ")[2]
         raise BadSource(
-            f"{name} is damaged, or not {compression}: {error} (near its byte {position})",
-            hint="fetch or write it again; source.compression says how it is compressed, if its name does not",
+            f"{name} is damaged: its {compression} stream cannot be unpacked near its byte {position} ({reason})",
+            hint="fetch or write it again",
         ) from error
     if in_stream or position == 0:
         raise BadSource(
             f"{name} is cut short: its {compression} stream has no end after {position} bytes",
             hint="fetch or write it again",
+        )
+
+
+def _check_magic(first: bytes, compression: str, name: str) -> None:
+    magic = _MAGIC[compression]
+    if first[: len(magic)] != magic[: len(first)]:
+        raise BadSource(
+            f"{name} is not {compression}: it begins with {first[:8]!r}",
+            hint="fetch or write it again; or, if it is not compressed, name it so or set source.compression: none",
         )

@@ -6,6 +6,7 @@ import datetime
 import glob
 import hashlib
 import os
+import stat
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -82,6 +83,11 @@ def _match_files(url: str, path: str, root: Path) -> list[str]:
 def _locate(path: Path, url: str) -> LocatedFile:
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for who writes to it
+            raise BadSource(
+                f"{url} is not a regular file, but {_describe_kind(status.st_mode)}",
+                hint="write what it gives to a file first: a source is read more than once",
+            )
         with path.open("rb"):
             pass
     except FileNotFoundError as error:
@@ -89,6 +95,14 @@ def _locate(path: Path, url: str) -> LocatedFile:
     except OSError as error:
         raise BadSource(f"{url} cannot be read: {error.strerror}") from error
     return LocatedFile(describe_local_file(url, status), path)
+
+
+def _describe_kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a folder" if stat.S_ISDIR(mode) else "a device"
 
 
 def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
