@@ -135,12 +135,31 @@ def test_a_shard_is_chosen_by_number_or_by_its_file(tmp_path: Path) -> None:
     generation = write_generation(tmp_path, RECORDS, shards=3)
     assert locate_shard(generation, 2).path.name == "shard-00002-of-00003.lmdb"
     assert locate_shard(generation / "shard-00001-of-00003.lmdb", None).shard == 1
-    with pytest.raises(UsageError, match="holds 3 shards, and a server serves one"):
+    with pytest.raises(UsageError, match="holds 3 of 3 shards, and a server serves one") as raised:
         locate_shard(generation, None)
+    assert raised.value.hint == "choose: --shard 0 … 2"
     with pytest.raises(UsageError, match="there is no shard 3"):
         locate_shard(generation, 3)
     with pytest.raises(UsageError, match="is not shard 2 of the generation"):
         locate_shard(generation / "shard-00001-of-00003.lmdb", 2)
+
+
+def test_of_a_folder_that_holds_one_shard_alone_that_one_is_served(tmp_path: Path) -> None:
+    generation = write_generation(tmp_path, RECORDS, shards=4)
+    (generation / "shard-00001-of-00004.lmdb").unlink()
+    with pytest.raises(UsageError, match="holds 3 of 4 shards") as raised:
+        locate_shard(generation, None)
+    assert raised.value.hint == "choose: --shard 0, 2, 3"
+    (generation / "shard-00000-of-00004.lmdb").unlink()
+    (generation / "shard-00003-of-00004.lmdb").unlink()
+    assert locate_shard(generation, None).shard == 2
+    with pytest.raises(UsageError, match=r"holds no file of shard 3 \(shard-00003-of-00004\.lmdb\)") as raised:
+        locate_shard(generation, 3)
+    assert "--shard 2;" in str(raised.value.hint)
+    (generation / "shard-00002-of-00004.lmdb").unlink()
+    with pytest.raises(UsageError, match="holds 0 of 4 shards") as raised:
+        locate_shard(generation, None)
+    assert "lookupdb fetch" in str(raised.value.hint)
 
 
 def test_a_manifest_cannot_lead_out_of_its_directory(generation: Path) -> None:

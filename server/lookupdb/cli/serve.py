@@ -16,7 +16,9 @@ _LIMITS = ServerLimits()
 
 @click.command(short_help="Serve one shard over RESP, the Redis protocol.")
 @click.argument("path", metavar="GENERATION_DIR|FILE", type=click.Path(path_type=Path))
-@option("--shard", type=click.IntRange(min=0), help="Which shard of the directory; needed if it holds several.")
+@option(
+    "--shard", type=click.IntRange(min=0), help="Which shard of the directory; needed if it holds files of several."
+)
 @option("--workers", type=click.IntRange(1, 64), default=1, help="Worker processes; all share one copy of the shard.")
 @option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
 @option("--port", type=click.IntRange(0, 65535), default=7000, help="Worker i listens on PORT+i; 0: on free ones.")

@@ -23,6 +23,7 @@ from lookupdb.runtime import memory, pagecache
 from lookupdb.serve.limits import WarmPolicy
 
 CHUNK_BYTES: Final = 4 << 20
+_SHOWN_SHARDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,43 @@ def locate_shard(path: Path, shard: int | None) -> ServedShard:
 
 
 def _locate_in_directory(directory: Path, manifest: Manifest, shards: int, shard: int | None) -> ServedShard:
-    if shard is None and shards > 1:
-        raise UsageError(
-            f"{directory} holds {shards} shards, and a server serves one", hint=f"choose: --shard 0 … {shards - 1}"
-        )
-    number = shard or 0
+    number = _choose_shard(directory, manifest) if shard is None else shard
     if number >= shards:
         raise UsageError(f"there is no shard {number} in {directory}: it holds 0 to {shards - 1}")
     entry = manifest.shards[number]
     if shard_name.parse_attempt(entry.file, number, shards) is None:
         raise CorruptFile(f"{directory / FILE_NAME}: shard {number} is called {entry.file!r}")
-    return ServedShard(directory / entry.file, manifest, number)
+    path = directory / entry.file
+    if not path.exists() and (present := _list_present(directory, manifest)):
+        raise UsageError(
+            f"{directory} holds no file of shard {number} ({entry.file})",
+            hint=f"choose one that is there, --shard {_render_numbers(present)}; or fetch it: lookupdb fetch --help",
+        )
+    return ServedShard(path, manifest, number)
+
+
+def _choose_shard(directory: Path, manifest: Manifest) -> int:
+    """The only shard of the generation; or the only one whose file is there, as of what was fetched for one server."""
+    if len(manifest.shards) == 1:
+        return 0
+    present = _list_present(directory, manifest)
+    if len(present) == 1:
+        return present[0]
+    raise UsageError(
+        f"{directory} holds {len(present)} of {len(manifest.shards)} shards, and a server serves one",
+        hint=f"choose: --shard {_render_numbers(present)}" if present else "fetch one: lookupdb fetch --help",
+    )
+
+
+def _list_present(directory: Path, manifest: Manifest) -> list[int]:
+    """The shards whose files are in ``directory``."""
+    return [number for number, entry in enumerate(manifest.shards) if (directory / entry.file).is_file()]
+
+
+def _render_numbers(shards: list[int]) -> str:
+    if len(shards) > 2 and shards[-1] - shards[0] == len(shards) - 1:
+        return f"{shards[0]} … {shards[-1]}"
+    return ", ".join(map(str, shards[:_SHOWN_SHARDS])) + (" …" if len(shards) > _SHOWN_SHARDS else "")
 
 
 @dataclass(slots=True)
