@@ -63,6 +63,8 @@ def test_missing_and_refused_end_differently(router: Router) -> None:
     refused = run_here("get", url, "1", "--generation", "g9")
     assert refused.returncode == 1, refused
     assert b"the router answered 412" in refused.stderr
+    assert b"leave --generation out" in refused.stderr
+    assert b"Lookupdb-Generation" not in refused.stderr
 
 
 @pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)

@@ -19,6 +19,7 @@ from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.network import describe_socket_failure, strip_secrets
 
 TIMEOUT_SECONDS: Final = 30.0
+_NO_GENERATION: Final = "leave --generation out to ask what is active; a router's /v1/dataset lists its candidates"
 BATCH_KEYS: Final = 500
 """Keys of the first batch."""
 
@@ -123,6 +124,9 @@ def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
         return LookupFailed(f"{error.url} answered {error.code} {error.reason}, not as a router does", hint=hint)
     if kind == "missing":
         return KeyMissing(text)
+    if kind == "unknown-generation":
+        refused = text.partition("; leave Lookupdb-Generation out")[0]  # a header, which is an option here
+        return LookupFailed(f"the router answered {error.code}: {refused}", hint=_NO_GENERATION)
     if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return BatchTooLarge(f"the router answered {error.code}: {text}")
     refusal: type[LookupFailed] = LookupFailed
