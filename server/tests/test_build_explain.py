@@ -126,9 +126,23 @@ class TestExplainedColumns:
     def test_of_others_it_says_that_they_were_not_looked_at(self, project: Project) -> None:
         (project.folder / "e.csv.gz").write_bytes(gzip.compress(b"id,name\n1,a\n"))
         columns, _ = self.lines(project, "e.csv.gz", "nothing")
-        assert columns.endswith("not looked at in 1 file: remote, compressed, one JSON document")
+        assert columns == "columns      not looked at in 1 file: compressed"
         (project.folder / "e.json").write_text("[]")
-        assert self.lines(project, "e.json", "id") == [columns, "read by      json: Python"]
+        (columns, reader) = self.lines(project, "e.json", "id")
+        assert columns == "columns      not looked at in 1 file: one JSON document"
+        assert reader == "read by      json: Python"
+        for number in range(22):
+            (project.folder / f"many-{number}.csv").write_text("id,v\n")
+        assert self.lines(project, "many-*.csv", "id")[:2] == [
+            "columns      all are in the header of 20 csv files",
+            "not looked at in 2 files: behind the first 20",
+        ]
+
+    def test_a_file_without_rows_has_none(self, project: Project) -> None:
+        (project.folder / "e.jsonl").write_text("\n")
+        (columns, _) = self.lines(project, "e.jsonl", "id")
+        assert columns.endswith("e.jsonl has no rows")
+        assert "all are in" not in columns
 
     @pytest.mark.parametrize("value", ["0", ""])
     def test_which_kernels_read(self, project: Project, monkeypatch: pytest.MonkeyPatch, value: str) -> None:

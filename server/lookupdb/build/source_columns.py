@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from lookupdb import native
@@ -31,7 +32,7 @@ _PLACES: Final = {"csv": "the header", "parquet": "the footer", "jsonl": "the fi
 def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
     """Look for the columns that the spec names in the first files that are here as they are: neither remote nor
     compressed, nor one JSON document. Raises BadSource as the build would."""
-    here = [file for item in objects if item.format in _PLACES and (file := find_local_file(item)) is not None]
+    here = [file for item in objects if not _find_obstacle(item) and (file := find_local_file(item)) is not None]
     checked: Counter[str] = Counter()
     uniform_columns = UniformColumns(spec)
     for number, file in enumerate(here[:_MAX_FILES]):
@@ -44,12 +45,20 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
     for file_format, count in sorted(checked.items()):
         if count:
             yield f"all are in {_PLACES[file_format]} of {format_count(count, f'{file_format} file')}"
-    rest = len(objects) - len(here[:_MAX_FILES])
-    if rest:
-        kinds = "remote, compressed, one JSON document" + (
-            f" or behind the first {_MAX_FILES}" if len(here) > rest else ""
-        )
-        yield f"not looked at in {format_count(rest, 'file')}: {kinds}"
+    unread = Counter(_find_obstacle(item) for item in objects)
+    unread[f"behind the first {_MAX_FILES}"] = max(0, unread.pop("", 0) - _MAX_FILES)
+    for obstacle, count in sorted(unread.items()):
+        if count:
+            yield f"not looked at in {format_count(count, 'file')}: {obstacle}"
+
+
+def _find_obstacle(item: SourceObject) -> str:
+    """Why the columns of ``item`` are not looked for before a build; empty if they are."""
+    if not isinstance(item.place, Path):
+        return "remote"
+    if item.compression != "none":
+        return "compressed"
+    return "" if item.format in _PLACES else "one JSON document"
 
 
 def _check_file(
@@ -72,6 +81,7 @@ def _check_file(
 
 
 def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
+    row = 0
     for row, _ in enumerate(parser, 1):
         if not parser.columns.missing:
             return []
@@ -79,7 +89,7 @@ def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
             break
     else:
         parser.columns.check(file.name)
-        return []
+        return [] if row else [f"{file.name} has no rows"]
     try:
         parser.columns.check(f"the beginning of {file.name}")
     except BadSource as doubt:
