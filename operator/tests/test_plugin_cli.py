@@ -150,7 +150,7 @@ async def test_status_for_machines(kube: Kube, plugin: Run) -> None:
         (["status", "cities"], 1, "there is no LookupDataset cities in namespace shop"),
         (["status", "airports", "-A"], 2, "give either a name or -A"),
         (["status", "airports", "-o", "json", "--watch"], 2, "shows it once"),
-        (["status", "airports", "--context", "other"], 1, "there are no credentials for it"),
+        (["status", "airports", "--context", "other"], 1, "has no context other"),
         (["rollback"], 2, "Missing argument 'NAME'"),
         (["stats"], 2, "No such command"),
         (["rollback", "airports", "--to", "g7"], 1, "holds no g7"),
@@ -176,6 +176,20 @@ async def test_the_namespace_is_that_of_the_context(kube: Kube, tmp_path: Path) 
     config["contexts"].append({"name": "other", "context": {"cluster": "test", "user": "test", "namespace": "travel"}})
     path.write_text(yaml.safe_dump(config))
     assert "in namespace travel" in (await run_plugin(path, "status", "airports", "--context", "other")).err
+
+
+async def test_a_kubeconfig_that_is_not_there_is_named(kube: Kube, tmp_path: Path) -> None:
+    ended = await run_plugin(tmp_path / "nothing", "status", "airports")
+    assert (ended.code, ended.out) == (1, "")
+    assert f"there is no kubeconfig {tmp_path / 'nothing'}\n" in ended.err
+    assert "current-context" not in ended.err
+
+
+async def test_of_a_context_that_is_not_there_the_others_are_told(kube: Kube, tmp_path: Path) -> None:
+    ended = await run_plugin(tmp_path / "kubeconfig", "status", "airports", "--context", "prod")
+    assert (ended.code, ended.out) == (1, "")
+    assert "has no context prod\n" in ended.err
+    assert f"it has {yaml.safe_load((tmp_path / 'kubeconfig').read_text())['contexts'][0]['name']}\n" in ended.err
 
 
 # get

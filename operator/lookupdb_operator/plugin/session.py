@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from lookupdb_operator.plugin import port_forward
 from lookupdb_operator.plugin.dataset import Dataset, DatasetPods
 
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
+_SHOWN_CONTEXTS: Final = 20
 _A_PAGE: Final = 500
 _PROXY_PATIENCE: Final = 4.0
 """Seconds. A packet that a NetworkPolicy drops is not answered, and the API server waits for half a minute."""
@@ -28,6 +31,10 @@ _PROXY_PATIENCE: Final = 4.0
 
 class NoSuchDataset(LookupdbError):
     """There is no dataset of that name."""
+
+
+class NoCredentials(LookupdbError):
+    """There is no kubeconfig, or it has no such context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +54,35 @@ class Target:
 
 @asynccontextmanager
 async def open_session(target: Target) -> AsyncIterator[ClusterSession]:
-    """A session with the API server of ``target``. Raises Unreachable when there are no credentials for it."""
+    """A session with the API server of ``target``. Raises Unreachable when there are no credentials for it,
+    NoCredentials when its kubeconfig is not there or has no such context."""
+    _check_kubeconfig(target)
     api = await Api.connect(target.kubeconfig, target.context)
     try:
         yield ClusterSession(api, target.namespace or find_namespace(target), target)
     finally:
         await api.close()
+
+
+def _check_kubeconfig(target: Target) -> None:
+    """Raises NoCredentials for a missing file, and a missing context, of which the library speaks in its own words."""
+    if target.kubeconfig is None and target.context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return  # in a pod, with its service account
+    paths = target.kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
+        raise NoCredentials(f"there is no kubeconfig {paths}", hint="name one with --kubeconfig or KUBECONFIG")
+    if target.context is None:
+        return
+    try:
+        contexts, _ = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError):
+        return  # connecting says what is wrong with it
+    found = [str(context["name"]) for context in contexts]
+    if target.context not in found:
+        raise NoCredentials(
+            f"the kubeconfig {paths} has no context {target.context}",
+            hint=f"it has {', '.join(found[:_SHOWN_CONTEXTS])}{' …' if len(found) > _SHOWN_CONTEXTS else ''}",
+        )
 
 
 def find_namespace(target: Target) -> str:
