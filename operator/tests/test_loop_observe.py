@@ -278,7 +278,7 @@ async def observe(cache: ObjectCache, asked: Asked, *, seconds: float = 60, ask_
     try:
         observed = await look()
     except ReportsPending:
-        await asyncio.wait_for(polled.wait(), 20)
+        await asyncio.wait_for(polled.wait(), 60)
         observed = await look()
     assert observed is not None
     assert observed.refusals == {("Job", "x"): "no"}

@@ -51,7 +51,7 @@ async def test_a_look_has_the_reports_that_came_after_it_was_first_asked_and_eac
             polls.take_reports(airports)
         with pytest.raises(ReportsPending):
             polls.take_reports(airports)
-        assert await asyncio.wait_for(woken.get(), 20) == airports.dataset.key
+        assert await asyncio.wait_for(woken.get(), 60) == airports.dataset.key
         assert polls.take_reports(airports) == {pod.uid: RouterReport(7) for pod in airports.pods}
         assert len(routers.asked) == 2 * round_, "one poll at a time"
 
@@ -98,7 +98,7 @@ async def test_after_a_poll_that_breaks_the_dataset_is_looked_at_again_without_r
     airports = observed("airports", "a", "defect")
     with pytest.raises(ReportsPending):
         polls.take_reports(airports)
-    assert await asyncio.wait_for(woken.get(), 20) == airports.dataset.key
+    assert await asyncio.wait_for(woken.get(), 60) == airports.dataset.key
     assert polls.take_reports(airports) == {}, "unknown, and not that there is none"
     assert "shop/airports: routers cannot be asked" in caplog.text
 

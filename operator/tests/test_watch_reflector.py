@@ -134,7 +134,7 @@ async def test_everything_is_listed_page_by_page_and_watched_from_there() -> Non
         server.pages = [page(pod("a", 5), pod("b", 6), version=7, more="next"), page(pod("c", 3), version=7)]
         server.events = [[event("MODIFIED", pod("a", 8)), event("DELETED", pod("b", 9)), bookmark(20)], []]
         async with reflecting(api, sink) as made:
-            await asyncio.wait_for(made.synced.wait(), 20)
+            await asyncio.wait_for(made.synced.wait(), 60)
             await until(lambda: len(server.watched_from) >= 2, "the second watch")
     assert sink.told == ["changed a 5", "changed b 6", "changed c 3", "changed a 8", "deleted b"]
     assert [query.get("continue") for query in server.lists] == [None, "next"]
@@ -153,7 +153,7 @@ async def test_it_is_not_synced_before_the_last_page() -> None:
             await until(lambda: len(server.lists) >= 2, "the second page")
             assert not made.synced.is_set()
             server.pages = [page(pod("a", 5), version=8)]
-            await asyncio.wait_for(made.synced.wait(), 20)
+            await asyncio.wait_for(made.synced.wait(), 60)
             await until(lambda: server.watched_from == ["8"], "the watch of what was listed as a whole")
 
 
@@ -174,7 +174,7 @@ async def test_a_list_that_expires_half_way_begins_anew() -> None:
     async with serving() as (server, api):
         server.pages = [page(pod("a", 5), version=7, more="next"), 410, page(pod("a", 5), version=9)]
         async with reflecting(api, sink) as made:
-            await asyncio.wait_for(made.synced.wait(), 20)
+            await asyncio.wait_for(made.synced.wait(), 60)
     assert [query.get("continue") for query in server.lists] == [None, "next", None]
 
 

@@ -233,7 +233,7 @@ def test_a_replaced_shard_may_stop_once_the_deadline_has_passed(tmp_path: Path) 
         old, new = (fleet_entry(made[name], servers[name]) for name in ("g12", "g13"))
         path = tmp_path / "table.json"
         path.write_bytes(table_file(old))
-        router = stack.enter_context(routing(path, "--deadline-ms", "200"))
+        router = stack.enter_context(routing(path, "--deadline-ms", "2000"))
         rewrite(path, table_file(mixed(new, old, {1}), version=2))
         until(lambda: router.reports("tableVersion") == [2], "the step is in effect")
         replaced = servers["g12"][0][0]
