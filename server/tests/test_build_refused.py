@@ -71,7 +71,7 @@ def test_a_source_that_has_shrunk_by_half_is_refused_unless_something_else_is_sa
     assert result.exception.message.startswith(
         "maxShrinkPercent: expected at most 20 % fewer records, found 500 where g1 has 1,000 (-50.0 %)\n  removed: 'p"
     )
-    assert "g2 is in the store to be looked at (lookupdb diff g1 g2), and does not serve" in str(result.exception)
+    assert "g2 is in the store to be looked at, and does not serve" in str(result.exception)
     project.describe(gates={"maxShrinkPercent": 50})
     assert project.report()["generation"] == "g3"
 
@@ -196,7 +196,7 @@ class TestMaxChangedPercent:
         project.describe(gates={"maxChangedPercent": 20})
         message = project.report()["message"]
         assert "found 100.0 %: 0 added, 0 removed, 1,000 changed of 1,000 keys\n  changed: 'p" in message
-        assert "other" not in message
+        assert "other" not in message.partition("g2 is in the store")[0]
 
     @pytest.mark.parametrize("change", [{"shards": 5}, {"value": {"compression": "none"}}])
     def test_is_open_when_only_the_files_differ(self, project: Project, change: dict[str, Any]) -> None:

@@ -318,6 +318,48 @@ def test_what_a_gate_refuses_does_not_serve_unless_the_next_start_lets_it_throug
     assert overriding.generations() == ["g1", "g2"], "nothing was built"
 
 
+def test_a_changed_gate_judges_what_is_built_from_now_on_and_what_was_refused(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 20"))
+    stack.says("spec.gates has changed")
+    assert "building" not in stack.output, "what serves is not judged again"
+    write_people(stack.directory, ada="Alone")
+    stack.says("the build failed; g1 keeps serving")
+    assert stack.generations() == ["g1", "g2"]
+    (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 60"))
+    stack.says("cut over to g3")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+
+
+@pytest.mark.parametrize("watch", [True, False], ids=["watching", "not watching"])
+def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_runs(
+    people: Callable[..., Stack], tmp_path: Path, watch: bool
+) -> None:
+    build_people(tmp_path)
+    (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
+    write_people(tmp_path, ada="Alone")
+    stack = people(*(["--watch", "--watch-seconds", "0.1"] if watch else []))
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    commands = [line.strip() for line in stack.output.splitlines() if " g2" in line and line.startswith("    ")]
+    diff, override = (
+        subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+        for line in commands[:2]
+    )
+    assert "removed  1" in diff.stdout
+    where = f"the `lookupdb up` of people (process {stack.process.pid})"
+    if watch:
+        assert f"{where} cuts over to g2 when it looks next" in override.stderr
+        stack.says("the gates of g2 are overridden; g1 serves until it is loaded")
+        stack.says("cut over to g2")
+    else:
+        assert f"{where} has no --watch, and goes on with g1: stop it and start it again" in override.stderr
+        assert stack.stop() == 0
+        stack = people()
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+    assert stack.generations() == ["g1", "g2"], "nothing was built"
+
+
 def test_a_source_that_comes_and_goes_is_told_of_each_time(watching: Stack) -> None:
     assert watching.find("ada@example.com")
     source, built = watching.directory / "people.csv", watching.generations()

@@ -70,10 +70,9 @@ def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefu
         hint = "nothing was published, for it is empty; correct the source, or the spec"
         return GenerationRefused(message, None, hint=hint)
     generation = manifest.generation
-    diff = f"lookupdb diff {refused.active} {generation}" if refused.active else f"lookupdb inspect {generation}"
     hint = (
-        f"{generation} is in the store to be looked at ({diff}), and does not serve: correct the source, change "
-        f"spec.gates, or override the gates for {generation}"
+        f"{generation} is in the store to be looked at, and does not serve: correct the source, change spec.gates, or "
+        "let it pass as it is"
     )
     return GenerationRefused(message, manifest, hint=hint)
 

@@ -13,7 +13,7 @@ import click
 
 from lookupdb import store
 from lookupdb.build import adoption, build_report, explain, pipeline, progress_display
-from lookupdb.cli import outcome
+from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.spec import DatasetSpec, read_manifest
@@ -148,8 +148,8 @@ def command(
     With spec.refresh.successFile, nothing is read before that file is there: the outcome is "waiting" then, and the
     exit code 0, as when the source is unchanged.
 
-    A generation that a gate refuses (exit code 4) does not serve, but can be looked at: `lookupdb diff g2 g3`.
-    --override-gates lets that one generation pass.
+    A generation that a gate refuses (exit code 4) does not serve, but can be looked at. --override-gates lets that one
+    generation pass. The message names both commands.
 
     Gates that compare with the active generation take the newest that can be read when the store has lost it; when it
     has lost them all, though there were some, maxShrinkPercent and maxGrowthPercent refuse the build: set the one to
@@ -157,7 +157,10 @@ def command(
     """
     began = time.monotonic()
     chosen = pipeline.BuildOptions(**options, local_files=not no_local_files)
-    with _report_outcome(termination_log, began, outcome.prints_failures(as_json)) as attempt:
+    with (
+        _report_outcome(termination_log, began, outcome.prints_failures(as_json)) as attempt,
+        ways_out.show_ways_out(file, store_url, cluster_id),
+    ):
         spec = attempt.spec = read_manifest(file)
         place = store.open_store(store_url, cluster_id)
         if explains:
@@ -166,6 +169,7 @@ def command(
         place.wait(store_wait)
         if overridden is not None:
             attempt.result = adoption.override_gates(spec, place, overridden)
+            ways_out.say_who_serves(overridden, spec, store_url)
             return
         with progress_display.open_progress(style) as progress:
             result = pipeline.build_generation(spec, place, chosen, progress)

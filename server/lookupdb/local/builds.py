@@ -17,6 +17,7 @@ from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
+from lookupdb.store.dataset import is_older
 
 
 class BuildFailed(LookupdbError):
@@ -65,6 +66,22 @@ def find_reusable_generation(dataset: StoredDataset, spec: DatasetSpec) -> str |
             manifest.generation
             for manifest in existing_generations.readable_manifests(dataset)
             if manifest.content == content
+        ),
+        None,
+    )
+
+
+def find_overridden_generation(dataset: StoredDataset, spec: DatasetSpec, active: str) -> str | None:
+    """Return the newest whole generation after ``active`` that was built to this very spec, and whose gates were
+    overridden."""
+    if not any(is_older(active, generation) for generation in dataset.published_generations()):
+        return None  # at nearly every look
+    content = spec.content_hash()
+    return next(
+        (
+            manifest.generation
+            for manifest in existing_generations.readable_manifests(dataset)
+            if manifest.overridden and manifest.content == content and is_older(active, manifest.generation)
         ),
         None,
     )

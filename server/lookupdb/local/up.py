@@ -7,8 +7,6 @@ generation keeps serving whatever goes wrong with the next.
 from __future__ import annotations
 
 import asyncio
-import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +31,7 @@ from lookupdb.local.run_state import (
 )
 from lookupdb.runtime import listeners
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
-from lookupdb.wording import format_count
+from lookupdb.wording import format_command, format_count
 
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
@@ -53,6 +51,13 @@ class ServingInputs(NamedTuple):
     fingerprint: str
     replicas: int
     workers: int
+
+
+class DesiredInputs(NamedTuple):
+    """What manifest and source ask for: it is tried again when a change of any of these may make it succeed."""
+
+    serving: ServingInputs
+    gates: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,9 @@ class Up:
         self._rollout: LocalRollout | None = None
         self._rollouts = 0
         self._last_problem = ""
+        self._gates = self._spec.gates.content_hash()
+        self._overridden: str | None = None
+        """The generation with overridden gates that was last rolled out, or was tried in vain."""
 
     async def run(self) -> None:
         """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin."""
@@ -178,14 +186,15 @@ class Up:
         """Write where everything is: at the start, and whenever a process was started again."""
         if self._rollout:
             router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
-            write_state(self._state_file, {**router, "shards": self._rollout.servers()})
+            serving = {"generation": self._rollout.manifest.generation, "watch": self._options.watch}
+            write_state(self._state_file, {**router, **serving, "shards": self._rollout.servers()})
 
     def _announce(self) -> None:
         spec, url, directory = self._spec, self._router.url, self._directory
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
-        get = [sys.argv[0], "get", *self._data_flag(), _format_dataset(spec), key]
+        get = format_command("get", *self._data_flag(), _format_dataset(spec), key)
         self._say(
-            f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {shlex.join(get)}\n\n"
+            f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {get}\n\n"
             f"  Shard servers and admin ports: {self._state_file}; logs: {directory}/*.log\n  Ctrl-C stops it all."
         )
 
@@ -195,16 +204,16 @@ class Up:
 
     async def _watch(self) -> None:
         """Check manifest and source every so often; build a change that has settled, and cut over to it."""
-        attempted = previous = self._current_inputs()
+        attempted = previous = DesiredInputs(self._current_inputs(), self._gates)
         unsettled_checks = 0
         while True:
             await asyncio.sleep(self._options.watch_seconds)
-            desired = await self._read_desired_inputs()
-            if desired is None or desired in (self._current_inputs(), attempted):
+            desired = await self._look()
+            if desired is None or desired == attempted or desired.serving == self._current_inputs():
                 unsettled_checks = 0
             elif desired == previous or unsettled_checks == MAX_UNSETTLED_CHECKS:
                 attempted, unsettled_checks = desired, 0
-                await self._refresh(desired)
+                await self._refresh(desired.serving)
             else:
                 unsettled_checks += 1  # it may still be written to: built when two checks agree, or in the end as it is
                 if unsettled_checks == 2:
@@ -216,16 +225,43 @@ class Up:
         manifest = self._rollout.manifest
         return ServingInputs(manifest.content, manifest.fingerprint, self._spec.replicas, self._spec.serving_workers)
 
-    async def _read_desired_inputs(self) -> ServingInputs | None:
-        """Return what manifest and source ask for now, None when they cannot be read."""
+    async def _look(self) -> DesiredInputs | None:
+        """Do what the store asks for, and return what manifest and source do, None when they cannot be read."""
         try:
             spec = self._read_manifest()
-            if not await self._is_source_ready(spec):
-                return None
-            objects = await asyncio.to_thread(resolve_source, spec, volume=self._options.volume)
+            self._note_gates(spec)
+            await self._serve_overridden(spec)
+            serving = await self._read_desired_inputs(spec)
         except LookupdbError as error:
             self._report_problem(f"{NOT_REBUILT}: {error}")
             return None
+        return serving and DesiredInputs(serving, self._gates)
+
+    def _note_gates(self, spec: DatasetSpec) -> None:
+        gates = spec.gates.content_hash()
+        if gates != self._gates:
+            self._gates = gates
+            self._say(f"{spec.name}: spec.gates has changed: what is built from now on is judged by it")
+
+    async def _serve_overridden(self, spec: DatasetSpec) -> None:
+        """Cut over to a newer generation that a gate had refused, and that a person has let through since."""
+        assert self._rollout is not None
+        active = self._rollout.manifest.generation
+        generation = builds.find_overridden_generation(self._dataset, spec, active)
+        if generation in (None, self._overridden):
+            return
+        self._overridden = generation
+        self._say(f"{spec.name}: the gates of {generation} are overridden; {active} serves until it is loaded")
+        try:
+            await self._replace(generation, spec)
+        except LookupdbError as error:
+            self._say(f"{spec.name}: {error}; {active} keeps serving")
+
+    async def _read_desired_inputs(self, spec: DatasetSpec) -> ServingInputs | None:
+        """Return what ``spec`` and the source ask for now, None if the source is not to be read. Raises BadSource."""
+        if not await self._is_source_ready(spec):
+            return None
+        objects = await asyncio.to_thread(resolve_source, spec, volume=self._options.volume)
         self._recover()
         found = source_fingerprint(objects)
         if found is None:  # its server should not have to send it at every check
@@ -284,11 +320,13 @@ class Up:
             unless = active if desired.content == active.content else None
             refused = self._dataset.newest_refused()
             built = await builds.run_build(self._build_request, active.generation, unless, refused)
-            generation = built or active.generation
-            await self._cut_over(await self._roll_out(generation, spec), spec)
+            await self._replace(built or active.generation, spec)
         except LookupdbError as error:
             self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving")
-            return
+
+    async def _replace(self, generation: str, spec: DatasetSpec) -> None:
+        """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
+        await self._cut_over(await self._roll_out(generation, spec), spec)
         self._prune(generation)
         self._say(f"{spec.name}: cut over to {generation}")
 
