@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from lookupdb.errors import InvalidManifest
+from lookupdb.wording import format_count
 
 if TYPE_CHECKING:
     from cel import Program
@@ -32,6 +33,18 @@ _EVERY_FIELD: Final = (
     f"{Path(__file__).resolve().with_name('data') / CRD_FILE} describes every field, as does, in a cluster, "
     "`kubectl explain lookupdataset.spec --recursive`"
 )
+
+_SUGGESTED_PLACES: Final = 3
+_SHOWN_CHARACTERS: Final = 80
+_TYPES: Final = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping of fields",
+}
+"""What the schema calls a type, in words of a manifest."""
 
 Json = Any
 """What a JSON or YAML document may hold."""
@@ -78,8 +91,11 @@ def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
     if not problems:
         problems = list(_broken_rules(resource, schema, ""))
     if problems:
-        name = (resource.get("metadata") or {}).get("name", "manifest")
-        raise InvalidManifest(f"{name}: " + "; ".join(problems), hint=_EVERY_FIELD)
+        metadata = resource.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        raise InvalidManifest(
+            f"{name if isinstance(name, str) else 'manifest'}: " + "; ".join(problems), hint=_EVERY_FIELD
+        )
     return resource
 
 
@@ -90,7 +106,10 @@ def _header_problems(resource: dict[str, Any]) -> Iterator[str]:
     if resource.get("kind") != kind:
         yield f"kind must be {kind}, found {resource.get('kind')!r}"
     metadata = resource.get("metadata")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if name is not None and not isinstance(name, str):
+        yield f"metadata.name must be text, found {_shorten(name)}: write it in quotes"
+    elif name is None:
         yield "metadata.name must be given, as text"
 
 
@@ -105,11 +124,34 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
             if name in properties:
                 yield from _unknown_fields(child, properties[name], where)
             else:
-                similar = difflib.get_close_matches(str(name), properties, n=1)
-                yield f"{where} is not a field" + (f"; did you mean {similar[0]}?" if similar else "")
+                yield f"{where} is not a field" + _suggest_field(str(name), properties)
     elif isinstance(value, list) and "items" in schema:
         for number, item in enumerate(value):
             yield from _unknown_fields(item, schema["items"], f"{path}[{number}]")
+
+
+def _suggest_field(name: str, properties: dict[str, Any]) -> str:
+    """A field of this name in another place, or one beside it whose name is similar; empty when there is neither."""
+    elsewhere = _field_paths().get(name, ())
+    if 0 < len(elsewhere) <= _SUGGESTED_PLACES:
+        return f"; did you mean {' or '.join(elsewhere)}?"
+    similar = difflib.get_close_matches(name, properties, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+@cache
+def _field_paths() -> dict[str, list[str]]:
+    """Where in ``spec`` fields are, by their names."""
+    found: dict[str, list[str]] = {}
+
+    def collect(schema: dict[str, Any], path: str) -> None:
+        for name, child in schema.get("properties", {}).items():
+            found.setdefault(name, []).append(f"{path}.{name}")
+            collect(child, f"{path}.{name}")
+            collect(child.get("items", {}), f"{path}.{name}[]")
+
+    collect(resource_schema()["properties"]["spec"], "spec")
+    return found
 
 
 def _fill_defaults(value: Json, schema: dict[str, Any]) -> None:
@@ -130,11 +172,36 @@ def _describe_error(error: ValidationError) -> str:
     message = error.message
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
         message = f"{error.instance!r} is not a quantity, such as 2, 500m or 4Gi"
+    elif error.validator == "required":
+        where += "." + error.message.split("'")[1]
+        message = "it is required, and not there"
     elif isinstance(error.schema, dict) and error.validator == "type":
+        message = _describe_type_error(error.instance, str(error.validator_value))
         # That does not tell what the field is for; the first sentence of its description does, often with an example.
         description = error.schema.get("description", "")
         message += f" ({re.split(r'[.;] |[.]$', description)[0]})" if description else ""
+    elif error.validator in ("minLength", "maxLength"):
+        bound = "at least" if error.validator == "minLength" else "at most"
+        characters = format_count(int(str(error.validator_value)), "character")
+        message = f"expected {bound} {characters}, found {_shorten(error.instance)}"
     return f"{where.lstrip('.') or 'the manifest'}: {message}"
+
+
+def _describe_type_error(found: Json, expected: str) -> str:
+    message = f"expected {_TYPES.get(expected, expected)}, found {_shorten(found)}"
+    if expected == "string" and isinstance(found, bool | int | float):
+        return f"{message}: write it in quotes"
+    if isinstance(found, str) and (
+        (expected == "boolean" and found in ("true", "false"))
+        or (expected == "integer" and re.fullmatch(r"-?[0-9]+", found))
+    ):
+        return f"{message}: write it without quotes"
+    return message
+
+
+def _shorten(found: Json) -> str:
+    text = repr(found)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
 def _is_satisfied(rule: str, value: Json) -> bool:
@@ -196,7 +263,7 @@ def _is_quantity(text: str) -> bool:
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         if not _is_satisfied(rule["rule"], value):
-            yield f"{path or 'the manifest'}: {rule['message']}"
+            yield f"{path}: {rule['message']}" if path else rule["message"]
     if schema.get("x-kubernetes-list-type") in ("set", "map"):
         names = schema.get("x-kubernetes-list-map-keys")
         entries = [tuple(item.get(name) for name in names) if names else item for item in value]

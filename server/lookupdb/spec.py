@@ -189,6 +189,10 @@ class DatasetSpec:
         return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
+class _RepeatedField(yaml.constructor.ConstructorError):
+    """A mapping has two members of one name."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader, but it refuses a duplicate key in a mapping, instead of guessing which one is meant."""
 
@@ -200,7 +204,7 @@ class _Loader(yaml.SafeLoader):
                     None, None, "a key is text, not a list or a mapping", key.start_mark
                 )
             if key.value in keys and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} occurs twice", key.start_mark)
+                raise _RepeatedField(None, None, f"{key.value} occurs twice", key.start_mark)
             keys.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -222,6 +226,8 @@ def read_manifest(path: Path) -> DatasetSpec:
         documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
     except yaml.MarkedYAMLError as error:
         place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
+        if isinstance(error, _RepeatedField):
+            raise InvalidManifest(f"{path}{place}: {error.problem}", hint="leave out all but one of them") from error
         raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}", hint=_YAML) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: an invalid date or number
         raise InvalidManifest(f"{path} is not YAML: {error}", hint=_YAML) from error
@@ -288,10 +294,17 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         keep_generations=spec["keepGenerations"],
         suspend=spec["suspend"],
         gates=_parse_gates(gates, value["format"]),
-        refresh=parse_refresh(spec["refresh"], urls),
+        refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),
         serving_workers=spec["serving"]["workers"],
         router=_parse_router(spec["router"]),
     )
+
+
+def _parse_refresh(members: dict[str, Any], urls: tuple[str, ...], name: str) -> Refresh:
+    try:
+        return parse_refresh(members, urls)
+    except InvalidManifest as error:
+        raise InvalidManifest(f"{name}: spec.{error.message}", hint=error.hint) from error
 
 
 def _parse_key(key: dict[str, Any]) -> Key:

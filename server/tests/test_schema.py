@@ -177,7 +177,28 @@ def test_the_resource_given_is_not_changed() -> None:
             {"shardz": 3}, "spec.shardz is not a field; did you mean shards?", id="a typo, with the near name"
         ),
         pytest.param({"shards": 0}, "spec.shards: 0 is less than the minimum of 1", id="out of bounds"),
-        pytest.param({"shards": "4"}, "spec.shards: '4' is not of type 'integer'", id="wrong type"),
+        pytest.param(
+            {"shards": "4"}, "spec.shards: expected a whole number, found '4': write it without quotes", id="wrong type"
+        ),
+        pytest.param({"suspend": "true"}, "spec.suspend: expected true or false, found 'true': write it", id="boolean"),
+        pytest.param({"suspend": "no"}, "spec.suspend: expected true or false, found 'no' (", id="no boolean"),
+        pytest.param(
+            {"key": {"columns": [4]}}, "spec.key.columns[0]: expected text, found 4: write it in quotes", id="a number"
+        ),
+        pytest.param({"key": "id"}, "spec.key: expected a mapping of fields, found 'id'", id="text for a mapping"),
+        pytest.param(
+            {"source": {"url": "a", "csv": {"delimiter": "||"}}},
+            "spec.source.csv.delimiter: expected at most 1 character, found '||'",
+            id="too long",
+        ),
+        pytest.param({"normalize": []}, "spec.normalize is not a field; did you mean spec.key.normalize?", id="level"),
+        pytest.param({"format": "csv"}, "did you mean spec.source.format or spec.value.format?", id="two places"),
+        pytest.param(
+            {"key": {"delimiter": "x"}}, "did you mean spec.source.csv.delimiter?", id="deeper in another place"
+        ),
+        pytest.param(
+            {"refresh": {"schedule": "0 25 * * *"}}, ": spec.refresh.schedule: expected five cron fields", id="schedule"
+        ),
         pytest.param(
             {"rollout": {"keepPrevious": "30"}},
             "spec.rollout.keepPrevious: a duration is a whole number with its unit, such as 90s, 30m or 12h",
@@ -212,6 +233,23 @@ def test_another_kind_is_refused(member: str) -> None:
 def test_names_are_those_of_services_because_they_become_paths_and_host_names(name: str | None) -> None:
     with pytest.raises(InvalidManifest, match=r"metadata\.name"):
         spec.parse_resource({**resource(), "metadata": {"name": name}})
+
+
+def test_a_name_that_is_none_is_told_once_and_in_words() -> None:
+    for name, said in (
+        (123, "manifest: metadata.name must be text, found 123: write it in quotes"),
+        (None, "manifest: metadata.name must be given, as text"),
+        ("", ": metadata.name"),
+        ("My_Data", "My_Data: metadata.name"),
+    ):
+        with pytest.raises(InvalidManifest) as caught:
+            spec.parse_resource({**resource(), "metadata": {"name": name}})
+        assert caught.value.message.startswith(said)
+
+
+def test_what_is_required_is_named_with_its_path() -> None:
+    with pytest.raises(InvalidManifest, match=r": spec\.key: it is required, and not there"):
+        spec.parse_resource({**resource(), "spec": {"source": {"url": "a.csv"}}})
 
 
 def test_a_file_must_hold_one_manifest(tmp_path: Path) -> None:
@@ -250,7 +288,7 @@ def test_what_is_no_manifest_is_said_so(tmp_path: Path, text: str) -> None:
 def test_a_key_that_stands_twice_is_refused_where_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("kind: LookupDataset\nspec: {}\nspec: {shards: 2}\n")
-    with pytest.raises(InvalidManifest, match=r"\(line 3\): spec occurs twice"):
+    with pytest.raises(InvalidManifest, match=r"\(line 3\): spec occurs twice\n  leave out all but one"):
         spec.read_manifest(path)
 
 
