@@ -214,6 +214,12 @@ def test_a_bad_document_is_told_with_line_and_column(tmp_path: Path, rows: int, 
     assert raised.value.hint
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_of_a_member_that_stands_twice_the_last_counts(tmp_path: Path, kind: str) -> None:
+    row = '{"k":"a","v":1,"k":"b","v":{"x":1,"x":2},"w":3}'
+    assert read_rows(tmp_path, kind, [row]).values == {"b": '{"v":{"x":2},"w":3}'}
+
+
 def test_an_empty_array_and_an_empty_file_of_lines_hold_no_rows(tmp_path: Path) -> None:
     assert read_file(tmp_path, "f.json", " [ ] ").rows == 0
     assert read_file(tmp_path, "f.jsonl", "").rows == 0

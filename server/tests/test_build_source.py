@@ -132,8 +132,8 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path,
 
 def test_a_scheme_that_is_none() -> None:
     """The CRD refuses it already; the builder does not count on that."""
-    known = "file://, https://, s3://, gs://, az://, example://, volume://"
-    with pytest.raises(BadSource, match=rf"(?s)ftp:// is not a scheme .*{known}"):
+    known = "file://, https://, http://, s3://, gs://, az://, example://, volume://"
+    with pytest.raises(BadSource, match=rf"(?s)ftp:// is not a scheme .*{known}; http:// is for this machine alone"):
         listing.find_files("ftp://host/a.csv", base=None, volume=None)
 
 

@@ -85,8 +85,11 @@ def _dispatch(url: str, base: Path | None, volume: Path | None) -> list[LocatedF
         return find_in_volume(url, rest, volume)
     finder = SCHEMES.get(scheme)
     if finder is None:
-        schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume") if name != "http")
-        raise BadSource(f"{url}: {scheme}:// is not a scheme a source is read from", hint=f"use one of {schemes}")
+        schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume"))
+        raise BadSource(
+            f"{url}: {scheme}:// is not a scheme a source is read from",
+            hint=f"use one of {schemes}; http:// is for this machine alone",
+        )
     return finder(url)
 
 
