@@ -249,6 +249,17 @@ async def test_for_machines_one_key_is_a_line_too(kube: Kube, plugin: Run, key: 
     assert [one.out, one.out] == several.out.splitlines(keepends=True)
 
 
+async def test_a_generation_that_is_not_served_is_refused_with_the_option_to_leave_out(kube: Kube, plugin: Run) -> None:
+    detail = "the generation 'g7' is neither the active one nor a candidate; leave Lookupdb-Generation out to ask it"
+    problem = {"type": "https://lookupdb.dev/problems/unknown-generation", "detail": detail}
+    kube.proxied = lambda _: web.json_response(problem, status=412, content_type="application/problem+json")
+    ended = await plugin("get", "airports", "KJFK", "--generation", "g7")
+    assert (ended.code, ended.out) == (1, "")
+    assert "'g7' is neither the active one nor a candidate\n" in ended.err
+    assert "leave --generation out" in ended.err
+    assert "Lookupdb-Generation" not in ended.err
+
+
 async def test_keys_from_standard_input(kube: Kube, plugin: Run) -> None:
     kube.proxied = _route
     ended = await plugin("get", "airports", "-", stdin="KJFK\na/b c+\n")

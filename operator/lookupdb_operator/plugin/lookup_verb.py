@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from lookupdb.errors import KeyMissing, Unavailable, UsageError
+from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.options import check_generation, name_argument, output_option, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
@@ -77,6 +77,8 @@ async def _look_up(session: ClusterSession, dataset: Dataset, key: str, generati
     answer = await session.look_up(dataset, key, generation)
     lookup = lookup_view.read_answer(key, answer.status, answer.headers, answer.body)
     if lookup is None:
+        if (why := lookup_view.read_unknown_generation(answer.status, answer.body)) is not None:
+            raise LookupFailed(f"{subject} refused: {why}", hint="leave --generation out to ask what is active")
         raise answer.make_error(subject)
     return lookup
 

@@ -62,6 +62,14 @@ def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) 
     return None
 
 
+def read_unknown_generation(status: int, body: bytes) -> str | None:
+    """What a router says of a generation that it was asked for and does not serve, without the header's name."""
+    problem = _read_problem(body)
+    if status != 412 or str(problem.get("type", "")).removeprefix(_PROBLEMS) != "unknown-generation":
+        return None
+    return str(problem.get("detail", "")).partition(f"; leave {GENERATION_HEADER} out")[0]
+
+
 def render_line(lookup: Lookup) -> bytes:
     """One of several, as a JSON object."""
     key = b'{"key":' + orjson.dumps(lookup.key)
