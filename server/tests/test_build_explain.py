@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import duckdb
@@ -12,6 +13,7 @@ from support.build_project import Project
 from lookupdb import native
 from lookupdb.errors import (
     BadSource,
+    StoreError,
 )
 
 
@@ -69,6 +71,15 @@ class TestExplain:
     def test_fails_as_the_build_would(self, project: Project) -> None:
         (project.folder / "people.csv").unlink()
         assert isinstance(project.build("--explain").exception, BadSource)
+
+    def test_says_that_the_store_cannot_be_written(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        project.store = project.folder / "people.csv" / "store"
+        said = f"the build would fail: {project.folder / 'people.csv'} is not a folder"
+        assert said in project.build("--explain").stdout
+        assert isinstance(project.build().exception, StoreError)
+        project.store = project.folder / "store"
+        monkeypatch.setattr(os, "access", lambda path, _: Path(path) != project.folder)
+        assert f"the build would fail: {project.folder} cannot be written to" in project.build("--explain").stdout
 
     def test_reads_the_header_of_a_file_that_is_here(self, project: Project) -> None:
         project.describe(key={"columns": ["idd"]})

@@ -57,7 +57,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOption
         ("memory", [_memory_line(spec, options)]),
         ("open files", [f"{max_open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
         ("scratch", [_scratch_line(options, source_bytes)]),
-        ("target", [f"{dataset.url}/{generation}", *_store_room_lines(dataset.free_bytes())]),
+        ("target", [f"{dataset.url}/{generation}", *_store_room_lines(dataset)]),
         ("fingerprint", [_fingerprint_line(objects, options, dataset, spec)]),
     ]
     return "\n".join(
@@ -169,8 +169,11 @@ def _scratch_line(options: pipeline.BuildOptions, source_bytes: int) -> str:
     )
 
 
-def _store_room_lines(free: int | None) -> list[str]:
-    return [] if free is None else [f"{format_quantity(free, 'bytes')} free"]
+def _store_room_lines(dataset: StoredDataset) -> Iterator[str]:
+    if obstacle := dataset.find_write_obstacle():
+        yield f"the build would fail: {obstacle}"
+    elif (free := dataset.free_bytes()) is not None:
+        yield f"{format_quantity(free, 'bytes')} free"
 
 
 def _fingerprint_line(

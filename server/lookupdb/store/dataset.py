@@ -166,6 +166,10 @@ class StoredDataset(ABC):
         """Write such a file, or remove it if ``content`` is None, together with a folder that is empty then. Raises
         StoreError."""
 
+    def find_write_obstacle(self) -> str | None:
+        """Why a build could not write here, as far as a look can tell that writes nothing; None if nothing is known."""
+        return None
+
     @abstractmethod
     def free_bytes(self) -> int | None:
         """The free bytes of the store; None if it has no known limit."""

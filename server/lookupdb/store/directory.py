@@ -204,6 +204,13 @@ class DirectoryDataset(StoredDataset):
                 with suppress(OSError):  # not empty, or not ours to remove
                     folder.rmdir()
 
+    def find_write_obstacle(self) -> str | None:
+        """The nearest folder that exists has to be one, and writable."""
+        existing = _nearest_existing(self.folder)
+        if not existing.is_dir():
+            return f"{existing} is not a folder"
+        return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"
+
     def free_bytes(self) -> int | None:
         """The free bytes of the file system that holds, or will hold, the folder."""
         return free_bytes(self.folder)
@@ -259,5 +266,8 @@ class DirectoryClaim(BuildClaim):
 
 def free_bytes(path: Path) -> int:
     """The free bytes of the file system that holds ``path``, or the nearest folder above it that exists."""
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(_nearest_existing(path)).free
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
