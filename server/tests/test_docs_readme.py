@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 from support.waiting import until
 
 DEADLINE_SECONDS = 120.0
-README = (Path(__file__).parents[2] / "README.md").read_text()
-WALK = README.partition("## Five minutes\n")[2].partition("\n## ")[0].partition("Now try your own")[2]
-BLOCKS = [
-    re.sub(r"^    ", "", block, flags=re.M) for block in re.findall(r"(?:^    .*\n)+(?:\n(?:    .*\n)+)*", WALK, re.M)
-]
-OUTCOMES = ("cut over to g2", "g2 keeps serving")
-"""What `up` says of each change of the file, in README's words."""
+ROOT = Path(__file__).parents[2]
+SECTION = (ROOT / "README.md").read_text().partition("## Five minutes\n")[2].partition("\n## ")[0]
+DEMO, _, OWN_DATA = SECTION.partition("Now try your own")
+OUTCOMES = {"cut over to g2": "cut over to g2", "g2 keeps serving": "the build failed; g2 keeps serving"}
+"""README's words of what each change of the file leads to, and the line of `up`."""
+
+
+def indented_blocks(text: str) -> list[str]:
+    return [re.sub(r"^    ", "", block, flags=re.M) for block in re.findall(r"(?:^    .*\n)+", text, re.M)]
 
 
 class Walk:
@@ -27,7 +32,7 @@ class Walk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.up: subprocess.Popen[bytes] | None = None
-        self.outcomes = iter(OUTCOMES)
+        self.outcomes = iter(OUTCOMES.values())
         program = folder / ".venv" / "bin" / "lookupdb"
         program.parent.mkdir(parents=True)
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m lookupdb "$@"\n')
@@ -41,7 +46,8 @@ class Walk:
         """Run a command, and compare what it prints with the JSON that its comment may be."""
         command, _, comment = (part.strip() for part in line.partition("  # "))
         if " up " in command:
-            self._start(command)
+            assert "--port 8081 --watch" in command
+            self.start(command.replace("--port 8081", "--port 0"))
             return
         ended = subprocess.run(
             ["bash", "-c", command],
@@ -60,11 +66,10 @@ class Walk:
             outcome = next(self.outcomes)
             until(lambda: outcome in self.said or self._ended(), outcome, DEADLINE_SECONDS)
 
-    def _start(self, command: str) -> None:
-        assert "--port 8081 --watch" in command
+    def start(self, command: str) -> None:
+        """Start `up`, and wait until it serves."""
         with (self.folder / "output").open("w") as output:
-            words = ["bash", "-c", "exec " + command.replace("--port 8081", "--port 0")]
-            self.up = subprocess.Popen(words, cwd=self.folder, stdout=output, stderr=output)
+            self.up = subprocess.Popen(["bash", "-c", "exec " + command], cwd=self.folder, stdout=output, stderr=output)
         until(lambda: "Ctrl-C stops it all" in self.said or self._ended(), "the banner", DEADLINE_SECONDS)
 
     def _ended(self) -> bool:
@@ -83,8 +88,8 @@ def walk(tmp_path: Path) -> Iterator[Walk]:
 
 
 def test_the_walk_comes_out_as_it_says(walk: Walk) -> None:
-    assert "Save this as `people.yaml`" in WALK
-    manifest, *commands = BLOCKS
+    assert "Save this as `people.yaml`" in OWN_DATA
+    manifest, *commands = indented_blocks(OWN_DATA)
     assert manifest.startswith("apiVersion:")
     (walk.folder / "people.yaml").write_text(manifest)
     for line in "".join(commands).splitlines():
@@ -94,5 +99,26 @@ def test_the_walk_comes_out_as_it_says(walk: Walk) -> None:
 
 
 def test_it_tells_what_up_says_in_its_words() -> None:
-    told = " ".join(WALK.replace("*", "").split())
-    assert all(outcome in told for outcome in OUTCOMES)
+    told = " ".join(OWN_DATA.replace("*", "").split())
+    assert all(words in told for words in OUTCOMES)
+
+
+def test_the_demo_answers_the_lookups_that_it_names(walk: Walk) -> None:
+    (walk.folder / "examples").symlink_to(ROOT / "examples")
+    assert "\t$(BIN)/lookupdb up -f examples/airports.yaml\n" in (ROOT / "Makefile").read_text()
+    walk.start(".venv/bin/lookupdb up -f examples/airports.yaml --port 0")
+    (router,) = re.findall(r"curl (http://127.0.0.1:\d+)/v1/lookup/KJFK\n", walk.said)
+    answers = []
+    for line in indented_blocks(DEMO)[0].splitlines():
+        curl, *data, url = shlex.split(line)
+        assert (curl, data[:1], url.startswith("http://127.0.0.1:8080/")) == ("curl", ["-d"] if data else [], True), (
+            line
+        )
+        request = urllib.request.Request(
+            url.replace("http://127.0.0.1:8080", router), "".join(data[1:]).encode() or None
+        )
+        with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS) as response:
+            answers.append(orjson.loads(response.read()))
+    value, batch, dataset = answers
+    assert value == batch["found"]["KJFK"]
+    assert (set(batch["found"]), batch["missing"], dataset["generation"]) == ({"KJFK", "egll"}, ["nowhere"], "g1")
