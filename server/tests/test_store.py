@@ -120,6 +120,12 @@ class TestGenerations:
         assert dataset.manifest("g1") == made
         with pytest.raises(CorruptFile, match=r"shard-00001\S+ is missing"):
             find_in_store(dataset, "g1").check_files()
+        found = find_in_store(dataset, "g2")
+        found.check_files()
+        dataset.remove("g2")
+        with pytest.raises(GenerationMissing):
+            found.check_files()
+        publish(dataset, "g2", CONTENT, scratch)
         with pytest.raises(CorruptFile, match=r"g1 of default/things .* is damaged: shard-00001\S+ is missing"):
             dataset.claim("g1", scratch)
         assert dataset.published_generations() == ("g1", "g2")

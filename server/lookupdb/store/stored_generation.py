@@ -31,8 +31,16 @@ class StoredGeneration:
             yield path
 
     def check_files(self) -> None:
-        """Raises CorruptFile if a shard's file is missing, or not as long as the manifest says; StoreError. Reads
-        none."""
+        """Raises CorruptFile if a shard's file is missing, or not as long as the manifest says; StoreError
+        (GenerationMissing if the generation was removed meanwhile). Reads none."""
+        try:
+            self._check_files()
+        except CorruptFile:
+            if isinstance(self.place, StoredDataset):
+                self.place.manifest(self.manifest.generation)
+            raise
+
+    def _check_files(self) -> None:
         folder = self.place if isinstance(self.place, Path) else self.place.local_path(self.manifest.generation)
         if folder is None:
             assert isinstance(self.place, StoredDataset)
