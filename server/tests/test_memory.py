@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from lookupdb.runtime import memory, pagecache
 
@@ -42,7 +43,7 @@ def test_resident_bytes_of_a_file(tmp_path: Path, cachestat: bool, monkeypatch: 
         monkeypatch.setattr(pagecache, "_WINDOW", 1 << 20)
     file = tmp_path / "file"
     file.write_bytes(b"x" * 5_000_001)
-    assert pagecache.resident_bytes(file) == 5_000_001
+    until(lambda: file.read_bytes() and pagecache.resident_bytes(file) == 5_000_001, "the kernel takes no page of it")
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -195,7 +195,7 @@ def test_metrics_count_what_was_asked(server: Running) -> None:
     assert after["lookupdb_shard_sent_bytes_total"] - before["lookupdb_shard_sent_bytes_total"] > 50
     assert after["lookupdb_shard_records"] == 500
     assert after["lookupdb_shard_ready"] == 1
-    assert after["lookupdb_shard_resident_bytes"] == after["lookupdb_shard_file_bytes"]
+    assert 0 < after["lookupdb_shard_resident_bytes"] <= after["lookupdb_shard_file_bytes"]
     assert 1e6 < after['lookupdb_shard_private_bytes{process="worker-0"}'] < 30e6
 
 
