@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from aiohttp import web
+
 from lookupdb_operator.model import Pod, Trouble
 from lookupdb_operator.plugin.dataset import Dataset, DatasetPods
 
@@ -94,3 +96,20 @@ def view(*pods: Pod, spec: Any = None, **status: Any) -> DatasetPods:
 
 SERVERS: Final = tuple(server("r34", shard, replica) for shard in range(2) for replica in range(2))
 ROUTERS: Final = (router(0), router(1))
+
+
+ROUTER = "/api/v1/namespaces/shop/services/airports-router:http/proxy/v1/lookup"
+VALUES = {"KJFK": b'{"name":"John F Kennedy","m":1e400}', "a/b c+": b'"odd"'}
+
+
+def answer_lookup(request: web.Request) -> web.Response:
+    """A router, as far as `get` goes."""
+    assert request.path == ROUTER
+    key, headers = request.query["key"], {"Lookupdb-Generation": request.headers.get("Lookupdb-Generation", "g12")}
+    if key == "away":
+        problem = {"type": "https://lookupdb.dev/problems/unavailable", "detail": "shard 1 is away"}
+        return web.json_response(problem, status=503, content_type="application/problem+json")
+    if key not in VALUES:
+        problem = {"type": "https://lookupdb.dev/problems/missing", "detail": "no record has it"}
+        return web.json_response(problem, status=404, content_type="application/problem+json", headers=headers)
+    return web.Response(body=VALUES[key], content_type="application/json", headers=headers)

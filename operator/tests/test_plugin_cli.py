@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +16,7 @@ from aiohttp import web
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
-from plugin_samples import STATUS, body, generation
+from plugin_samples import STATUS, answer_lookup, body, generation
 
 from lookupdb_operator import names
 from lookupdb_operator.plugin import completion, port_forward, status_verb
@@ -108,7 +107,7 @@ async def test_credentials_come_from_a_program_as_kubectls_do(kube: Kube, plugin
 
     def note(request: web.Request) -> web.Response:
         tokens.append(request.headers["Authorization"])
-        return _route(request)
+        return answer_lookup(request)
 
     kube.proxied = note
     credential = {
@@ -192,84 +191,7 @@ async def test_of_a_context_that_is_not_there_the_others_are_told(kube: Kube, tm
     assert f"it has {yaml.safe_load((tmp_path / 'kubeconfig').read_text())['contexts'][0]['name']}\n" in ended.err
 
 
-# get
-
-ROUTER = "/api/v1/namespaces/shop/services/airports-router:http/proxy/v1/lookup"
-VALUES = {"KJFK": b'{"name":"John F Kennedy","m":1e400}', "a/b c+": b'"odd"'}
-
-
-def _route(request: web.Request) -> web.Response:
-    """A router, as far as `get` goes."""
-    assert request.path == ROUTER
-    key, headers = request.query["key"], {"Lookupdb-Generation": request.headers.get("Lookupdb-Generation", "g12")}
-    if key == "away":
-        problem = {"type": "https://lookupdb.dev/problems/unavailable", "detail": "shard 1 is away"}
-        return web.json_response(problem, status=503, content_type="application/problem+json")
-    if key not in VALUES:
-        problem = {"type": "https://lookupdb.dev/problems/missing", "detail": "no record has it"}
-        return web.json_response(problem, status=404, content_type="application/problem+json", headers=headers)
-    return web.Response(body=VALUES[key], content_type="application/json", headers=headers)
-
-
-async def test_one_key_is_its_value_as_it_was_built(kube: Kube, plugin: Run) -> None:
-    kube.proxied = _route
-    for key, value in VALUES.items():
-        ended = await plugin("get", "airports", key)
-        assert (ended.code, ended.out) == (0, value.decode() + "\n")
-
-
-@pytest.mark.parametrize(
-    ("key", "code", "told"), [("nowhere", 3, "is not in airports: no record has it"), ("away", 4, "shard 1 is away")]
-)
-async def test_a_key_that_is_missing_is_another_end_than_one_that_is_unavailable(
-    kube: Kube, plugin: Run, key: str, code: int, told: str
-) -> None:
-    kube.proxied = _route
-    ended = await plugin("get", "airports", key)
-    assert (ended.code, ended.out) == (code, "")
-    assert told in ended.err
-
-
-async def test_several_keys_are_a_line_each_with_their_generation(kube: Kube, plugin: Run) -> None:
-    kube.proxied = _route
-    ended = await plugin("get", "airports", "KJFK", "nowhere", "--generation", "g13")
-    assert ended.code == 3
-    assert ended.out.splitlines() == [
-        '{"key":"KJFK","generation":"g13","value":{"name":"John F Kennedy","m":1e400}}',
-        '{"key":"nowhere","generation":"g13","missing":true}',
-    ]
-    assert (await plugin("get", "airports", "KJFK", "away", "nowhere")).code == 4, "nothing can be said of one"
-
-
-@pytest.mark.parametrize(("key", "code"), [("KJFK", 0), ("nowhere", 3), ("away", 4)])
-async def test_for_machines_one_key_is_a_line_too(kube: Kube, plugin: Run, key: str, code: int) -> None:
-    kube.proxied = _route
-    one, several = await plugin("get", "airports", key, "-o", "json"), await plugin("get", "airports", key, key)
-    assert (one.code, several.code, one.err) == (code, code, "")
-    assert [one.out, one.out] == several.out.splitlines(keepends=True)
-
-
-async def test_a_generation_that_is_not_served_is_refused_with_the_option_to_leave_out(kube: Kube, plugin: Run) -> None:
-    detail = "the generation 'g7' is neither the active one nor a candidate; leave Lookupdb-Generation out to ask it"
-    problem = {"type": "https://lookupdb.dev/problems/unknown-generation", "detail": detail}
-    kube.proxied = lambda _: web.json_response(problem, status=412, content_type="application/problem+json")
-    ended = await plugin("get", "airports", "KJFK", "--generation", "g7")
-    assert (ended.code, ended.out) == (1, "")
-    assert "'g7' is neither the active one nor a candidate\n" in ended.err
-    assert "leave --generation out" in ended.err
-    assert "Lookupdb-Generation" not in ended.err
-
-
-async def test_keys_from_standard_input(kube: Kube, plugin: Run) -> None:
-    kube.proxied = _route
-    ended = await plugin("get", "airports", "-", stdin="KJFK\na/b c+\n")
-    assert [json.loads(line)["key"] for line in ended.out.splitlines()] == list(VALUES)
-
-
-async def test_only_the_end_of_a_line_ends_a_key(kube: Kube, plugin: Run) -> None:
-    kube.proxied = _route
-    ended = await plugin("get", "airports", "-", stdin="a\x0cb\x1cc\x85d\u2028e\nKJFK")
-    assert [json.loads(line)["key"] for line in ended.out.split("\n")[:-1]] == ["a\x0cb\x1cc\x85d\u2028e", "KJFK"]
+# Any verb
 
 
 @pytest.mark.parametrize(
@@ -301,16 +223,6 @@ async def test_no_message_gives_a_terminal_orders(kube: Kube, plugin: Run) -> No
     ended = await plugin("refresh", "airports", "--wait", "--timeout", "0.1")
     assert ended.err.count("BadSource: no  ]0;title  source") == 2, "while it waits, and when time is up"
     assert ended.err.replace("\n", "").isprintable()
-
-
-async def test_a_service_that_is_not_there_says_nothing_of_a_key(kube: Kube, plugin: Run) -> None:
-    def no_service(_: web.Request) -> web.Response:
-        return web.json_response({"kind": "Status", "message": 'services "x" not found', "code": 404}, status=404)
-
-    kube.proxied = no_service
-    ended = await plugin("get", "airports", "KJFK")
-    assert (ended.code, ended.out) == (1, "")
-    assert 'services "x" not found' in ended.err
 
 
 # What changes a dataset
@@ -511,14 +423,3 @@ async def test_kubectl_completes_verbs_and_the_names_of_datasets(kube: Kube, tmp
     assert await complete("status", *config, "air") == ["airports", ":4"]
     assert await complete("status", *config, "x") == [":4"]
     assert await complete("status", "--kubeconfig", "/nowhere", "air") == [":4"], "a shell is not told of errors"
-
-
-async def test_raw_values_are_base64_where_there_are_several(kube: Kube, plugin: Run) -> None:
-    def raw(request: web.Request) -> web.Response:
-        return web.Response(
-            body=b"\xff\x00", content_type="application/octet-stream", headers={"Lookupdb-Generation": "g12"}
-        )
-
-    kube.proxied = raw
-    ended = await plugin("get", "airports", "a", "b")
-    assert json.loads(ended.out.splitlines()[0])["value"] == base64.b64encode(b"\xff\x00").decode()

@@ -12,162 +12,29 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-from click.testing import CliRunner
 from support.command_line import run_here
 from support.ports import free_port
+from support.up_stack import (
+    DEADLINE_SECONDS,
+    MANIFEST,
+    Stack,
+    alive,
+    build_people,
+    eventually,
+    people,
+    write_dataset,
+    write_people,
+)
 from support.web import web_file
 
-from lookupdb.cli.build import command as build
 from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
 from lookupdb.local.run_state import state_file
-from lookupdb.manifest import generation_number
 
-DEADLINE_SECONDS = 120.0
-MANIFEST = """\
-apiVersion: lookupdb.dev/v1alpha1
-kind: LookupDataset
-metadata: {name: people}
-spec:
-  source: {url: people.csv}
-  key: {columns: [email], normalize: [strip, lowercase]}
-  shards: 1
-  keepGenerations: 2
-  router: {deadlineMilliseconds: 500}
-  gates: {maxShrinkPercent: 100}
-"""
-
-
-def eventually(holds: Callable[[], Any], what: str) -> Any:
-    """The first true answer of ``holds``; fails after the deadline, saying ``what`` was waited for."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        answer = holds()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s for {what}"
-        time.sleep(0.05)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-class Stack:
-    """A running `lookupdb up` on the people in ``directory``."""
-
-    def __init__(self, directory: Path, *flags: str) -> None:
-        self.directory = directory
-        self.data = directory / "data"
-        self._output = (directory / "output").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "lookupdb", "up", "-f", str(directory / "people.yaml"), "--data-dir", str(self.data)]
-            + ["--port", "0", *flags],
-            stdout=self._output,
-            stderr=self._output,
-            cwd=directory,
-        )
-
-    @property
-    def output(self) -> str:
-        return (self.directory / "output").read_text()
-
-    @property
-    def state(self) -> dict[str, Any]:
-        path = state_file(self.data, "default", "people")
-
-        def read() -> dict[str, Any] | None:
-            assert self.process.poll() is None, self.output
-            return orjson.loads(path.read_bytes()) if path.exists() else None
-
-        state: dict[str, Any] = eventually(read, "up.json")
-        return state
-
-    @property
-    def pids(self) -> list[int]:
-        return [self.state["router"], *(server["pid"] for server in self.state["shards"])]
-
-    def ask(self, *keys: str) -> dict[str, Any]:
-        answer = client.find_values(self.state["url"], list(keys))
-        assert not answer.unavailable
-        return answer.found
-
-    def find(self, *keys: str) -> dict[str, Any]:
-        """What is answered in time: a busy machine may be later than the router's deadline, which is short."""
-
-        def found() -> tuple[dict[str, Any]] | None:
-            try:
-                return (self.ask(*keys),)
-            except client.ShardUnavailable as error:
-                if "did not answer within" not in str(error):
-                    raise
-                return None
-
-        (answered,) = eventually(found, "an answer in time")
-        return dict(answered)
-
-    def says(self, text: str) -> None:
-        def said() -> bool:
-            assert self.process.poll() is None, self.output
-            return text in self.output
-
-        eventually(said, repr(text))
-
-    def generations(self) -> list[str]:
-        return sorted((path.parent.name for path in self.data.rglob("manifest.json")), key=generation_number)
-
-    def newest(self) -> int:
-        """The number of the newest generation."""
-        return generation_number(self.generations()[-1])
-
-    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """The exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(DEADLINE_SECONDS)
-        self._output.close()
-        return code
-
-
-def write_people(directory: Path, **titles: str) -> None:
-    """The source, swapped in as a whole: one row ``NAME@example.com,TITLE`` for each."""
-    rows = "".join(f"{name}@example.com,{title}\n" for name, title in titles.items())
-    (directory / "people.csv.new").write_text("email,title\n" + rows)
-    (directory / "people.csv.new").replace(directory / "people.csv")
-
-
-def write_dataset(directory: Path) -> None:
-    """The manifest, and two people."""
-    (directory / "people.yaml").write_text(MANIFEST)
-    write_people(directory, ada="Countess", alan="Reader")
-
-
-def build_people(directory: Path) -> None:
-    """Build the source into the store of ``directory``, as an earlier `lookupdb up` would have."""
-    words = ["-f", str(directory / "people.yaml"), "--store", str(directory / "data" / "store"), "--progress", "none"]
-    assert CliRunner().invoke(build, words).exit_code == 0
-
-
-@pytest.fixture
-def people(tmp_path: Path) -> Iterator[Callable[..., Stack]]:
-    """Starts `lookupdb up` on two people; stopped at the end."""
-    write_dataset(tmp_path)
-    stacks: list[Stack] = []
-
-    def start(*flags: str) -> Stack:
-        stacks.append(Stack(tmp_path, *flags))
-        return stacks[-1]
-
-    yield start
-    for stack in stacks:
-        stack.stop()
+__all__ = ["people"]
 
 
 @pytest.fixture(scope="module")
@@ -299,67 +166,6 @@ def test_a_bad_source_leaves_the_last_good_generation_serving(watching: Stack) -
     write_people(watching.directory, ada="Mended")
     watching.says(f"cut over to g{newest + 1}")
     assert watching.find("ada@example.com") == {"ada@example.com": {"title": "Mended"}}
-
-
-def test_what_a_gate_refuses_does_not_serve_unless_the_next_start_lets_it_through(
-    people: Callable[..., Stack], tmp_path: Path
-) -> None:
-    build_people(tmp_path)
-    (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
-    write_people(tmp_path, ada="Alone")
-    refusing = people()
-    assert refusing.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
-    refusing.says("the build failed; serving g1, the last good generation")
-    assert refusing.stop() == 0
-    assert refusing.generations() == ["g1", "g2"]
-    overriding = people("--override-gates", "g2")
-    assert overriding.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
-    overriding.says("g2 passes, although:\nmaxShrinkPercent: expected at most 20 %")
-    assert overriding.generations() == ["g1", "g2"], "nothing was built"
-
-
-def test_a_changed_gate_judges_what_is_built_from_now_on_and_what_was_refused(people: Callable[..., Stack]) -> None:
-    stack = people("--watch", "--watch-seconds", "0.1")
-    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
-    (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 20"))
-    stack.says("spec.gates has changed")
-    assert "building" not in stack.output, "what serves is not judged again"
-    write_people(stack.directory, ada="Alone")
-    stack.says("the build failed; g1 keeps serving")
-    assert stack.generations() == ["g1", "g2"]
-    (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 60"))
-    stack.says("cut over to g3")
-    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
-
-
-@pytest.mark.parametrize("watch", [True, False], ids=["watching", "not watching"])
-def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_runs(
-    people: Callable[..., Stack], tmp_path: Path, watch: bool
-) -> None:
-    build_people(tmp_path)
-    (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
-    write_people(tmp_path, ada="Alone")
-    stack = people(*(["--watch", "--watch-seconds", "0.1"] if watch else []))
-    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
-    if watch:
-        stack.says("the build failed; g1 keeps serving")  # the first look has it refused again: no build runs any more
-    commands = [line.strip() for line in stack.output.splitlines() if " g2" in line and line.startswith("    ")]
-    diff, override = (
-        subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-        for line in commands[:2]
-    )
-    assert "removed  1" in diff.stdout
-    where = f"the `lookupdb up` of people (process {stack.process.pid})"
-    if watch:
-        assert f"{where} cuts over to g2 when it looks next" in override.stderr
-        stack.says("the gates of g2 are overridden; g1 serves until it is loaded")
-        stack.says("cut over to g2")
-    else:
-        assert f"{where} has no --watch, and goes on with g1: stop it and start it again" in override.stderr
-        assert stack.stop() == 0
-        stack = people()
-    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
-    assert stack.generations() == ["g1", "g2"], "nothing was built"
 
 
 def test_a_source_that_comes_and_goes_is_told_of_each_time(watching: Stack) -> None:

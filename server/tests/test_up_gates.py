@@ -1,0 +1,73 @@
+"""What a gate has refused, and the ways to let it pass, with `lookupdb up`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.up_stack import MANIFEST, Stack, build_people, people, write_people
+
+__all__ = ["people"]
+
+
+def test_what_a_gate_refuses_does_not_serve_unless_the_next_start_lets_it_through(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    build_people(tmp_path)
+    (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
+    write_people(tmp_path, ada="Alone")
+    refusing = people()
+    assert refusing.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    refusing.says("the build failed; serving g1, the last good generation")
+    assert refusing.stop() == 0
+    assert refusing.generations() == ["g1", "g2"]
+    overriding = people("--override-gates", "g2")
+    assert overriding.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+    overriding.says("g2 passes, although:\nmaxShrinkPercent: expected at most 20 %")
+    assert overriding.generations() == ["g1", "g2"], "nothing was built"
+
+
+def test_a_changed_gate_judges_what_is_built_from_now_on_and_what_was_refused(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 20"))
+    stack.says("spec.gates has changed")
+    assert "building" not in stack.output, "what serves is not judged again"
+    write_people(stack.directory, ada="Alone")
+    stack.says("the build failed; g1 keeps serving")
+    assert stack.generations() == ["g1", "g2"]
+    (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 60"))
+    stack.says("cut over to g3")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+
+
+@pytest.mark.parametrize("watch", [True, False], ids=["watching", "not watching"])
+def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_runs(
+    people: Callable[..., Stack], tmp_path: Path, watch: bool
+) -> None:
+    build_people(tmp_path)
+    (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
+    write_people(tmp_path, ada="Alone")
+    stack = people(*(["--watch", "--watch-seconds", "0.1"] if watch else []))
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
+    if watch:
+        stack.says("the build failed; g1 keeps serving")  # the first look has it refused again: no build runs any more
+    commands = [line.strip() for line in stack.output.splitlines() if " g2" in line and line.startswith("    ")]
+    diff, override = (
+        subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+        for line in commands[:2]
+    )
+    assert "removed  1" in diff.stdout
+    where = f"the `lookupdb up` of people (process {stack.process.pid})"
+    if watch:
+        assert f"{where} cuts over to g2 when it looks next" in override.stderr
+        stack.says("the gates of g2 are overridden; g1 serves until it is loaded")
+        stack.says("cut over to g2")
+    else:
+        assert f"{where} has no --watch, and goes on with g1: stop it and start it again" in override.stderr
+        assert stack.stop() == 0
+        stack = people()
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+    assert stack.generations() == ["g1", "g2"], "nothing was built"
