@@ -124,7 +124,7 @@ class TestALaneForLargeWorkThatBreaks:
     """What waits for it waits on: beside small work, small work would wait for it."""
 
     async def test_costs_small_work_nothing_although_large_work_is_never_answered(self, stack: AsyncExitStack) -> None:
-        core, [shard] = await serve(stack, answer, deadline=1500)
+        core, [shard] = await serve(stack, answer, deadline=3000)
         await warm_up(core)
         assert isinstance(await core.find_many(LARGE[:20]), list)
         shard.script = never_large
@@ -175,10 +175,10 @@ class TestALaneForLargeWorkThatBreaks:
 async def test_a_large_answer_that_nobody_waits_for_any_more_is_skipped_and_its_connection_kept(
     stack: AsyncExitStack,
 ) -> None:
-    core, [shard] = await serve(stack, answer, deadline=1500)
+    core, [shard] = await serve(stack, answer, deadline=4000)
     await warm_up(core)
     proofs = shard.proofs
-    shard.script = slowly(300_000)
+    shard.script = slowly(200_000)
     assert isinstance(await core.find("large1"), Problem)
     shard.script = answer
     await soon(lambda: core.budget.used == 0, "nothing is held")
@@ -189,7 +189,7 @@ async def test_a_large_answer_that_nobody_waits_for_any_more_is_skipped_and_its_
 async def test_values_that_came_for_a_request_that_was_given_up_are_counted_until_their_reply_ends(
     stack: AsyncExitStack,
 ) -> None:
-    core, [shard] = await serve(stack, slowly(8_000_000), deadline=1500)
+    core, [shard] = await serve(stack, slowly(3_500_000), deadline=4000)
     heavy = core.find_many(LARGE[:20])  # one part, because no value was seen yet
     assert isinstance(await heavy, Problem)
     assert core.budget.used > 1_000_000

@@ -52,6 +52,8 @@ class TestLiving:
         assert people.generations() == ("g1", "g2", "g3")
 
     def test_a_build_under_way_stays_and_what_a_dead_one_left_goes(self, place: Place, clock: Clock) -> None:
+        if place.bucket:
+            place.bucket.lease = 5.0  # a busy machine may keep g2 from its heartbeat for some time
         people = place.publish(place.dataset("people"), "g1")
         place.living(people)
         with people.claim("g2", place.scratch()):
@@ -125,6 +127,8 @@ class TestDead:
         assert people.generations() == ("g1",)
 
     def test_a_build_under_way_keeps_it(self, place: Place, clock: Clock) -> None:
+        if place.bucket:
+            place.bucket.lease = 20.0
         people = place.publish(place.dataset("people"), "g1")
         place.living()
         swept(place)
