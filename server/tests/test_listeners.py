@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import subprocess
 import sys
@@ -21,13 +22,18 @@ BOTH = ["127.0.0.1", "::1"]
 
 
 def answers(listener: socket.socket, host: str) -> bool:
-    """Whether a client of ``host`` gets through."""
+    """Whether a client of ``host`` gets through. Another process may have the same port of the other family."""
     listener.listen(4)
     try:
-        socket.create_connection((host, listeners.bound_port(listener)), timeout=60).close()
+        client = socket.create_connection((host, listeners.bound_port(listener)), timeout=60)
     except OSError:
         return False
-    return True
+    with client:
+        if not select.select([listener], [], [], 5)[0]:
+            return False
+        accepted, address = listener.accept()
+        accepted.close()
+        return bool(address[1] == client.getsockname()[1])
 
 
 @pytest.mark.parametrize("host", ["*", "::", "[::]"])

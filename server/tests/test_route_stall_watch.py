@@ -22,8 +22,14 @@ class Wire:
         self._bytes = 0
 
     def send(self) -> None:
-        self.since = asyncio.get_running_loop().time()
+        self.send_next()
+        assert self.since is not None
         self.watch.watch(self.since)
+
+    def send_next(self, received: int = 0) -> None:
+        """Another batch, while the timer runs for one that is answered. So much of its reply comes at once."""
+        self.since = asyncio.get_running_loop().time()
+        self._bytes = received
 
     def _received(self) -> int:
         self.looks += 1
@@ -54,6 +60,16 @@ class TestStallWatch:
         wire.pace = PROGRESS_BYTES // 2 - 1
         wire.send()
         await soon(lambda: wire.stalls, "the stall is noticed")
+
+    async def test_what_comes_before_the_look_at_another_batch_is_progress(self) -> None:
+        """The look after that, at its own time, has only what came in between, which may be no time at all."""
+        wire = Wire(0.2)
+        wire.send()
+        await asyncio.sleep(0.1)
+        wire.send_next(received=PROGRESS_BYTES)
+        assert wire.since is not None
+        await soon(lambda: wire.stalls, "no more comes")
+        assert asyncio.get_running_loop().time() >= wire.since + 2 * 0.2
 
     async def test_an_answered_batch_is_not_watched(self) -> None:
         wire = Wire(0.03)

@@ -104,7 +104,7 @@ class Lane:
         self._measured_since = 0.0
         """When the batch in flight was sent, if it is measured."""
         self._received = 0
-        """Bytes that had come when the last batch was answered."""
+        """Bytes that had come when the batch in flight was sent."""
         self._stall = StallWatch(settings.deadline_seconds, self._sent_at, self._received_bytes, self._close_stalled)
 
     # The hot path.
@@ -143,6 +143,7 @@ class Lane:
         if not self._until_measured:
             self._until_measured, self._measured_since = _SAMPLED, perf_counter()
         self._in_flight = ShardBatch(lookups, key_count, now)
+        self._received = self._connection.received
         if key_count == 1:
             self._connection.write(b"*2\r\n$3\r\nGET\r\n" + lookups[0].packed)
         else:
@@ -195,8 +196,7 @@ class Lane:
         self._in_flight = None
         self.outstanding -= batch.key_count
         self.answered_at = now = self._now()
-        received = self._connection.received if self._connection else 0
-        size, self._received = received - self._received, received
+        size = self._connection.received - self._received if self._connection else 0
         self.batch_size.measure(batch.key_count, size, now - batch.sent_at)
         if self._measured_since:
             self._end_measurement()
@@ -240,7 +240,7 @@ class Lane:
         return self._in_flight.sent_at if self._in_flight else None
 
     def _received_bytes(self) -> int:
-        return self._connection.received if self._connection else 0
+        return self._connection.received - self._received if self._connection else 0
 
     def _close_stalled(self) -> None:
         self.batch_size.shrink()
@@ -259,7 +259,6 @@ class Lane:
     def on_connection(self, connection: ServerConnection) -> None:
         """Use ``connection`` from now on."""
         self._connection = connection
-        self._received = connection.received
         connection.use(self._on_reply, self)
         self._is_returning = False
         if self.queue and not self._is_scheduled:

@@ -13,7 +13,8 @@ PROGRESS_BYTES: Final = 4096
 class StallWatch:
     """Calls ``on_stall`` when of what is in flight since ``in_flight_since()`` too little has come for ``seconds``.
 
-    ``received()`` is how many bytes have come since the connection was made. There is one timer, not one a batch.
+    ``received()`` is how many bytes have come since that was sent: what came before the watch looked counts, too. There
+    is one timer, not one a batch.
     """
 
     def __init__(
@@ -40,8 +41,7 @@ class StallWatch:
 
     def watch(self, sent: float) -> None:
         """Something was sent at ``sent``: look at it later."""
-        self._watched = sent
-        self._received_before = self._received()
+        self._watched, self._received_before = sent, 0
         self._timer = self._loop.call_at(sent + self._seconds, self._check)
 
     def _check(self) -> None:
@@ -49,12 +49,13 @@ class StallWatch:
         since = self._in_flight_since()
         if since is None:
             return
-        now = self._loop.time()
-        if since != self._watched and since + self._seconds > now:
+        if since != self._watched and since + self._seconds > self._loop.time():
             self.watch(since)
-        elif self._received() - self._received_before >= PROGRESS_BYTES:
-            self._received_before = self._received()
-            self._watched = since
+            return
+        before = self._received_before if since == self._watched else 0
+        received = self._received()
+        if received - before >= PROGRESS_BYTES:
+            self._watched, self._received_before = since, received
             self._timer = self._loop.call_later(self._seconds, self._check)
         else:
             self._on_stall()
