@@ -131,7 +131,9 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
 
 
 def _suggest_field(name: str, properties: dict[str, Any]) -> str:
-    """A field of this name in another place, or one beside it whose name is similar; empty when there is neither."""
+    """A field beside it whose name is similar, or one of this name in another place; empty when there is neither."""
+    if close := difflib.get_close_matches(name, properties, n=1, cutoff=0.8):
+        return f"; did you mean {close[0]}?"
     elsewhere = _field_paths().get(name, ())
     if 0 < len(elsewhere) <= _SUGGESTED_PLACES:
         return f"; did you mean {' or '.join(elsewhere)}?"

@@ -133,6 +133,12 @@ def test_files_of_other_columns_are_refused_and_in_another_order_are_not(tmp_pat
         read(spec, tmp_path / "scratch")
 
 
+def test_a_folder_named_like_a_partition_changes_no_column(tmp_path: Path) -> None:
+    (tmp_path / "v=9").mkdir()
+    (tmp_path / "v=9/1.parquet").write_bytes(parquet(tmp_path, "SELECT 'a' AS k, 1 AS v"))
+    assert read(dataset(tmp_path, ["v=9/1.parquet"]), tmp_path / "scratch").values == {"a": '{"v":1}'}
+
+
 def test_a_map_whose_keys_are_no_text_has_no_json_form(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match=r"the column v is of type MAP\(INTEGER, INTEGER\), which cannot be written"):
         read_select(tmp_path, "SELECT 1 AS k, MAP {1: 2} AS v")

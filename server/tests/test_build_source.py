@@ -205,6 +205,12 @@ def test_a_damaged_stream_is_never_taken_for_a_whole_one(tmp_path: Path, kind: s
         read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch")
 
 
+def test_a_zstd_stream_may_begin_with_a_frame_to_skip(tmp_path: Path) -> None:
+    """As pzstd writes it."""
+    (tmp_path / "a.csv.zst").write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0\x19\0\0\0" + packed("zst", b"k,v\na,1\n"))
+    assert read(dataset(tmp_path, "a.csv.zst"), tmp_path / "scratch").values == {"a": '{"v":"1"}'}
+
+
 def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(CSV * 1000))
     data[-6] ^= 1  # in its checksum

@@ -39,6 +39,8 @@ _DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
 _FRACTIONS: Final = frozenset(["float", "double"])
 _TIMES: Final = frozenset(["timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp_us"])
 _TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
+_READ: Final = "read_parquet($1, hive_partitioning=false)"
+"""A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies."""
 
 
 class ParquetParser:
@@ -69,7 +71,7 @@ class ParquetParser:
         return int(found[0])
 
     def _plan_columns(self) -> tuple[list[str], list[str], list[tuple[str, Convert]]]:
-        self._connection.execute("SELECT * FROM read_parquet($1) LIMIT 0", [_escape_path(self._file)])
+        self._connection.execute(f"SELECT * FROM {_READ} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
         names, casts, converts = [], [], []
         nested: list[str] = []
         for name, kind, *_ in self._connection.description:
@@ -93,7 +95,7 @@ class ParquetParser:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names, converts = self.names, self._converts
-        query = f"SELECT {', '.join(self._casts)} FROM read_parquet($1)"  # noqa: S608 - names are quoted
+        query = f"SELECT {', '.join(self._casts)} FROM {_READ}"  # noqa: S608 - names are quoted
         with _duckdb_errors(self._file.name, lambda: self._rows_read):
             self._connection.execute(query, [_escape_path(self._file)])
         while True:

@@ -58,7 +58,8 @@ def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator
 
 def _check_magic(first: bytes, compression: str, name: str) -> None:
     magic = _MAGIC[compression]
-    if first[: len(magic)] != magic[: len(first)]:
+    is_skippable = compression == "zstd" and first[1:4] == b"\x2a\x4d\x18" and first[0] >> 4 == 5  # pzstd's first frame
+    if first[: len(magic)] != magic[: len(first)] and not is_skippable:
         raise BadSource(
             f"{name} is not {compression}: it begins with {first[:8]!r}",
             hint="fetch or write it again; or, if it is not compressed, name it so or set source.compression: none",
