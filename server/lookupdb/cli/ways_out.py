@@ -51,7 +51,9 @@ def say_who_serves(generation: str, spec: DatasetSpec, store_url: str) -> None:
     """Say on standard error what a `lookupdb up` that runs on this store makes of ``generation``, which passes now."""
     data = Path(store_url).absolute().parent
     state = read_state(state_file(data, spec.namespace, spec.name)) if Path(store_url).name == "store" else None
-    if state is None or generation_number(generation) <= generation_number(state["generation"]):
+    if state is None or "watch" not in state:  # none, or one of an older version
+        return
+    if generation_number(generation) <= generation_number(state["generation"]):
         return
     process = f"the `lookupdb up` of {spec.name} (process {state['pid']})"
     if state["watch"]:

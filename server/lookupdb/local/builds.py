@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,11 @@ def find_reusable_generation(dataset: StoredDataset, spec: DatasetSpec) -> str |
     )
 
 
-def find_overridden_generation(dataset: StoredDataset, spec: DatasetSpec, active: str) -> str | None:
-    """Return the newest whole generation after ``active`` that was built to this very spec, and whose gates were
-    overridden."""
+def find_overridden_generation(
+    dataset: StoredDataset, spec: DatasetSpec, active: str, tried: Collection[str]
+) -> str | None:
+    """Return the newest whole generation after ``active`` that was built to this very spec, whose gates were
+    overridden, and that is none of ``tried``."""
     if not any(is_older(active, generation) for generation in dataset.published_generations()):
         return None  # at nearly every look
     content = spec.content_hash()
@@ -81,7 +84,10 @@ def find_overridden_generation(dataset: StoredDataset, spec: DatasetSpec, active
         (
             manifest.generation
             for manifest in existing_generations.readable_manifests(dataset)
-            if manifest.overridden and manifest.content == content and is_older(active, manifest.generation)
+            if manifest.overridden
+            and manifest.content == content
+            and is_older(active, manifest.generation)
+            and manifest.generation not in tried
         ),
         None,
     )

@@ -58,6 +58,8 @@ class DesiredInputs(NamedTuple):
 
     serving: ServingInputs
     gates: str
+    active: str
+    """The generation that a gate compares with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ class Up:
         self._rollouts = 0
         self._last_problem = ""
         self._gates = self._spec.gates.content_hash()
-        self._overridden: str | None = None
-        """The generation with overridden gates that was last rolled out, or was tried in vain."""
+        self._overridden: set[str] = set()
+        """The generations with overridden gates that were rolled out, or tried in vain."""
 
     async def run(self) -> None:
         """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin."""
@@ -204,7 +206,7 @@ class Up:
 
     async def _watch(self) -> None:
         """Check manifest and source every so often; build a change that has settled, and cut over to it."""
-        attempted = previous = DesiredInputs(self._current_inputs(), self._gates)
+        attempted = previous = self._desire(self._current_inputs())
         unsettled_checks = 0
         while True:
             await asyncio.sleep(self._options.watch_seconds)
@@ -235,7 +237,11 @@ class Up:
         except LookupdbError as error:
             self._report_problem(f"{NOT_REBUILT}: {error}")
             return None
-        return serving and DesiredInputs(serving, self._gates)
+        return serving and self._desire(serving)
+
+    def _desire(self, serving: ServingInputs) -> DesiredInputs:
+        assert self._rollout is not None
+        return DesiredInputs(serving, self._gates, self._rollout.manifest.generation)
 
     def _note_gates(self, spec: DatasetSpec) -> None:
         gates = spec.gates.content_hash()
@@ -247,10 +253,10 @@ class Up:
         """Cut over to a newer generation that a gate had refused, and that a person has let through since."""
         assert self._rollout is not None
         active = self._rollout.manifest.generation
-        generation = builds.find_overridden_generation(self._dataset, spec, active)
-        if generation in (None, self._overridden):
+        generation = builds.find_overridden_generation(self._dataset, spec, active, self._overridden)
+        if generation is None:
             return
-        self._overridden = generation
+        self._overridden.add(generation)
         self._say(f"{spec.name}: the gates of {generation} are overridden; {active} serves until it is loaded")
         try:
             await self._replace(generation, spec)
