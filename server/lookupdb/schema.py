@@ -34,6 +34,8 @@ _EVERY_FIELD: Final = (
     "`kubectl explain lookupdataset.spec --recursive`"
 )
 
+_NEARLY: Final = 0.8
+"""Of two names this alike, one is a typo of the other."""
 _SUGGESTED_PLACES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
 _TYPES: Final = {
@@ -131,14 +133,14 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
 
 
 def _suggest_field(name: str, properties: dict[str, Any]) -> str:
-    """A field beside it whose name is similar, or one of this name in another place; empty when there is neither."""
-    if close := difflib.get_close_matches(name, properties, n=1, cutoff=0.8):
-        return f"; did you mean {close[0]}?"
-    elsewhere = _field_paths().get(name, ())
-    if 0 < len(elsewhere) <= _SUGGESTED_PLACES:
-        return f"; did you mean {' or '.join(elsewhere)}?"
-    similar = difflib.get_close_matches(name, properties, n=1)
-    return f"; did you mean {similar[0]}?" if similar else ""
+    """Name a field beside it whose name is nearly this one, and those of this very name in a few other places; else
+    one beside it whose name is at all similar; else nothing."""
+    near = difflib.get_close_matches(name, properties, n=1, cutoff=_NEARLY)
+    elsewhere = _field_paths().get(name, [])
+    if len(elsewhere) > _SUGGESTED_PLACES:
+        elsewhere = []
+    suggested = [*near, *elsewhere] or difflib.get_close_matches(name, properties, n=1)
+    return f"; did you mean {' or '.join(suggested)}?" if suggested else ""
 
 
 @cache

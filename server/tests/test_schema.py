@@ -197,6 +197,9 @@ def test_the_resource_given_is_not_changed() -> None:
             {"key": {"delimiter": "x"}}, "did you mean spec.source.csv.delimiter?", id="deeper in another place"
         ),
         pytest.param(
+            {"key": {"column": "a"}}, "did you mean columns or spec.value.column?", id="a typo, another place"
+        ),
+        pytest.param(
             {"refresh": {"schedule": "0 25 * * *"}}, ": spec.refresh.schedule: expected five cron fields", id="schedule"
         ),
         pytest.param(

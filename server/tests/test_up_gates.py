@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.up_stack import MANIFEST, Stack, build_people, people, write_people
+from click.testing import CliRunner
+from support.up_stack import MANIFEST, Stack, build_people, eventually, people, write_people
+
+from lookupdb.cli.build import command as build
 
 __all__ = ["people"]
 
@@ -43,6 +46,47 @@ def test_a_changed_gate_judges_what_is_built_from_now_on_and_what_was_refused(pe
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
 
 
+FAILED = "the build failed; g1 keeps serving"
+
+
+def refuse(stack: Stack, *titles: str) -> None:
+    """Close a gate, and have a generation refused for each of ``titles``."""
+    stack.says("Ctrl-C stops it all")
+    (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 20"))
+    stack.says("spec.gates has changed")
+    for title in titles:
+        refused = stack.output.count(FAILED)
+        write_people(stack.directory, ada=title)
+        eventually(lambda: stack.output.count(FAILED) > refused, f"the refusal of {title!r}")  # noqa: B023 - called here
+
+
+def override(stack: Stack, generation: str) -> None:
+    words = ["-f", str(stack.directory / "people.yaml"), "--store", str(stack.data / "store")]
+    assert CliRunner().invoke(build, [*words, "--override-gates", generation]).exit_code == 0
+
+
+def test_what_was_refused_is_judged_again_beside_what_was_let_through_before_it(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    refuse(stack, "Alone", "Still alone")
+    override(stack, "g2")
+    stack.says("cut over to g2")
+    stack.says("cut over to g4")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Still alone"}}
+
+
+def test_an_overridden_generation_that_cannot_be_served_hides_no_earlier_one(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    refuse(stack, "Alone", "Damaged")
+    (shard,) = stack.data.rglob("g3/shard-*.lmdb")
+    shard.chmod(0o644)
+    shard.write_bytes(bytes(shard.stat().st_size))
+    override(stack, "g3")
+    stack.says("the gates of g3 are overridden; g1 serves until it is loaded")
+    override(stack, "g2")
+    stack.says("cut over to g2")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+
+
 @pytest.mark.parametrize("watch", [True, False], ids=["watching", "not watching"])
 def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_runs(
     people: Callable[..., Stack], tmp_path: Path, watch: bool
@@ -55,18 +99,18 @@ def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_run
     if watch:
         stack.says("the build failed; g1 keeps serving")  # the first look has it refused again: no build runs any more
     commands = [line.strip() for line in stack.output.splitlines() if " g2" in line and line.startswith("    ")]
-    diff, override = (
+    diff, overridden = (
         subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         for line in commands[:2]
     )
     assert "removed  1" in diff.stdout
     where = f"the `lookupdb up` of people (process {stack.process.pid})"
     if watch:
-        assert f"{where} cuts over to g2 when it looks next" in override.stderr
+        assert f"{where} cuts over to g2 when it looks next" in overridden.stderr
         stack.says("the gates of g2 are overridden; g1 serves until it is loaded")
         stack.says("cut over to g2")
     else:
-        assert f"{where} has no --watch, and goes on with g1: stop it and start it again" in override.stderr
+        assert f"{where} has no --watch, and goes on with g1: stop it and start it again" in overridden.stderr
         assert stack.stop() == 0
         stack = people()
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}

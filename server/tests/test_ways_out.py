@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 from support.build_project import Project
+
+from lookupdb.local.run_state import DATA_DIRECTORY, state_file
 
 LOOKUPDB = [sys.executable, "-m", "lookupdb"]
 
@@ -48,6 +52,18 @@ def test_they_look_at_the_refused_generation_and_let_it_pass(project: Project, o
     assert "removed  500" in looked.stdout, looked
     overridden = run(project, "bash", "-c", override)
     assert '"message":"g2 passes, although' in overridden.stdout, overridden
+
+
+def test_nothing_is_said_of_an_up_whose_version_did_not_tell_whether_it_watches(project: Project) -> None:
+    assert build(project).returncode == 0
+    project.rows(500)
+    assert build(project).returncode == 4
+    older = state_file(project.folder / DATA_DIRECTORY, "default", "people")
+    older.parent.mkdir(parents=True)
+    older.write_bytes(orjson.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:9"}))
+    overridden = build(project, "--override-gates", "g2")
+    assert overridden.returncode == 0, overridden
+    assert "lookupdb up" not in overridden.stderr
 
 
 def test_the_first_generation_is_inspected(project: Project) -> None:
