@@ -65,7 +65,7 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     fn compare(&mut self, key: &[u8]) -> Result<(), Damage> {
         let middle = (self.low + self.high) / 2;
-        let order = key.cmp(node_key(self.page, self.offset)?);
+        let order = compare_keys(key, node_key(self.page, self.offset)?);
         let (is_before, is_equal) = (order == Ordering::Less, order == Ordering::Equal);
         self.low = if is_before { self.low } else { middle + 1 };
         self.high = if order == Ordering::Greater { self.high } else { middle + is_equal as u16 };
@@ -78,7 +78,7 @@ impl<'a> Walk<'a> {
     fn guess(&mut self, key: &[u8]) -> Result<(), Damage> {
         let middle = (self.low + self.high) / 2;
         let offset = node_offset(self.page, middle)?;
-        match key.cmp(node_key(self.page, offset)?) {
+        match compare_keys(key, node_key(self.page, offset)?) {
             Ordering::Less => self.high = middle,
             Ordering::Greater => self.low = middle + 1,
             Ordering::Equal => (self.low, self.high, self.is_exact) = (middle + 1, middle + 1, true),
@@ -237,6 +237,18 @@ pub fn descend<'a>(pages: Pages<'a>, walks: &mut [Walk<'a>]) {
     }
 }
 
+/// As `cmp`, by the first eight bytes where they tell, which costs no call.
+#[inline(always)]
+fn compare_keys(key: &[u8], other: &[u8]) -> Ordering {
+    if let (Some(&head), Some(&other_head)) = (key.first_chunk(), other.first_chunk()) {
+        let (head, other_head) = (u64::from_be_bytes(head), u64::from_be_bytes(other_head));
+        if head != other_head {
+            return head.cmp(&other_head);
+        }
+    }
+    key.cmp(other)
+}
+
 /// Ask for the beginning of a page or value.
 #[inline(always)]
 fn prefetch_lines(bytes: &[u8]) {
@@ -265,5 +277,28 @@ pub fn expected_kind(tree: &Tree, level: u16) -> Kind {
         Kind::Leaf
     } else {
         Kind::Branch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compare_keys;
+
+    #[test]
+    fn keys_are_in_the_order_of_their_bytes_wherever_they_differ() {
+        let long = [b'a'; 20];
+        let mut keys: Vec<Vec<u8>> = (0..=long.len()).map(|length| long[..length].to_vec()).collect();
+        for at in [0, 1, 7, 8, 9, 15, 19] {
+            for byte in [0, b'A', b'b', 0x80, 0xff] {
+                let mut key = long.to_vec();
+                key[at] = byte;
+                keys.extend([key[..=at].to_vec(), key]);
+            }
+        }
+        for key in &keys {
+            for other in &keys {
+                assert_eq!(compare_keys(key, other), key.cmp(other), "{key:?} and {other:?}");
+            }
+        }
     }
 }
