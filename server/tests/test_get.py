@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,42 @@ def test_the_url_of_a_lookup_is_not_a_routers(tail: str) -> None:
     ended = run_here("get", f"http://proxy.invalid/people{tail}", "1")
     assert ended.returncode == 2
     assert b"give http://proxy.invalid/people" in ended.stderr
+
+
+@pytest.mark.parametrize("prefix", ["/v1/people", "/v1", "/people/v1/"])
+def test_a_router_may_be_behind_any_prefix(prefix: str) -> None:
+    ended = run_here("get", f"http://127.0.0.1:{free_port()}{prefix}", "1")
+    assert (ended.returncode, b"no answer from" in ended.stderr) == (4, True)
+
+
+class _Greeter(BaseHTTPRequestHandler):
+    """Answers whatever it is asked, as no router does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"hi")
+
+    do_POST = do_GET  # noqa: N815 - http.server calls it so
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def greeter() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Greeter) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
+def test_what_no_router_says_is_no_value(greeter: str, words: list[str]) -> None:
+    ended = run_here("get", greeter, *words)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"answered 200 OK, not as a router does" in ended.stderr
 
 
 @pytest.mark.parametrize("words", [["people", "1"], ["team/people", "1", "2"], ["people", "-"]], ids=str)

@@ -20,6 +20,8 @@ from lookupdb.network import describe_socket_failure, strip_secrets
 
 TIMEOUT_SECONDS: Final = 30.0
 _NO_GENERATION: Final = "leave --generation out to ask what is active; a router's /v1/dataset lists its candidates"
+GENERATION_FIELD: Final = "Lookupdb-Generation"
+"""Of a request, the generation that is asked; of an answer, the one that it is from."""
 BATCH_KEYS: Final = 500
 """Keys of the first batch."""
 
@@ -57,9 +59,11 @@ def find_values(url: str, keys: list[str], generation: str | None = None) -> Bat
     body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation)
     try:
         answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits)
+        return BatchAnswer(answer["found"], frozenset(answer["unavailable"]))
     except RecursionError as error:
         raise LookupFailed("a value is nested too deeply to be shown", hint="ask for its key alone") from error
-    return BatchAnswer(answer["found"], frozenset(answer["unavailable"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _no_router(f"{strip_secrets(url)} answered 200 OK") from error
 
 
 def find_in_batches(
@@ -95,7 +99,7 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
         raise UsageError(f"a router's URL begins with http:// or https://, found {url!r}")
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if generation:
-        headers["Lookupdb-Generation"] = generation
+        headers[GENERATION_FIELD] = generation
     try:
         url.encode("ascii")
     except UnicodeEncodeError as error:
@@ -103,6 +107,8 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
     request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
+            if GENERATION_FIELD not in response.headers:
+                raise _no_router(f"{strip_secrets(url)} answered {response.status} {response.reason}")
             answer: bytes = response.read()
             return answer
     except urllib.error.HTTPError as error:
@@ -113,6 +119,11 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
         raise Unavailable(f"no answer from {strip_secrets(url)}: {description}") from error
 
 
+def _no_router(answered: str) -> LookupFailed:
+    hint = "is there a lookupdb router, and is this its public port?"
+    return LookupFailed(f"{answered}, not as a router does", hint=hint)
+
+
 def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
     with error:
         body = error.read(1 << 16)
@@ -120,8 +131,7 @@ def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
         problem = orjson.loads(body)
         kind, text = problem["type"].rpartition("/")[2], f"{problem['title']}: {problem['detail']}"
     except (ValueError, KeyError, TypeError, AttributeError):
-        hint = "is there a lookupdb router, and is this its public port?"
-        return LookupFailed(f"{error.url} answered {error.code} {error.reason}, not as a router does", hint=hint)
+        return _no_router(f"{error.url} answered {error.code} {error.reason}")
     if kind == "missing":
         return KeyMissing(text)
     if kind == "unknown-generation":

@@ -159,7 +159,10 @@ class _Document:
             if found is None:
                 self._offset = len(self._window)
                 if not self._read_more(_WINDOW):
-                    raise BadSource(f"{where} is not JSON: the file ends within it, {depth} brackets deep")
+                    raise BadSource(
+                        f"{where} is not JSON: the file ends within it, {depth:,} brackets deep, at {self._locate()}",
+                        hint=_CORRECT,
+                    )
                 continue
             self._offset = found.end()
             match found[0]:
