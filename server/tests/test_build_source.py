@@ -295,6 +295,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         with contextlib.closing(boto3.client("s3", region_name="us-east-1")) as client:
             client.create_bucket(Bucket="data")
             yield client
+            # All servers of a process share what they keep.
+            for entry in client.list_objects_v2(Bucket="data")["Contents"]:
+                client.delete_object(Bucket="data", Key=entry["Key"])
 
 
 def test_s3(tmp_path: Path, bucket: Any) -> None:

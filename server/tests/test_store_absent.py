@@ -40,10 +40,16 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, Proxy]]:
-    """The URL of a proxy in front of an S3 server, and the proxy."""
+def shared_server() -> Iterator[tuple[str, Proxy]]:
     with s3_server() as url, faulty_proxy(url) as (front, proxy):
         yield front, proxy
+
+
+@pytest.fixture
+def server(shared_server: tuple[str, Proxy]) -> tuple[str, Proxy]:
+    """The URL of a proxy in front of an S3 server, and the proxy, which lets nothing go wrong yet."""
+    shared_server[1].reset()
+    return shared_server
 
 
 def test_a_build_waits_for_a_store_that_is_being_installed(
@@ -131,7 +137,6 @@ def test_one_that_answers_is_not_waited_for(
 ) -> None:
     front, proxy = server
     use_server(front, monkeypatch)
-    proxy.reset()
     proxy.answer(status)
     began = time.monotonic()
     Bucket("s3://lookups").wait(60)
