@@ -31,7 +31,7 @@ from lookupdb.serve.connection import (
     RespState,
 )
 from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.poller import BROKEN
+from lookupdb.serve.poller import BROKEN, READ, WRITE
 from lookupdb.shardfile import ShardReader
 
 BIG = request(b"GET", b"big")
@@ -250,6 +250,36 @@ def test_an_event_of_the_client_that_had_its_descriptor_when_the_turn_began_clos
     talk.connection.handle_events(BROKEN)
     talk.send(b"PING\r\n")
     assert talk.take_rest() == b"+PONG\r\n"
+
+
+UNAWAITED = [(state, event) for state in ENDABLE for event in (READ, WRITE) if not event & EVENTS[state]]
+
+
+@pytest.mark.parametrize(("state", "event"), UNAWAITED)
+def test_an_event_that_has_waited_since_the_client_was_in_another_state_does_nothing(
+    talk: LoneConnection, state: RespState, event: int
+) -> None:
+    bring_to(state, talk)
+    talk.client.sendall(b"PING\r\n")
+    before = list(talk.connection.moves)
+    talk.connection.handle_events(event)
+    talk.connection.check_invariants()
+    assert talk.connection.moves == before
+    if state is ANSWERING:
+        assert talk.take(len(MANY_REPLIES) + 7) == MANY_REPLIES + b"+PONG\r\n"
+
+
+def test_nothing_is_read_for_a_client_whose_lookups_wait_for_a_disk(talk: LoneConnection) -> None:
+    parked: list[object] = []
+    talk.poller.park = parked.append
+    talk.connection.choose_path()
+    talk.send(BIG)
+    assert parked == [talk.connection]
+    talk.client.sendall(request(b"GET", b"none"))
+    talk.connection.handle_events(READ)
+    talk.poller.park = None
+    talk.connection.unpark()
+    assert talk.take(len(REPLY) + 5) == REPLY + b"$-1\r\n"
 
 
 def test_a_time_slice_may_end_between_any_two_large_values_of_an_exists(talk: LoneConnection) -> None:

@@ -195,18 +195,25 @@ class RespConnection:
             self._end_of_stream()
 
     def handle_events(self, events: int) -> None:
-        """Read or write what is ready while the loop must not answer by itself."""
+        """Read or write what is ready while the loop must not answer by itself.
+
+        An event may be older than what the connection waits for, or of the client that had this descriptor before:
+        what is not waited for is not done. To read while replies are still to be made would lose these.
+        """
         if events & BROKEN:
-            if is_broken(self.fd):  # and not the client that had this descriptor when the turn began
+            if is_broken(self.fd):
                 self.close()
             return
-        if events & WRITE:
+        if events & WRITE & self._awaited_events():
             self._is_active = True
             self._write()
         elif self._state in NOTHING_DUE:
             self._is_active = True
-        if events & READ and self._state is not CLOSED:
+        if events & READ & self._awaited_events():
             self._read()
+
+    def _awaited_events(self) -> int:
+        return 0 if self.parked else EVENTS[self._state]
 
     def keep_unsent(self, data: bytes, sent: int) -> None:
         """Write later what the client has not taken of the reply ``data``: all but the first ``sent`` bytes."""
@@ -263,6 +270,7 @@ class RespConnection:
         """Answer ``keys``, then ``rest``, unless that is but the beginning of a lookup."""
         if self._state is CLOSED:
             return
+        assert self._replies is None, "replies are still to be made, and would be lost"
         self._requests.feed(rest)
         if keys:
             lookups = self._stored_replies.remaining_replies(keys, self._session.nil)
