@@ -91,3 +91,21 @@ async def test_those_that_are_done_do_not_pile_up_behind_one_that_is_not(counter
         deadlines.add(lookup)
         lookup.is_done = True
     await soon(lambda: len(deadlines._retry_queue) + len(deadlines._deadline_queue) < 5000, "they are forgotten")
+
+
+async def test_what_is_raised_about_one_lookup_costs_no_other_its_end(counters: memoryview) -> None:
+    class Faulty(Lookup):
+        def give_up(self, problem: Problem) -> None:
+            super().give_up(problem)
+            raise MemoryError
+
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    deadlines, lookup = Deadlines(0.1, 0, counters), Lookup()
+    deadlines.add(Faulty())
+    deadlines.add(lookup)
+    await soon(lambda: lookup.is_done, "it is given up")
+    assert isinstance(said[0]["exception"], MemoryError)
+    later = Lookup()
+    deadlines.add(later)
+    await soon(lambda: later.is_done, "so is one that comes later")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from collections.abc import Callable
 
 import pytest
+from support.waiting import soon
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
@@ -149,6 +151,28 @@ class TestNoneIsReady:
         replicas = replicas_of(endpoint, max_queued_keys=2)
         endpoint.enter(LinkState.BROKEN, broken_at=now())
         assert [submitted(replicas).is_done for _ in range(3)] == [False, False, True]
+
+    async def test_those_that_are_done_make_room_for_others(self) -> None:
+        endpoint = Endpoint()
+        replicas = replicas_of(endpoint, max_queued_keys=2)
+        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        first, second = submitted(replicas), submitted(replicas)
+        first.is_done = True
+        third = submitted(replicas)
+        assert not third.is_done
+        endpoint.enter(LinkState.READY)
+        assert endpoint.lookups == [second, third]
+
+    async def test_those_that_are_done_are_not_kept_until_it_is_back(self) -> None:
+        endpoint = Endpoint()
+        replicas = replicas_of(endpoint, deadline=0.05)
+        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        lookup = submitted(replicas)
+        kept = weakref.ref(lookup)
+        lookup.is_done = True
+        del lookup
+        await soon(lambda: kept() is None, "it is forgotten")
+        await soon(lambda: replicas._forget_timer is None, "nothing is looked for any more")
 
 
 class TestRetry:

@@ -94,6 +94,13 @@ def test_keys_of_which_nothing_can_be_said_are_marked(request_: Request) -> None
     assert request_.unavailable_keys() == 2
 
 
+def test_values_that_were_known_to_come_and_do_not_are_counted_no_more(request_: Request) -> None:
+    assert request_.slices[0].may_receive(100_000, RouterBudget(1 << 20))
+    request_.slices[0].give_up(LOST)
+    request_.slices[1].deliver([b"2", None], 0)
+    assert request_.answer == ([UNAVAILABLE, b"2", UNAVAILABLE, None], 1, LOST)
+
+
 def test_if_nothing_can_be_said_of_any_the_request_is_unavailable(request_: Request) -> None:
     for shard_slice in request_.slices:
         shard_slice.give_up(LOST)

@@ -52,7 +52,16 @@ class Deadlines:
             self._timer = self._loop.call_later(self._tick_seconds, self._sweep)
 
     def _sweep(self) -> None:
-        now = self._loop.time()
+        try:
+            self._end_due(self._loop.time())
+        finally:  # whatever is raised about one lookup, the others end at their deadlines
+            self._timer = (
+                self._loop.call_later(self._tick_seconds, self._sweep)
+                if self._retry_queue or self._deadline_queue
+                else None
+            )
+
+    def _end_due(self, now: float) -> None:
         retry_queue, deadline_queue = self._retry_queue, self._deadline_queue
         while retry_queue and (retry_queue[0].is_done or retry_queue[0].started_at + self._retry_seconds <= now):
             lookup = retry_queue.popleft()
@@ -66,11 +75,6 @@ class Deadlines:
                 lookup.give_up(self._problem(lookup))
         if len(retry_queue) + len(deadline_queue) > self._compact_at:
             self._compact()
-        self._timer = (
-            self._loop.call_later(self._tick_seconds, self._sweep)
-            if self._retry_queue or self._deadline_queue
-            else None
-        )
 
     def _compact(self) -> None:
         """Forget what is done: while one shard does not answer, the others' lookups must not pile up behind its own."""

@@ -206,5 +206,6 @@ class ShardSlice(PendingLookup):
         counters[counter] += self.key_count
         gather.values.mark_unavailable(self.keys)
         gather.problem = gather.problem or problem
+        gather.value_bytes -= self.counted_bytes  # of values that do not come after all
         self.end()
         gather.finish_slice()

@@ -49,9 +49,11 @@ class ShardReplicas:
         self._random = settings.link.random.random
         self._loop = asyncio.get_running_loop()
         self._ready: list[Endpoint] = []
-        self._parked: deque[PendingLookup] = deque()
-        """Lookups that wait for an endpoint to come back: a restart costs its keys time, not their answer."""
+        self._parked: deque[tuple[PendingLookup, int]] = deque()
+        """Lookups that wait for an endpoint to come back, and how many keys each has: a restart costs its keys time,
+        not their answer."""
         self._parked_keys = 0
+        self._forget_timer: asyncio.TimerHandle | None = None
         for endpoint in self.endpoints:
             endpoint.observers.append(self._on_state_change)
         self._on_state_change()
@@ -70,6 +72,8 @@ class ShardReplicas:
         """Stop observing the endpoints, which may serve another table's shard."""
         for endpoint in self.endpoints:
             endpoint.observers.remove(self._on_state_change)
+        if self._forget_timer is not None:
+            self._forget_timer.cancel()
 
     def submit(self, lookup: PendingLookup) -> None:
         """Begin the first try of ``lookup``."""
@@ -160,11 +164,25 @@ class ShardReplicas:
         """Have ``lookup`` wait for an endpoint if one was ready until a moment ago and there is room, or give it up."""
         last = max(endpoint.broken_at for endpoint in self.endpoints)
         recent = last + self._settings.deadline_seconds > self._loop.time()
+        self._forget_done()
         if recent and self._parked_keys < self._settings.max_queued_keys:
-            self._parked.append(lookup)
+            self._parked.append((lookup, lookup.key_count))
             self._parked_keys += lookup.key_count
+            if self._forget_timer is None:
+                self._forget_later()
         else:
             lookup.give_up(problem or self._unreachable())
+
+    def _forget_later(self) -> None:
+        """Look after each deadline for what is done by then: no endpoint may come for hours, and no other lookup."""
+        self._forget_done()
+        seconds = self._settings.deadline_seconds
+        self._forget_timer = self._loop.call_later(seconds, self._forget_later) if self._parked else None
+
+    def _forget_done(self) -> None:
+        parked = self._parked
+        while parked and parked[0][0].is_done:
+            self._parked_keys -= parked.popleft()[1]
 
     def _unreachable(self) -> Problem:
         whys = [f"{e.address}: {e.last_failure or e.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
@@ -177,7 +195,7 @@ class ShardReplicas:
         self._ready = [endpoint for endpoint in self.endpoints if endpoint.state is LinkState.READY]
         if self._ready and self._parked:
             parked, self._parked, self._parked_keys = self._parked, deque(), 0
-            for lookup in parked:
+            for lookup, _ in parked:
                 if not lookup.is_done:
                     self.counters[_RETRIES] += lookup.key_count
                     self.submit(lookup)
