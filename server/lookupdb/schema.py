@@ -184,6 +184,11 @@ def _describe_error(error: ValidationError) -> str:
         # That does not tell what the field is for; the first sentence of its description does, often with an example.
         description = error.schema.get("description", "")
         message += f" ({re.split(r'[.;] |[.]$', description)[0]})" if description else ""
+    elif error.validator == "enum" and isinstance(error.instance, str) and isinstance(error.validator_value, list):
+        values, found = [str(value) for value in error.validator_value], error.instance
+        begun = [value for value in values if found and value.lower().startswith(found.lower())]
+        similar = begun or difflib.get_close_matches(found, values, n=1, cutoff=_NEARLY)
+        message += f", did you mean {similar[0]}?" if similar else ""
     elif error.validator in ("minLength", "maxLength"):
         bound = "at least" if error.validator == "minLength" else "at most"
         characters = format_count(int(str(error.validator_value)), "character")
@@ -192,7 +197,7 @@ def _describe_error(error: ValidationError) -> str:
 
 
 def _describe_type_error(found: Json, expected: str) -> str:
-    message = f"expected {_TYPES.get(expected, expected)}, found {_shorten(found)}"
+    message = f"expected {_TYPES.get(expected, expected)}, found {'nothing' if found is None else _shorten(found)}"
     if expected == "string" and isinstance(found, bool | int | float):
         return f"{message}: write it in quotes"
     if isinstance(found, str) and (

@@ -120,6 +120,7 @@ def test_it_is_read_through_a_window(tmp_path: Path) -> None:
         ("", "f.json is empty, expected a JSON object"),
         ('{"a":1', "after row 1: expected ',' or '}', found the end of the file"),
         ('{"a":1,}', "row 2 is not JSON: expected a member's name in quotes, found '}'"),
+        ('{"a":1,', "row 2 is not JSON: expected a member's name in quotes, found the end of the file, at line 1"),
         ("{1:2}", "row 1 is not JSON: expected a member's name in quotes, found '1'"),
         ('{"a" 1}', "row 1 is not JSON: expected ':' after 'a', found '1'"),
         ('{"a":}', "row 1 is not JSON"),

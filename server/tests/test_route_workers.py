@@ -134,6 +134,18 @@ async def test_no_request_fails_while_the_table_moves_to_a_new_generation(
         assert router.get("/v1/dataset")[0] == 200
 
 
+def test_a_router_says_which_table_it_waits_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = ""
+
+    def has_said() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return f"nothing is answered before table={tmp_path / 'table.json'}" in said
+
+    with starting(tmp_path / "table.json"):
+        until(has_said, "it says what it waits for")
+
+
 def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, generation: Path, shards: Shards) -> None:
     whole = fleet_entry(generation, shards)
     without: dict[str, Any] = {**whole, "shards": [whole["shards"][0], {"endpoints": ["127.0.0.1:1"]}]}

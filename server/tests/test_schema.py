@@ -208,6 +208,10 @@ def test_the_resource_given_is_not_changed() -> None:
             id="rule: the form of a duration",
         ),
         pytest.param({"duplicates": "newest"}, "spec.duplicates: 'newest' is not one of", id="enum"),
+        pytest.param(
+            {"key": {"columns": ["k"], "normalize": ["lower"]}}, ", did you mean lowercase?", id="near an enum"
+        ),
+        pytest.param({"source": {"url": None}}, "spec.source.url: expected text, found nothing", id="empty"),
         pytest.param({"source": {}}, "spec.source: give either url or urls", id="rule: no url"),
         pytest.param({"source": {"url": "a", "urls": ["b"]}}, "give either url or urls", id="rule: two"),
         pytest.param({"source": {"url": "volume://a.csv"}}, "needs volume", id="rule: volume"),

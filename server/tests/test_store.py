@@ -344,7 +344,9 @@ class TestNames:
         assert place.addresses() == ()
 
     @pytest.mark.parametrize(
-        "url", ["", "ftp://host/path", "http://host/path", "s3://", "gs://", "az:///path", "s3://[x", "file://[x"]
+        "url",
+        ["", "ftp://host/path", "http://host/path", "s3://", "gs://", "az:///path", "s3://[x", "file://[x"]
+        + ["s3:bucket", "s3:/bucket", "s3//bucket", "gs:x", "file:x"],
     )
     def test_what_is_no_store(self, url: str) -> None:
         with pytest.raises(UsageError, match="is not a store"):

@@ -23,7 +23,7 @@ def test_what_a_gate_refuses_does_not_serve_unless_the_next_start_lets_it_throug
     write_people(tmp_path, ada="Alone")
     refusing = people()
     assert refusing.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
-    refusing.says("the build failed; serving g1, the last good generation")
+    refusing.says("a gate refused it; serving g1, the last good generation")
     assert refusing.stop() == 0
     assert refusing.generations() == ["g1", "g2"]
     overriding = people("--override-gates", "g2")
@@ -39,14 +39,14 @@ def test_a_changed_gate_judges_what_is_built_from_now_on_and_what_was_refused(pe
     stack.says("spec.gates has changed")
     assert "building" not in stack.output, "what serves is not judged again"
     write_people(stack.directory, ada="Alone")
-    stack.says("the build failed; g1 keeps serving")
+    stack.says("a gate refused it; g1 keeps serving")
     assert stack.generations() == ["g1", "g2"]
     (stack.directory / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 60"))
     stack.says("cut over to g3")
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
 
 
-FAILED = "the build failed; g1 keeps serving"
+FAILED = "a gate refused it; g1 keeps serving"
 
 
 def refuse(stack: Stack, *titles: str) -> None:
@@ -97,7 +97,7 @@ def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_run
     stack = people(*(["--watch", "--watch-seconds", "0.1"] if watch else []))
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
     if watch:
-        stack.says("the build failed; g1 keeps serving")  # the first look has it refused again: no build runs any more
+        stack.says("a gate refused it; g1 keeps serving")  # the first look has it refused again: no build runs any more
     commands = [line.strip() for line in stack.output.splitlines() if " g2" in line and line.startswith("    ")]
     diff, overridden = (
         subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from lookupdb.build import existing_generations
-from lookupdb.errors import BadSource, LookupdbError
+from lookupdb.errors import BadSource, GateClosed, LookupdbError
 from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
@@ -118,7 +118,8 @@ async def run_build(
         await process.wait()
         raise
     if process.returncode != 0:
-        raise BuildFailed("the build failed", process.returncode or 1)
+        is_refused = process.returncode == GateClosed.exit_code
+        raise BuildFailed("a gate refused it" if is_refused else "the build failed", process.returncode or 1)
     result = orjson.loads(output.splitlines()[-1])
     if result["outcome"] == "waiting":
         raise SourceNotReady(result["message"])

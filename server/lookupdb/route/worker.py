@@ -6,6 +6,7 @@ Imports stay few: each is paid for once in every worker.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import signal
 from pathlib import Path
@@ -24,6 +25,8 @@ from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.runtime import worker
 from lookupdb.runtime.worker import WorkerBoot
+
+log = logging.getLogger(__name__)
 
 FINISH_SECONDS: Final = 4.0
 """After the drain, requests in flight have so long; the supervisor kills a worker a second later."""
@@ -98,6 +101,11 @@ async def route(boot: WorkerBoot) -> None:
     cutover = Cutover(lookups, endpoints, on_change, boot.config["dataset_uid"])
     watcher = TableWatcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
+    if boot.index == 0 and not watcher.has_found:
+        log.info(
+            "there is no routing table yet: it is looked for, and nothing is answered before",
+            extra={"table": boot.config["table"]},
+        )
     reports.schedule(cutover)  # that there is no routing table yet, if so
     front = HttpFront(lookups, limits, slot)
     # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.

@@ -13,6 +13,7 @@ on a file system, ``bucket_dataset`` on a bucket, whose builders coordinate by `
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -28,6 +29,8 @@ from lookupdb.store.layout import StoreAddress, check_cluster_id
 __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 
 _OBJECT_SCHEMES: Final = ("s3", "gs", "az")
+_BROKEN_URL: Final = re.compile(r"(?:file|s3|gs|az|https?)(?::|//)(?!//)")
+"""What was to be a URL, and would be a folder of that name."""
 
 
 class Store:
@@ -76,7 +79,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
         raise _bad_url_error(url) from error
     if parts.scheme in _OBJECT_SCHEMES and parts.netloc:
         return Store(url, cluster, Bucket(url))
-    if parts.scheme not in ("", "file") or not url:
+    if parts.scheme not in ("", "file") or not url or _BROKEN_URL.match(url):
         raise _bad_url_error(url)
     path = unquote(parts.path) if parts.scheme else url
     return Store(url, cluster, Path(os.path.abspath(path)))  # noqa: PTH100 - resolve() would follow links

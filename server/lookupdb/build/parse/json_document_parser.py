@@ -307,7 +307,8 @@ class JsonMembersParser(_Document):
         return name, value
 
     def _member_error(self, where: str, expected: str, found: str) -> BadSource:
+        what = repr(found) if found else "the end of the file"
         return BadSource(
-            f"{where} is not JSON: expected {expected}, found {found or 'nothing'!r}, at {self._locate()}",
+            f"{where} is not JSON: expected {expected}, found {what}, at {self._locate()}",
             hint=_CORRECT,
         )

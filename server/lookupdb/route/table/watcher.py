@@ -30,7 +30,8 @@ class TableWatcher:
         self._on_invalid = on_invalid
         self._signature: tuple[int, int, int, int] | None = None
         self._content: bytes | None = None
-        self._found = False
+        self.has_found = False
+        """Whether there was a file, at any time."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,11 +55,11 @@ class TableWatcher:
             content = self._read()
         except OSError as error:
             self._signature = self._content = None
-            if isinstance(error, FileNotFoundError) and not self._found:
+            if isinstance(error, FileNotFoundError) and not self.has_found:
                 return
             self._on_invalid(f"{self._path} cannot be read: {error.strerror or error}")
             return
-        self._found = True
+        self.has_found = True
         settled = abs(time.time() - about.st_mtime) > _SETTLED_SECONDS
         self._signature = signature if settled else None
         if content != self._content:
