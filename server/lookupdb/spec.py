@@ -140,6 +140,8 @@ class DatasetSpec:
     shards: int
     replicas: int
     keep_generations: int
+    pinned: str | None
+    """The generation that ``spec.generation`` names."""
     suspend: bool
     gates: Gates
     refresh: Refresh
@@ -292,6 +294,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         shards=spec["shards"],
         replicas=spec["replicas"],
         keep_generations=spec["keepGenerations"],
+        pinned=spec.get("generation"),
         suspend=spec["suspend"],
         gates=_parse_gates(gates, value["format"]),
         refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),

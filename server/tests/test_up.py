@@ -168,6 +168,16 @@ def test_a_bad_source_leaves_the_last_good_generation_serving(watching: Stack) -
     assert watching.find("ada@example.com") == {"ada@example.com": {"title": "Mended"}}
 
 
+def test_a_pin_which_only_a_cluster_follows_is_told_of(watching: Stack) -> None:
+    manifest = watching.directory / "people.yaml"
+    unpinned = manifest.read_text()
+    manifest.write_text(f"{unpinned}  generation: g1\n")
+    watching.says(
+        "spec.generation: g1 has no effect here, what was built last is served; to go back, put the old source"
+    )
+    manifest.write_text(unpinned)
+
+
 def test_a_source_that_comes_and_goes_is_told_of_each_time(watching: Stack) -> None:
     assert watching.find("ada@example.com")
     source, built = watching.directory / "people.csv", watching.generations()

@@ -96,6 +96,7 @@ class Up:
         self._rollouts = 0
         self._last_problem = ""
         self._gates = self._spec.gates.content_hash()
+        self._pinned: str | None = None
         self._overridden: set[str] = set()
         """The generations with overridden gates that were rolled out, or tried in vain."""
 
@@ -117,6 +118,7 @@ class Up:
             raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
 
     async def _begin(self) -> None:
+        self._note_pin(self._spec)
         self._override_gates()
         reusable = builds.find_reusable_generation(self._dataset, self._spec)
         generation = await self._first_generation(reusable)
@@ -232,6 +234,7 @@ class Up:
         try:
             spec = self._read_manifest()
             self._note_gates(spec)
+            self._note_pin(spec)
             await self._serve_overridden(spec)
             serving = await self._read_desired_inputs(spec)
         except LookupdbError as error:
@@ -248,6 +251,15 @@ class Up:
         if gates != self._gates:
             self._gates = gates
             self._say(f"{spec.name}: spec.gates has changed: what is built from now on is judged by it")
+
+    def _note_pin(self, spec: DatasetSpec) -> None:
+        """Say of a pinned generation that it is not gone back to: who has just put out bad data waits for that."""
+        if spec.pinned and spec.pinned != self._pinned:
+            self._say(
+                f"{spec.name}: spec.generation: {spec.pinned} has no effect here, what was built last is served; "
+                "to go back, put the old source back"
+            )
+        self._pinned = spec.pinned
 
     async def _serve_overridden(self, spec: DatasetSpec) -> None:
         """Cut over to a newer generation that a gate had refused, and that a person has let through since."""
