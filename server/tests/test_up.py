@@ -333,7 +333,7 @@ def test_two_of_the_same_dataset_and_directory_are_refused(running: Stack) -> No
     assert second.returncode == 2
     where = f"process {running.process.pid}, at {running.state['url']}"
     assert (
-        f"another `lookupdb up` serves default/people from {running.data}/run/default-people: {where}" in second.stderr
+        f"another `lookupdb up` serves default/people from {running.data}/run/default.people: {where}" in second.stderr
     )
 
 

@@ -129,7 +129,7 @@ def test_what_the_banner_says_to_run_finds_this_up(folder: Folder) -> None:
 
 
 def test_get_says_that_an_up_is_still_starting(folder: Folder) -> None:
-    lock = folder.path / ".lookupdb" / "run" / "default-people" / "lock"
+    lock = folder.path / ".lookupdb" / "run" / "default.people" / "lock"
     hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
     lock.parent.mkdir(parents=True)
     holder = subprocess.Popen(

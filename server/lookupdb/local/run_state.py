@@ -21,8 +21,11 @@ _STATE_FILE: Final = "up.json"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
-    """Return the folder of the logs, the routing table and ``up.json`` of one dataset."""
-    return data / "run" / f"{namespace}-{name}"
+    """Return the folder of the logs, the routing table and ``up.json`` of one dataset.
+
+    Neither name has a dot (``StoreAddress``), but both may have a hyphen: a-b/c and a/b-c are two datasets.
+    """
+    return data / "run" / f"{namespace}.{name}"
 
 
 def state_file(data: Path, namespace: str, name: str) -> Path:
