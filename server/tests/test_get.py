@@ -89,6 +89,49 @@ def test_a_router_may_be_behind_any_prefix(prefix: str) -> None:
     assert (ended.returncode, b"no answer from" in ended.stderr) == (4, True)
 
 
+class _Dying(BaseHTTPRequestHandler):
+    """Is killed in the middle of an answer: the path's first part is its status, the second the way it ends."""
+
+    def do_GET(self) -> None:
+        _, status, end, *_ = self.path.split("/")
+        self.send_response(int(status))
+        self.send_header(client.GENERATION_FIELD, "g1")
+        if end == "chunk":
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(b'64\r\n{"type"' if end == "chunk" else b'{"type"')
+        if end == "silence":
+            self.connection.recv(1)  # until the client leaves
+
+    do_POST = do_GET  # noqa: N815 - http.server calls it so
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def dying() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Dying) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
+@pytest.mark.parametrize("end", ["close", "chunk", "silence"])
+@pytest.mark.parametrize("status", [200, 404, 503])
+def test_a_router_that_is_killed_in_the_middle_of_an_answer_gives_none(
+    dying: str, status: int, end: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if end == "silence":
+        monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.2)
+    ended = run_here("get", f"{dying}/{status}/{end}", *words)
+    assert (ended.returncode, ended.stdout) == (4, b"")
+    assert f"no answer from {dying}/{status}/{end}/v1/lookup".encode() in ended.stderr
+
+
 class _Greeter(BaseHTTPRequestHandler):
     """Answers whatever it is asked, as no router does."""
 

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
@@ -22,6 +22,7 @@ TIMEOUT_SECONDS: Final = 30.0
 _NO_GENERATION: Final = "leave --generation out to ask what is active; a router's /v1/dataset lists its candidates"
 GENERATION_FIELD: Final = "Lookupdb-Generation"
 """Of a request, the generation that is asked; of an answer, the one that it is from."""
+_MAX_REFUSAL_BYTES: Final = 1 << 16
 BATCH_KEYS: Final = 500
 """Keys of the first batch."""
 
@@ -106,13 +107,14 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
         raise UsageError(f"a router's URL is ASCII, found {url!r}") from error
     request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
-            if GENERATION_FIELD not in response.headers:
-                raise _no_router(f"{strip_secrets(url)} answered {response.status} {response.reason}")
-            answer: bytes = response.read()
-            return answer
-    except urllib.error.HTTPError as error:
-        raise _refusal(error) from error
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
+                if GENERATION_FIELD not in response.headers:
+                    raise _no_router(f"{strip_secrets(url)} answered {response.status} {response.reason}")
+                answer: bytes = response.read()
+                return answer
+        except urllib.error.HTTPError as error:
+            raise _refusal(error, _read_refusal(error)) from error
     except (OSError, ValueError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         description = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
@@ -124,9 +126,17 @@ def _no_router(answered: str) -> LookupFailed:
     return LookupFailed(f"{answered}, not as a router does", hint=hint)
 
 
-def _refusal(error: urllib.error.HTTPError) -> LookupFailed:
+def _read_refusal(error: urllib.error.HTTPError) -> bytes:
+    """Return the body, or so much of it as a router would write. Raises OSError and HTTPException."""
     with error:
-        body = error.read(1 << 16)
+        body = error.read(_MAX_REFUSAL_BYTES)
+        lacking = error.length if len(body) < _MAX_REFUSAL_BYTES else None
+    if lacking:  # a read of so many bytes says nothing of an end that comes too early
+        raise IncompleteRead(body, lacking)
+    return body
+
+
+def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
     try:
         problem = orjson.loads(body)
         kind, text = problem["type"].rpartition("/")[2], f"{problem['title']}: {problem['detail']}"
