@@ -83,6 +83,17 @@ def test_the_url_of_a_lookup_is_not_a_routers(tail: str) -> None:
     assert b"give http://proxy.invalid/people" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://[zz]/", "http://", "http:///people", "http://a:b", "http://a:0", "http://a b/"]
+)
+@pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
+def test_a_url_that_names_no_host_and_port_is_refused(url: str, words: list[str]) -> None:
+    ended = run_here("get", url, *words)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert f"names a host, and may name a port, found {url!r}".encode() in ended.stderr
+    assert b"give one like http://127.0.0.1:8080" in ended.stderr
+
+
 @pytest.mark.parametrize("prefix", ["/v1/people", "/v1", "/people/v1/"])
 def test_a_router_may_be_behind_any_prefix(prefix: str) -> None:
     ended = run_here("get", f"http://127.0.0.1:{free_port()}{prefix}", "1")

@@ -71,7 +71,8 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
 
 
 def _check_router_url(url: str) -> str:
-    """Return ``url``. Raises UsageError if it is that of a lookup, as `curl` would be given it."""
+    """Return ``url``. Raises UsageError if it is no router's, or that of a lookup, as `curl` would be given it."""
+    client.check_url(url)
     router = re.sub(r"(/v1/(lookup|dataset)(/.*)?)?([?#].*)?$", "", url, count=1)
     if router != url:
         raise UsageError(f"a router's URL ends before /v1, found {url}", hint=f"give {router}, and the keys after it")

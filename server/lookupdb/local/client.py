@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead
+from ipaddress import IPv6Address
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import orjson
 
@@ -23,6 +25,9 @@ _NO_GENERATION: Final = "leave --generation out to ask what is active; a router'
 GENERATION_FIELD: Final = "Lookupdb-Generation"
 """Of a request, the generation that is asked; of an answer, the one that it is from."""
 _MAX_REFUSAL_BYTES: Final = 1 << 16
+_URL_EXAMPLES: Final = "give one like http://127.0.0.1:8080, http://[::1]:8080 or https://lookups.example.com/people"
+_UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
+"""What a URL has in escaped form alone. http.client refuses it too, but as it does what a server may not say."""
 BATCH_KEYS: Final = 500
 """Keys of the first batch."""
 
@@ -40,6 +45,23 @@ class BatchTooLarge(LookupFailed):
 def find_value(url: str, key: str, generation: str | None = None) -> bytes:
     """Return the value of ``key``, byte for byte. Raises KeyMissing, or what ``find_values`` raises."""
     return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation)
+
+
+def check_url(url: str) -> None:
+    """Raises UsageError unless ``url`` can be a router's."""
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"a router's URL begins with http:// or https://, found {url!r}")
+    if not url.isascii():
+        raise UsageError(f"a router's URL is ASCII, found {url!r}")
+    try:
+        parts = urlsplit(url)
+        if "[" in parts.netloc:
+            IPv6Address(parts.hostname or "")  # urlsplit takes any text there, before Python 3.11.4
+        is_usable = bool(parts.hostname) and parts.port != 0 and not _UNPRINTED.search(url)
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise UsageError(f"a router's URL names a host, and may name a port, found {url!r}", hint=_URL_EXAMPLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +118,10 @@ def _digits(text: str) -> int | orjson.Fragment:
 
 
 def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"a router's URL begins with http:// or https://, found {url!r}")
+    check_url(url)
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if generation:
         headers[GENERATION_FIELD] = generation
-    try:
-        url.encode("ascii")
-    except UnicodeEncodeError as error:
-        raise UsageError(f"a router's URL is ASCII, found {url!r}") from error
     request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
         try:
