@@ -94,7 +94,27 @@ def test_a_url_that_names_no_host_and_port_is_refused(url: str, words: list[str]
     assert b"give one like http://127.0.0.1:8080" in ended.stderr
 
 
-@pytest.mark.parametrize("prefix", ["/v1/people", "/v1", "/people/v1/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://u:secret@127.0.0.1:1",
+        "https://secret@127.0.0.1:1/people",
+        "http://u:secret@127.0.0.1:1/v1/lookup",
+        "http://u:secret@[::1",
+        "http://ü:secret@127.0.0.1",
+        "ftp://u:secret@127.0.0.1",
+        "u:secret@127.0.0.1:1",
+    ],
+)
+@pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
+def test_a_url_with_a_password_is_refused_and_not_shown(url: str, words: list[str]) -> None:
+    ended = run_here("get", url, *words)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert b"a router's URL has no user and no password" in ended.stderr
+    assert b"secret" not in ended.stderr
+
+
+@pytest.mark.parametrize("prefix", ["/@team/people", "/v1/people", "/v1", "/people/v1/"])
 def test_a_router_may_be_behind_any_prefix(prefix: str) -> None:
     ended = run_here("get", f"http://127.0.0.1:{free_port()}{prefix}", "1")
     assert (ended.returncode, b"no answer from" in ended.stderr) == (4, True)

@@ -39,7 +39,7 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
         lookupdb get airports KJFK
         cut -d, -f1 codes.csv | lookupdb get http://127.0.0.1:8080 -
     """
-    url = _check_router_url(dataset) if "://" in dataset else _find_router_url(dataset, data_dir)
+    url = _check_router_url(dataset) if "://" in dataset or "@" in dataset else _find_router_url(dataset, data_dir)
     for key in keys:
         _check_encoding(key)
     if len(keys) == 1 and keys != ("-",):

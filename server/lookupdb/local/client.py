@@ -25,6 +25,8 @@ _NO_GENERATION: Final = "leave --generation out to ask what is active; a router'
 GENERATION_FIELD: Final = "Lookupdb-Generation"
 """Of a request, the generation that is asked; of an answer, the one that it is from."""
 _MAX_REFUSAL_BYTES: Final = 1 << 16
+_AUTHORITY: Final = re.compile(r"(?:[^/?#]*://)?([^/?#]*).*", re.DOTALL)
+"""Whatever ``urlsplit`` thinks of the rest."""
 _URL_EXAMPLES: Final = "give one like http://127.0.0.1:8080, http://[::1]:8080 or https://lookups.example.com/people"
 _UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
 """What a URL has in escaped form alone. http.client refuses it too, but as it does what a server may not say."""
@@ -48,7 +50,12 @@ def find_value(url: str, key: str, generation: str | None = None) -> bytes:
 
 
 def check_url(url: str) -> None:
-    """Raises UsageError unless ``url`` can be a router's."""
+    """Raises UsageError unless ``url`` can be a router's. No message shows a password."""
+    if "@" in _AUTHORITY.sub(r"\1", url):  # first of all: the messages below show the URL
+        raise UsageError(
+            "a router's URL has no user and no password, found an @ before its host",
+            hint="leave out what ends with the @: `lookupdb get` sends no credentials",
+        )
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"a router's URL begins with http:// or https://, found {url!r}")
     if not url.isascii():
