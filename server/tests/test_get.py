@@ -47,7 +47,7 @@ def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
     done = run_here("get", f"http://127.0.0.1:{router.port}", "-", asked="\n".join(KEYS).encode())
     lines = [orjson.loads(line) for line in done.stdout.splitlines()]
     assert [line["key"] for line in lines] == KEYS, done.stderr
-    assert [line["key"] for line in lines if line["value"] is None] == ["7"]
+    assert [line["key"] for line in lines if line.get("missing")] == ["7"]
     assert done.returncode == 3
 
 
@@ -67,6 +67,18 @@ def test_missing_and_refused_end_differently(router: Router) -> None:
     assert b"the router answered 412" in refused.stderr
     assert b"leave --generation out" in refused.stderr
     assert b"Lookupdb-Generation" not in refused.stderr
+
+
+def test_a_value_that_is_null_is_not_missing(tmp_path: Path) -> None:
+    generation = write_generation(tmp_path, {"null": b"null"}, value_format="json")
+    with serving(generation) as shard:
+        table = tmp_path / "table.json"
+        table.write_bytes(table_file(entry([[f"127.0.0.1:{shard.ports[0]}"]], "g1", valueFormat="json", normalize=[])))
+        with routing(table) as router:
+            ended = run_here("get", f"http://127.0.0.1:{router.port}", "null", "nobody", "null")
+    found, missing = {"key": "null", "value": None}, {"key": "nobody", "value": None, "missing": True}
+    assert [orjson.loads(line) for line in ended.stdout.splitlines()] == [found, missing, found], ended
+    assert ended.returncode == 3
 
 
 @pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)

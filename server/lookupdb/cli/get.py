@@ -29,8 +29,8 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
     """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
 
     One key prints its value. Several, or `-` for one key a line on standard input, print a JSON object a line:
-    {"key": …, "value": …}, with null for a missing key and base64 for raw values, or {"key": …, "unavailable": true}
-    for one of which nothing can be said now.
+    {"key": …, "value": …}, with base64 for raw values, {"key": …, "value": null, "missing": true} for a missing key, or
+    {"key": …, "unavailable": true} for one of which nothing can be said now. A value that is null is not missing.
 
     Exit code 3: a key is missing. 4: a key is unavailable, or no router answers, or no `lookupdb up` serves DATASET: it
     may or may not exist; of several keys this comes before 3. 1: the router refused.
@@ -60,8 +60,11 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
                 unavailable += 1
                 click.echo(orjson.dumps({"key": key, "unavailable": True}))
                 continue
-            missing += key not in answer.found
-            click.echo(orjson.dumps({"key": key, "value": answer.found.get(key)}))
+            if key not in answer.found:
+                missing += 1
+                click.echo(orjson.dumps({"key": key, "value": None, "missing": True}))
+                continue
+            click.echo(orjson.dumps({"key": key, "value": answer.found[key]}))
     if unavailable:
         raise Unavailable(
             f"{format_count(unavailable, 'key')} could not be asked for: the shards that may have them are unavailable",
