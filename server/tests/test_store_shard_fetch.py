@@ -271,6 +271,23 @@ class TestDisk:
 
 
 class TestCommand:
+    @pytest.mark.usefixtures("local")
+    @pytest.mark.parametrize("given", [["team/things"], ["team/things", "--namespace", "team"]], ids=str)
+    def test_a_dataset_may_be_named_with_its_namespace(self, tmp_path: Path, given: list[str]) -> None:
+        address = ["--store", str(tmp_path / "store"), "--cluster-id", "c1", "--uid", "3f2b9c1e"]
+        words = [*address, "--dataset", *given, "--generation", "g1", "--shard", "0", str(tmp_path / "data")]
+        run = CliRunner().invoke(command, words, standalone_mode=False)
+        assert run.exception is None, run.exception
+        told = json.loads(run.stdout)
+        assert (told["dataset"], told["outcome"]) == ("team/things", "fetched")
+
+    def test_a_dataset_is_in_one_namespace(self, tmp_path: Path) -> None:
+        words = arguments(str(tmp_path / "store"), tmp_path / "data", "--dataset", "other/things")
+        run = CliRunner().invoke(command, words, standalone_mode=False)
+        assert isinstance(run.exception, UsageError)
+        assert "--dataset other/things is in the namespace other, and --namespace says team" in str(run.exception)
+        assert json.loads(run.stdout)["exitCode"] == 2
+
     def test_a_failure_is_told_in_the_termination_log(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         words = arguments(str(tmp_path / "store"), tmp_path / "data", "--termination-log", str(log))

@@ -11,6 +11,7 @@ from lookupdb import store
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
+from lookupdb.errors import UsageError
 from lookupdb.spec import LOCAL
 from lookupdb.store import StoreAddress
 from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
@@ -21,8 +22,10 @@ from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
 @store_option
 @store_wait_option
 @cluster_option
-@option("--namespace", default="default", help="Of the dataset.")
-@option("--dataset", metavar="NAME", required=True, help="Whose generation it is.")
+@option(
+    "--namespace", default=None, show_default=False, help="Of the dataset.  [default: that in --dataset, else default]"
+)
+@option("--dataset", metavar="[NAMESPACE/]NAME", required=True, help="Whose generation it is.")
 @option("--uid", default=LOCAL, help="Of the dataset; its first eight characters count.")
 @option("--generation", type=GenerationAddress(), required=True, help="Of which generation.")
 @option("--shard", type=click.IntRange(min=0), required=True, help="Which of its shards.")
@@ -41,7 +44,7 @@ def command(
     store_url: str,
     store_wait: float,
     cluster_id: str,
-    namespace: str,
+    namespace: str | None,
     dataset: str,
     uid: str,
     generation: str,
@@ -55,20 +58,32 @@ def command(
 
     \b
         lookupdb fetch --dataset airports --generation g1 --shard 0 /data
-        lookupdb fetch --store s3://lookups/eu --cluster-id c1 --namespace team --dataset people --uid 3f2b9c1e \\
-            --generation g12 --shard 3 /data
+        lookupdb fetch --store s3://lookups/eu --cluster-id c1 --dataset team/people --uid 3f2b9c1e --generation g12 \\
+            --shard 3 /data
 
     The file is verified (size, SHA-256) before it gets its name, and manifest.json comes last. What is there whole is
     not fetched again; what an interrupted fetch left is removed. Nothing that is written stays in the page cache: it
     belongs to those who serve. Standard output gets the result, failures too, as one line of JSON; a terminal gets of
     a failure its message alone, unless --json is given.
     """
-    with report_outcome(
-        termination_log, as_json, dataset=f"{namespace}/{dataset}", generation=generation, shard=shard
-    ) as result:
+    with report_outcome(termination_log, as_json, dataset=dataset, generation=generation, shard=shard) as result:
+        namespace, name = _find_names(namespace, dataset)
+        result.update(dataset=f"{namespace}/{name}")
         place = store.open_store(store_url, cluster_id)
         place.wait(store_wait)
-        address = StoreAddress(cluster_id, namespace, dataset, uid)
+        address = StoreAddress(cluster_id, namespace, name, uid)
         fetched = ShardFetch(place.dataset_at(address), folder, rate=rate, patience=patience).run(generation, shard)
         verb = "fetched" if fetched.outcome == "fetched" else "found whole, and not fetched again"
         result.update(asdict(fetched), reason=fetched.outcome.capitalize(), message=f"{fetched.file}: {verb}")
+
+
+def _find_names(namespace: str | None, dataset: str) -> tuple[str, str]:
+    """Return the namespace and the name of ``dataset``. Raises UsageError if it has another namespace than is given."""
+    own, slash, name = dataset.rpartition("/")
+    if not slash:
+        return "default" if namespace is None else namespace, name
+    if namespace not in (None, own):
+        raise UsageError(
+            f"--dataset {dataset} is in the namespace {own}, and --namespace says {namespace}", hint="leave one out"
+        )
+    return own, name
