@@ -1,13 +1,23 @@
-"""A process that `up` keeps running: what is told of it."""
+"""A process that `up` keeps running: how it is started, ended and started again, and what is told of it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.up_stack import build_people, write_dataset
 
-from lookupdb.local.child import Child
+from lookupdb.local.child import Child, ChildFailed
+
+DEADLINE_SECONDS = 60.0
 
 
 def test_a_process_that_is_back_with_other_kernels_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -20,3 +30,52 @@ def test_a_process_that_is_back_with_other_kernels_is_told(tmp_path: Path, caplo
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "airports-0 is back with python kernels: before, it had native ones"
     assert reports == ["native", "native", "python", "python"]
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> Path:
+    """What a shard server can serve."""
+    write_dataset(tmp_path)
+    build_people(tmp_path)
+    (manifest,) = tmp_path.rglob("manifest.json")
+    return manifest.parent
+
+
+def shard_server(generation: Path, directory: Path, on_ready: Callable[[dict[str, Any]], None]) -> Child:
+    arguments = ["serve", str(generation), "--shard", "0", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
+    return Child("people-0", arguments, directory, on_ready)
+
+
+@asynccontextmanager
+async def stopped(child: Child) -> AsyncIterator[None]:
+    """``child`` is stopped at the end, within the deadline."""
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            yield
+    finally:
+        await child.stop(5.0)
+
+
+async def test_it_is_started_again_when_its_folder_was_removed(generation: Path, tmp_path: Path) -> None:
+    """`rm -rf .lookupdb/run` while an `up` runs."""
+    directory = tmp_path / "run" / "people"
+    directory.mkdir(parents=True)
+    reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    child = shard_server(generation, directory, reports.put_nowait)
+    async with stopped(child):
+        await child.start()
+        first = (await reports.get())["pid"]
+        shutil.rmtree(directory.parent)
+        os.kill(first, signal.SIGKILL)
+        assert (await reports.get())["pid"] == child.pid != first
+        assert child.log_path.exists()
+
+
+async def test_what_kept_it_from_being_started_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("where its folder should be")
+    child = shard_server(tmp_path, tmp_path / "run", lambda _: None)
+    async with stopped(child):
+        with pytest.raises(
+            ChildFailed, match=r"^people-0 cannot be started: .*File exists.*\n  it needs .*/run for its log"
+        ):
+            await child.start()

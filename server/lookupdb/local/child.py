@@ -32,7 +32,7 @@ TAIL_LINES: Final = 15
 
 
 class ChildFailed(LookupdbError):
-    """A child ended before it was ready; the message holds the last lines of its log."""
+    """A child could not be started, or ended before it was ready: then the message holds the last lines of its log."""
 
     reason = "ProcessFailed"
 
@@ -70,8 +70,9 @@ class Child:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Start it and wait until it is ready. Raises ChildFailed when it ends before."""
-        self.log_path.unlink(missing_ok=True)
+        """Start it and wait until it is ready. Raises ChildFailed when it cannot be started, or ends before."""
+        with suppress(OSError):  # a log that cannot be removed is appended to, or opening it says why it cannot be
+            self.log_path.unlink()
         self._first_ready = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._run_until_cancelled(), name=f"keep {self.name}")
         await self._first_ready
@@ -107,13 +108,16 @@ class Child:
         assert self._first_ready is not None
         backoff = FIRST_BACKOFF_SECONDS
         while True:
+            ready_at = failure = None
             try:
                 ready_at = await self._run_once()
             except OSError as error:
                 log.error("%s cannot be started: %s", self.name, error)  # noqa: TRY400 - the traceback says no more
-                ready_at = None
+                failure = self._describe_failed_start(error)
             if not self._first_ready.done():
-                self._first_ready.set_exception(ChildFailed(f"{self.name} ended before it was ready\n{self._tail()}"))
+                self._first_ready.set_exception(
+                    failure or ChildFailed(f"{self.name} ended before it was ready\n{self._tail()}")
+                )
                 return
             lifetime = asyncio.get_running_loop().time() - ready_at if ready_at else 0.0
             backoff = FIRST_BACKOFF_SECONDS if lifetime > STEADY_SECONDS else min(backoff * 2, LONGEST_BACKOFF_SECONDS)
@@ -123,6 +127,7 @@ class Child:
     async def _run_once(self) -> float | None:
         """Run the process to its end. Returns when it became ready, in loop time, or None."""
         assert self._first_ready is not None
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it while `up` runs
         self._ready_path.unlink(missing_ok=True)
         with self.log_path.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
@@ -150,8 +155,14 @@ class Child:
             await asyncio.sleep(READY_POLL_SECONDS)
         return None
 
+    def _describe_failed_start(self, error: OSError) -> ChildFailed:
+        return ChildFailed(
+            f"{self.name} cannot be started: {error}",
+            hint=f"it needs a process, and the folder {self.log_path.parent} for its log",
+        )
+
     def _tail(self) -> str:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
             return "\n".join(f"  {line}" for line in lines)
         return ""
