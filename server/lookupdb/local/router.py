@@ -12,8 +12,8 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.local.child import Child
+from lookupdb.local.run_state import write_file
 from lookupdb.route import flags
-from lookupdb.runtime import ready_file
 from lookupdb.spec import DatasetSpec
 
 HOST: Final = "127.0.0.1"
@@ -59,6 +59,11 @@ class LocalRouter:
         return ["route", *(str(word) for pair in options.items() for word in pair)]
 
     @property
+    def has_started(self) -> bool:
+        """Whether it has been ready once, so that its ports are known."""
+        return bool(self._report)
+
+    @property
     def url(self) -> str:
         """The URL of the public port, once started."""
         return f"http://{HOST}:{self._report['port']}"
@@ -87,7 +92,10 @@ class LocalRouter:
         await self._child.stop(STOP_SECONDS)
 
     def write_table(self, active: dict[str, Any]) -> int:
-        """Make ``active``, an entry of a routing table, the active generation; returns the table's version."""
+        """Make ``active``, an entry of a routing table, the active generation; returns the table's version.
+
+        Raises NotWritten: then the table before still stands.
+        """
         self._version += 1
         spec = self._spec
         table = {
@@ -97,7 +105,7 @@ class LocalRouter:
             "active": active["generation"],
             "generations": [active],
         }
-        ready_file.write(self._table_path, table)
+        write_file(self._table_path, table)
         return self._version
 
     async def wait_until_confirmed(self, version: int) -> None:

@@ -11,13 +11,19 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.errors import UsageError
+from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.runtime import ready_file
 
 DATA_DIRECTORY: Final = Path(".lookupdb")
 """Where `up` keeps everything and `get` looks for it, unless --data-dir says otherwise."""
 DEFAULT_NAMESPACE: Final = "default"
 _STATE_FILE: Final = "up.json"
+
+
+class NotWritten(LookupdbError):
+    """A file of a run folder could not be written, for want of room or of permission; the one before still stands."""
+
+    reason = "NotWritten"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
@@ -33,9 +39,20 @@ def state_file(data: Path, namespace: str, name: str) -> Path:
     return run_directory(data, namespace, name) / _STATE_FILE
 
 
+def write_file(path: Path, members: dict[str, Any]) -> None:
+    """Write ``members`` to ``path``, a file of a run folder, whole or not at all. Raises NotWritten."""
+    try:
+        ready_file.write(path, members)
+    except OSError as error:
+        raise NotWritten(
+            f"{path} cannot be written: {error.strerror or error}",
+            hint="make room on its disk, or let this user write there",
+        ) from error
+
+
 def write_state(path: Path, members: dict[str, Any]) -> None:
-    """Write ``members`` and this process's id."""
-    ready_file.write(path, {"pid": os.getpid(), **members})
+    """Write ``members`` and this process's id. Raises NotWritten."""
+    write_file(path, {"pid": os.getpid(), **members})
 
 
 def read_state(path: Path) -> dict[str, Any] | None:

@@ -19,11 +19,13 @@ from lookupdb.build.source.success_file import describe_success_file, read_succe
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.child import ChildFailed
+from lookupdb.local.retried_write import RetriedWrite
 from lookupdb.local.rollout import LocalRollout
 from lookupdb.local.router import HOST, CutoverFailed, LocalRouter
 from lookupdb.local.run_state import (
     DATA_DIRECTORY,
     DEFAULT_NAMESPACE,
+    NotWritten,
     lock_run_directory,
     run_directory,
     state_file,
@@ -91,7 +93,9 @@ class Up:
         store_url = str((options.data / "store").absolute())
         self._build_request = builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(self._spec)
-        self._router = LocalRouter(self._spec, options.port, self._directory, self._write_state)
+        self._router = LocalRouter(self._spec, options.port, self._directory, self._note_restart)
+        self._table = RetriedWrite("the routing table", self._write_table, self._tell)
+        self._state = RetriedWrite(str(self._state_file), self._write_state, self._tell)
         self._rollout: LocalRollout | None = None
         self._rollouts = 0
         self._last_problem = ""
@@ -133,7 +137,7 @@ class Up:
             self._rollout = await self._roll_out(built, self._spec)
         self._router.write_table(self._rollout.table_entry())
         await self._router.start()
-        self._write_state()
+        self._state.run()
         self._announce()
 
     def _override_gates(self) -> None:
@@ -143,6 +147,8 @@ class Up:
             self._say(f"{self._spec.name}: {generation} passes, although:\n{reasons}")
 
     async def _end(self) -> None:
+        self._table.cancel()
+        self._state.cancel()  # or the file would come back
         self._state_file.unlink(missing_ok=True)
         await self._router.stop()
         if self._rollout:
@@ -182,12 +188,22 @@ class Up:
         return rollout
 
     def _update_endpoints(self) -> None:
+        """Write where the servers are now. Raises nothing: who says that a server is back must not end for it."""
+        self._table.run()
+        self._note_restart()
+
+    def _note_restart(self) -> None:
+        """Write the state, unless the router is still to start: it is written then."""
+        if self._router.has_started:
+            self._state.run()
+
+    def _write_table(self) -> None:
+        """Write where the servers of the active generation are. Raises NotWritten."""
         if self._rollout:
             self._router.write_table(self._rollout.table_entry())
-            self._write_state()
 
     def _write_state(self) -> None:
-        """Write where everything is: at the start, and whenever a process was started again."""
+        """Write where everything is: at the start, and whenever a process was started again. Raises NotWritten."""
         if self._rollout:
             router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
             serving = {"generation": self._rollout.manifest.generation, "watch": self._options.watch}
@@ -306,6 +322,9 @@ class Up:
         served = (current.content, self._spec.replicas, self._spec.serving_workers)
         return success_file != current.success_file or inputs != served
 
+    def _tell(self, line: str) -> None:
+        self._say(f"{self._spec.name}: {line}")
+
     def _report_problem(self, problem: str) -> None:
         """Say ``problem``, unless it was the last one said."""
         if problem != self._last_problem:
@@ -354,13 +373,19 @@ class Up:
         assert old is not None
         try:
             await self._router.wait_until_confirmed(self._router.write_table(candidate.table_entry()))
-        except CutoverFailed:
+        except NotWritten:  # the old table still stands
             self._rollout = old
-            self._router.write_table(old.table_entry())
             await candidate.stop()
             raise
+        except CutoverFailed:
+            self._rollout = old
+            try:
+                await self._table.run_to_success()  # before: the router may answer from the candidate
+            finally:
+                await candidate.stop()
+            raise
         self._spec = spec
-        self._write_state()
+        self._state.run()
         await asyncio.sleep(self._router.deadline_seconds + DRAIN_MARGIN_SECONDS)
         await old.stop()
 
