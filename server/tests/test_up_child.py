@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.up_stack import build_people, write_dataset
+from support.up_stack import alive, build_people, write_dataset
 
 from lookupdb.local.child import Child, ChildFailed
 
@@ -69,6 +70,45 @@ async def test_it_is_started_again_when_its_folder_was_removed(generation: Path,
         os.kill(first, signal.SIGKILL)
         assert (await reports.get())["pid"] == child.pid != first
         assert child.log_path.exists()
+
+
+async def test_a_process_whose_report_cannot_be_acted_on_is_ended_before_the_next_is_started(
+    generation: Path, tmp_path: Path
+) -> None:
+    """As on a full disk, when `up` cannot write where the process is: each would run on beside the next."""
+    pids: list[int] = []
+    were_alive: list[list[bool]] = []
+    came = asyncio.Event()
+
+    def act(report: dict[str, Any]) -> None:
+        were_alive.append([alive(pid) for pid in pids])
+        pids.append(report["pid"])
+        if len(pids) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if len(pids) == 3:
+            came.set()
+
+    child = shard_server(generation, tmp_path / "run", act)
+    async with stopped(child):
+        await child.start()
+        os.kill(pids[0], signal.SIGKILL)
+        await came.wait()
+        assert were_alive == [[], [False], [False, False]]
+        assert child.pid == pids[2]
+
+
+async def test_a_first_process_whose_report_cannot_be_acted_on_fails(generation: Path, tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def act(report: dict[str, Any]) -> None:
+        pids.append(report["pid"])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    child = shard_server(generation, tmp_path / "run", act)
+    async with stopped(child):
+        with pytest.raises(ChildFailed, match=r"^people-0 ended before it was ready"):
+            await child.start()
+        assert not alive(pids[0])
 
 
 async def test_what_kept_it_from_being_started_is_told(tmp_path: Path) -> None:

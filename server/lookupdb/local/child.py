@@ -28,6 +28,8 @@ FIRST_BACKOFF_SECONDS: Final = 0.1
 LONGEST_BACKOFF_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 30.0
 """A child that lived this long after it was ready starts again without delay."""
+STOP_SECONDS: Final = 5.0
+"""Until a process that cannot be attended to is killed."""
 TAIL_LINES: Final = 15
 
 
@@ -83,8 +85,11 @@ class Child:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
-        process = self._process
-        if process is None or process.returncode is not None:
+        if self._process:
+            await self._end(self._process, grace_seconds)
+
+    async def _end(self, process: asyncio.subprocess.Process, grace_seconds: float) -> None:
+        if process.returncode is not None:
             return
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
@@ -110,10 +115,12 @@ class Child:
         while True:
             ready_at = failure = None
             try:
-                ready_at = await self._run_once()
+                self._process = await self._start_process()
             except OSError as error:
                 log.error("%s cannot be started: %s", self.name, error)  # noqa: TRY400 - the traceback says no more
                 failure = self._describe_failed_start(error)
+            else:
+                ready_at = await self._attend(self._process)
             if not self._first_ready.done():
                 self._first_ready.set_exception(
                     failure or ChildFailed(f"{self.name} ended before it was ready\n{self._tail()}")
@@ -124,13 +131,12 @@ class Child:
             log.warning("%s ended; starting it again in %.1f s (log: %s)", self.name, backoff, self.log_path)
             await asyncio.sleep(backoff)
 
-    async def _run_once(self) -> float | None:
-        """Run the process to its end. Returns when it became ready, in loop time, or None."""
-        assert self._first_ready is not None
+    async def _start_process(self) -> asyncio.subprocess.Process:
+        """Raises OSError, and then no process runs."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it while `up` runs
         self._ready_path.unlink(missing_ok=True)
         with self.log_path.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
@@ -138,13 +144,24 @@ class Child:
                 env=child_environment(SERVER_VARIABLES),
                 start_new_session=True,
             )
+
+    async def _attend(self, process: asyncio.subprocess.Process) -> float | None:
+        """Return when ``process`` has ended, with the loop time at which it became ready, or None.
+
+        It is ended when something goes wrong here: unattended it would run on beside the one that is started next.
+        """
+        assert self._first_ready is not None
         ready_at = None
-        if report := await self._ready_report(self._process):
-            ready_at = asyncio.get_running_loop().time()
-            self.note_ready(report)
-            if not self._first_ready.done():
-                self._first_ready.set_result(None)
-        await self._process.wait()
+        try:
+            if report := await self._ready_report(process):
+                self.note_ready(report)
+                ready_at = asyncio.get_running_loop().time()
+                if not self._first_ready.done():
+                    self._first_ready.set_result(None)
+            await process.wait()
+        except Exception:
+            log.exception("%s is ended: its ready file %s cannot be acted on", self.name, self._ready_path)
+            await self._end(process, STOP_SECONDS)
         return ready_at
 
     async def _ready_report(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
