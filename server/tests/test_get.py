@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,31 @@ def test_a_router_may_be_behind_any_prefix(prefix: str) -> None:
     assert (ended.returncode, b"no answer from" in ended.stderr) == (4, True)
 
 
-class _Dying(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and POST alike, and logs nothing."""
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        raise NotImplementedError
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serve(handler: type[_Handler]) -> Iterator[str]:
+    """The URL of a server whose requests ``handler`` answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+class _Dying(_Handler):
     """Is killed in the middle of an answer: the path's first part is its status, the second the way it ends."""
 
     def do_GET(self) -> None:
@@ -148,18 +173,11 @@ class _Dying(BaseHTTPRequestHandler):
         if end == "silence":
             self.connection.recv(1)  # until the client leaves
 
-    do_POST = do_GET  # noqa: N815 - http.server calls it so
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture(scope="module")
 def dying() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Dying) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serve(_Dying) as url:
+        yield url
 
 
 @pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
@@ -175,7 +193,7 @@ def test_a_router_that_is_killed_in_the_middle_of_an_answer_gives_none(
     assert f"no answer from {dying}/{status}/{end}/v1/lookup".encode() in ended.stderr
 
 
-class _Greeter(BaseHTTPRequestHandler):
+class _Greeter(_Handler):
     """Answers whatever it is asked, as no router does."""
 
     def do_GET(self) -> None:
@@ -184,18 +202,11 @@ class _Greeter(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"hi")
 
-    do_POST = do_GET  # noqa: N815 - http.server calls it so
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture(scope="module")
 def greeter() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Greeter) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serve(_Greeter) as url:
+        yield url
 
 
 @pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)

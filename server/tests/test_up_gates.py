@@ -32,6 +32,23 @@ def test_what_a_gate_refuses_does_not_serve_unless_the_next_start_lets_it_throug
     assert overriding.generations() == ["g1", "g2"], "nothing was built"
 
 
+def test_an_override_does_not_bring_back_what_is_older_than_what_serves_and_says_so(
+    people: Callable[..., Stack], tmp_path: Path
+) -> None:
+    build_people(tmp_path)
+    (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
+    write_people(tmp_path, ada="Alone")
+    refusing = people()
+    refusing.says("a gate refused it; serving g1, the last good generation")
+    assert refusing.stop() == 0
+    write_people(tmp_path, ada="Duchess", alan="Reader")
+    build_people(tmp_path)
+    overriding = people("--override-gates", "g2")
+    overriding.says("g2 passes, although:")
+    overriding.says("g3, which is newer than g2, is served")
+    assert overriding.find("ada@example.com") == {"ada@example.com": {"title": "Duchess"}}
+
+
 def test_a_changed_gate_judges_what_is_built_from_now_on_and_what_was_refused(people: Callable[..., Stack]) -> None:
     stack = people("--watch", "--watch-seconds", "0.1")
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}

@@ -3,10 +3,23 @@
 from pathlib import Path
 
 import orjson
+import pytest
 from support.shards import write_generation
 
 from lookupdb import store
-from lookupdb.local.builds import find_reusable_generation
+from lookupdb.errors import (
+    BadSource,
+    CorruptFile,
+    GateClosed,
+    InvalidManifest,
+    LookupdbError,
+    NotEnoughRoom,
+    StoreUnreachable,
+)
+from lookupdb.local.builds import BuildFailed, find_reusable_generation, may_pass
+from lookupdb.local.child import ChildFailed
+from lookupdb.local.router import CutoverFailed
+from lookupdb.local.run_state import NotWritten
 from lookupdb.spec import parse_resource
 from lookupdb.store import StoredDataset
 
@@ -33,7 +46,19 @@ def dataset_of(tmp_path: Path, **contents: str) -> StoredDataset:
 
 def test_it_is_the_newest_that_was_built_to_this_very_spec(tmp_path: Path) -> None:
     content = SPEC.content_hash()
-    assert find_reusable_generation(dataset_of(tmp_path, g1=content, g2=content, g3="f" * 32), SPEC) == "g2"
+    found = find_reusable_generation(dataset_of(tmp_path, g1=content, g2=content, g3="f" * 32), SPEC)
+    assert found is not None
+    assert found.generation == "g2"
+
+
+def test_of_a_source_it_is_the_newest_that_was_built_from_it(tmp_path: Path) -> None:
+    content = SPEC.content_hash()
+    dataset = dataset_of(tmp_path, g1=content, g2=content)
+    fingerprint = dataset.manifest("g2").fingerprint
+    found = find_reusable_generation(dataset, SPEC, fingerprint)
+    assert found is not None
+    assert found.generation == "g2"
+    assert find_reusable_generation(dataset, SPEC, "another") is None
 
 
 def test_there_is_none_before_the_first_build_or_after_a_change_of_the_spec(tmp_path: Path) -> None:
@@ -45,4 +70,29 @@ def test_a_manifest_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     content = SPEC.content_hash()
     dataset = dataset_of(tmp_path, g1=content, g2=content)
     (tmp_path / "local" / "default" / "sample-local" / "g2" / "manifest.json").write_text("{")
-    assert find_reusable_generation(dataset, SPEC) == "g1"
+    found = find_reusable_generation(dataset, SPEC)
+    assert found is not None
+    assert found.generation == "g1"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BuildFailed("no room", NotEnoughRoom.exit_code),
+        BuildFailed("killed", -9),
+        ChildFailed("ended before it was ready"),
+        CorruptFile("damaged"),
+        CutoverFailed("not confirmed"),
+        NotWritten("cannot be written"),
+        StoreUnreachable("away"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_may_pass_by_itself_is_worth_another_attempt(error: LookupdbError) -> None:
+    assert may_pass(error)
+
+
+@pytest.mark.parametrize("kind", [BadSource, GateClosed, InvalidManifest], ids=lambda kind: kind.__name__)
+def test_what_manifest_and_source_have_again_is_not(kind: type[LookupdbError]) -> None:
+    assert not may_pass(kind("as it is"))
+    assert not may_pass(BuildFailed("the build failed", kind.exit_code))

@@ -59,6 +59,18 @@ def test_a_routing_table_that_cannot_be_written_leaves_the_last_good_generation_
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Princess"}}
 
 
+def test_what_failed_for_want_of_room_is_tried_again_with_what_was_built(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    assert stack.state["generation"] == "g1"
+    obstacle = Obstacle(stack, "routing-table.json")
+    write_people(stack.directory, ada="Duchess")
+    stack.says("; g1 keeps serving, tried again in 2 s")
+    obstacle.remove()
+    stack.says("cut over to g2")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Duchess"}}
+    assert stack.generations() == ["g1", "g2"], "no attempt has built another"
+
+
 def test_a_state_that_cannot_be_written_does_not_undo_a_cutover_and_is_written_later(
     people: Callable[..., Stack],
 ) -> None:

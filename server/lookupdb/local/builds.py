@@ -9,11 +9,12 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import orjson
 
 from lookupdb.build import existing_generations
-from lookupdb.errors import BadSource, GateClosed, LookupdbError
+from lookupdb.errors import BadSource, GateClosed, LookupdbError, UsageError
 from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
@@ -29,6 +30,15 @@ class BuildFailed(LookupdbError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.exit_code = code
+
+
+_FINAL: Final = (UsageError.exit_code, BadSource.exit_code, GateClosed.exit_code)
+"""Of what fails again as long as manifest and source stay the same."""
+
+
+def may_pass(error: LookupdbError) -> bool:
+    """Whether what failed with ``error`` may succeed though nobody changes anything: a disk has room again, say."""
+    return error.exit_code not in _FINAL
 
 
 class SourceNotReady(BadSource):
@@ -59,14 +69,17 @@ class BuildRequest:
         return ["build", *(str(word) for flag, value in options.items() if value is not None for word in (flag, value))]
 
 
-def find_reusable_generation(dataset: StoredDataset, spec: DatasetSpec) -> str | None:
-    """Return the newest whole generation that was built to this very spec, whatever the source has become since."""
+def find_reusable_generation(
+    dataset: StoredDataset, spec: DatasetSpec, fingerprint: str | None = None
+) -> Manifest | None:
+    """Return the manifest of the newest whole generation that was built to this very spec: of the source with
+    ``fingerprint``, or whatever the source has become since."""
     content = spec.content_hash()
     return next(
         (
-            manifest.generation
+            manifest
             for manifest in existing_generations.readable_manifests(dataset)
-            if manifest.content == content
+            if manifest.content == content and fingerprint in (None, manifest.fingerprint)
         ),
         None,
     )

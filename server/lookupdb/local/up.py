@@ -18,6 +18,7 @@ from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.success_file import describe_success_file, read_success_file
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
+from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.retried_write import RetriedWrite
 from lookupdb.local.rollout import LocalRollout
@@ -31,6 +32,7 @@ from lookupdb.local.run_state import (
     state_file,
     write_state,
 )
+from lookupdb.manifest import Manifest
 from lookupdb.runtime import listeners
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 from lookupdb.wording import format_command, format_count
@@ -101,6 +103,7 @@ class Up:
         self._last_problem = ""
         self._gates = self._spec.gates.content_hash()
         self._pinned: str | None = None
+        self._backoff = Backoff()
         self._overridden: set[str] = set()
         """The generations with overridden gates that were rolled out, or tried in vain."""
 
@@ -124,8 +127,11 @@ class Up:
     async def _begin(self) -> None:
         self._note_pin(self._spec)
         self._override_gates()
-        reusable = builds.find_reusable_generation(self._dataset, self._spec)
-        generation = await self._first_generation(reusable)
+        manifest = builds.find_reusable_generation(self._dataset, self._spec)
+        reusable = manifest.generation if manifest else None
+        generation = await self._first_generation(manifest)
+        if self._options.override_gates not in (None, generation):
+            self._say(f"{self._spec.name}: {generation}, which is newer than {self._options.override_gates}, is served")
         try:
             self._rollout = await self._roll_out(generation, self._spec)
         except ChildFailed as error:
@@ -154,9 +160,10 @@ class Up:
         if self._rollout:
             await self._rollout.stop()
 
-    async def _first_generation(self, reusable: str | None) -> str:
-        """Return the generation to begin with: a new one, or ``reusable`` if the source has not changed or is bad."""
-        manifest = self._dataset.manifest(reusable) if reusable else None
+    async def _first_generation(self, manifest: Manifest | None) -> str:
+        """Return the generation to begin with: a new one, or that of ``manifest`` if the source has not changed or is
+        bad."""
+        reusable = manifest.generation if manifest else None
         try:
             refused = self._dataset.newest_refused()
             built = await builds.run_build(self._build_request, reusable, manifest, refused)
@@ -229,7 +236,11 @@ class Up:
         while True:
             await asyncio.sleep(self._options.watch_seconds)
             desired = await self._look()
-            if desired is None or desired == attempted or desired.serving == self._current_inputs():
+            if (
+                desired is None
+                or desired.serving == self._current_inputs()
+                or (desired == attempted and not self._backoff.is_due())
+            ):
                 unsettled_checks = 0
             elif desired == previous or unsettled_checks == MAX_UNSETTLED_CHECKS:
                 attempted, unsettled_checks = desired, 0
@@ -354,12 +365,25 @@ class Up:
         self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
         try:
             spec = self._read_manifest()
-            unless = active if desired.content == active.content else None
+            unless = self._find_built(spec, desired)
             refused = self._dataset.newest_refused()
             built = await builds.run_build(self._build_request, active.generation, unless, refused)
-            await self._replace(built or active.generation, spec)
+            await self._replace(built or (unless or active).generation, spec)
         except LookupdbError as error:
-            self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving")
+            again = f", tried again in {self._backoff.note_failure():.0f} s" if builds.may_pass(error) else ""
+            self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving{again}")
+            if not again:
+                self._backoff.reset()
+        else:
+            self._backoff.reset()
+
+    def _find_built(self, spec: DatasetSpec, desired: ServingInputs) -> Manifest | None:
+        """Return the manifest of what an attempt before has built, and could not serve; else the active one, if only
+        the source differs. Raises StoreError."""
+        assert self._rollout is not None
+        active = self._rollout.manifest
+        built = builds.find_reusable_generation(self._dataset, spec, desired.fingerprint)
+        return built or (active if desired.content == active.content else None)
 
     async def _replace(self, generation: str, spec: DatasetSpec) -> None:
         """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""

@@ -1,0 +1,44 @@
+"""When `lookupdb up --watch` tries again what has failed and may yet succeed."""
+
+from lookupdb.local.backoff import LONGEST_SECONDS, Backoff
+
+
+class Clock:
+    """A clock that is set."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_nothing_is_due_before_a_failure() -> None:
+    assert not Backoff(Clock()).is_due()
+
+
+def test_a_failure_is_tried_again_after_its_pause() -> None:
+    clock = Clock()
+    backoff = Backoff(clock)
+    pause = backoff.note_failure()
+    clock.seconds = pause - 0.01
+    assert not backoff.is_due()
+    clock.seconds = pause
+    assert backoff.is_due()
+
+
+def test_pauses_double_to_five_minutes() -> None:
+    backoff = Backoff(Clock())
+    pauses = [backoff.note_failure() for _ in range(12)]
+    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert pauses[-2:] == [LONGEST_SECONDS, LONGEST_SECONDS]
+
+
+def test_what_has_ended_is_not_due_and_the_next_failure_begins_anew() -> None:
+    clock = Clock()
+    backoff = Backoff(clock)
+    backoff.note_failure()
+    backoff.note_failure()
+    backoff.reset()
+    clock.seconds = LONGEST_SECONDS
+    assert not backoff.is_due()
+    assert backoff.note_failure() == 1.0
