@@ -161,6 +161,23 @@ async def test_one_that_breaks_may_be_back_in_a_moment(user: User, shard: Script
     assert shard.proofs == 2
 
 
+async def test_one_whose_user_fails_to_take_the_news_is_made_again(
+    user: User, shard: ScriptedShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(why: str) -> None:
+        raise MemoryError
+
+    said: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context.get("exception")))
+    user.link.start()
+    await user.reach(LinkState.READY)
+    monkeypatch.setattr(user, "on_no_connection", fail)
+    shard.hang_up()
+    await soon(lambda: shard.proofs == 2, "the server has proven itself again")
+    await user.reach(LinkState.READY)
+    assert [type(error) for error in said] == [MemoryError]
+
+
 async def test_one_whose_server_stands_still_is_not_expected_back(user: User, shard: ScriptedShard) -> None:
     user.link.start()
     await user.reach(LinkState.READY)

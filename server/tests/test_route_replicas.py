@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.link import LinkSettings
 from lookupdb.route.servers.link_state import LinkState
+from lookupdb.route.shards import replicas as replicas_module
 from lookupdb.route.shards.replicas import ShardReplicas
 from lookupdb.route.shards.settings import EndpointSettings
 
@@ -162,6 +164,51 @@ class TestNoneIsReady:
         assert not third.is_done
         endpoint.enter(LinkState.READY)
         assert endpoint.lookups == [second, third]
+
+    async def test_so_do_those_behind_one_that_is_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(replicas_module, "_COMPACT_SECONDS", 0.0)
+        endpoint = Endpoint()
+        replicas = replicas_of(endpoint, max_queued_keys=2)
+        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        first, second = submitted(replicas), submitted(replicas)
+        second.is_done = True
+        third = submitted(replicas)
+        assert not third.is_done
+        assert submitted(replicas).is_done, "two wait"
+        endpoint.enter(LinkState.READY)
+        assert endpoint.lookups == [first, third]
+
+    async def test_what_is_raised_about_one_costs_no_other_its_turn(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Faulty(Lookup):
+            def give_up(self, problem: Problem) -> None:
+                super().give_up(problem)
+                raise MemoryError
+
+        endpoint = Endpoint()
+        replicas = replicas_of(endpoint)
+        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        faulty = Faulty(replicas)
+        replicas.submit(faulty)
+        lookup = submitted(replicas)
+        endpoint.room = 0
+        endpoint.enter(LinkState.READY)
+        assert faulty.is_done
+        assert lookup.is_done
+        assert "a waiter failed" in caplog.text
+
+    async def test_those_of_a_table_that_is_retired_are_not_kept(self) -> None:
+        endpoint = Endpoint()
+        replicas = replicas_of(endpoint)
+        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        lookup = submitted(replicas)
+        gc.disable()  # a lookup knows its replicas: if these knew it, only the collector would free both
+        try:
+            replicas.close()
+            kept = weakref.ref(lookup)
+            del lookup
+            assert kept() is None
+        finally:
+            gc.enable()
 
     async def test_those_that_are_done_are_not_kept_until_it_is_back(self) -> None:
         endpoint = Endpoint()

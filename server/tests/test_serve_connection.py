@@ -219,6 +219,18 @@ class TestWhenTheWorkerEnds:
         assert talk.take_rest() == b"+PONG\r\n" * 3
         assert talk.connection.moves[1:] == [(ANSWERING, DRAIN_ANSWERING), (DRAIN_ANSWERING, HALF_CLOSED)]
 
+    def test_a_client_that_has_ended_its_stream_gets_them_all_and_no_reset_for_what_it_asked_behind(
+        self, talk: LoneConnection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connections, "TIME_SLICE_SECONDS", -1.0)
+        talk.send(b"PING\r\n" * 3)
+        talk.client.sendall(b"PING\r\n" * 5000)
+        talk.client.shutdown(socket.SHUT_WR)
+        talk.connection.drain()
+        assert talk.take_rest() == b"+PONG\r\n" * 3
+        assert talk.client.recv(10) == b""
+        assert talk.connection.moves[-1] == (HALF_CLOSED, CLOSED)
+
 
 def bring_to(state: RespState, talk: LoneConnection) -> None:
     if state in (DRAIN_READING, DRAIN_SENDING, DRAIN_ANSWERING, HALF_CLOSED):

@@ -26,6 +26,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Final
 
@@ -202,6 +203,7 @@ class RespConnection:
         """
         if events & BROKEN:
             if is_broken(self.fd):
+                self._drop_input()
                 self.close()
             return
         if events & WRITE & self._awaited_events():
@@ -448,6 +450,14 @@ class RespConnection:
         if self._state is DRAIN_READING and not self.parked:
             self._enter(HALF_CLOSED)
             self._shut_down()
+
+    def _drop_input(self) -> None:
+        """Read what has arrived and will not be answered, to the end of the client's stream: closing with it unread
+        would reset the connection and take from the client the replies that are on their way."""
+        if self._state is HALF_CLOSED:
+            with suppress(OSError):
+                while os.read(self.fd, READ_BYTES):
+                    pass
 
     def _shut_down(self) -> None:
         try:

@@ -6,6 +6,8 @@ first answer wins, and what comes after it is ignored.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from lookupdb.route.budget import RouterBudget
@@ -14,6 +16,8 @@ from lookupdb.route.lookups.batch_keys import ReplyValues
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import OVERLOADED, Problem, Waiter
 from lookupdb.route.servers.address import ServerAddress
+
+log = logging.getLogger(__name__)
 
 KEYS_UNAVAILABLE: Final = INDEX["keys_unavailable"]
 CANDIDATE_KEYS_UNAVAILABLE: Final = INDEX["candidate_keys_unavailable"]
@@ -109,6 +113,15 @@ class PendingLookup:
         else:
             self.is_retried = True
             self.replicas.retry(self, problem)
+
+
+def fail_tries(lookups: Iterable[PendingLookup], problem: Problem) -> None:
+    """End a try of each of ``lookups``. Raises nothing: what goes wrong with one must not cost the others theirs."""
+    for lookup in lookups:
+        try:
+            lookup.fail_try(problem)
+        except Exception:
+            log.exception("a waiter failed")
 
 
 class SingleKey(PendingLookup):

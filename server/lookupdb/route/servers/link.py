@@ -157,11 +157,13 @@ class Link:
         if self._connection is None:
             return
         self._connection = None
-        if self.state is LinkState.READY:
-            self._settings.counters[_BROKEN] += 1
-            self._enter(LinkEvent.LOSS, why)
-        self._user.on_no_connection(why)
-        self._lost.set()
+        try:
+            if self.state is LinkState.READY:
+                self._settings.counters[_BROKEN] += 1
+                self._enter(LinkEvent.LOSS, why)
+            self._user.on_no_connection(why)
+        finally:  # whatever is raised about the lookups on it, the next connection is made
+            self._lost.set()
 
     def _enter(self, event: LinkEvent, why: str | None = None) -> None:
         """Go where ``event`` leads, for the reason ``why``, and tell the user if that is news."""

@@ -12,7 +12,7 @@ from hiredis import ReplyError
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.lookups.batch_keys import ReplyValues
-from lookupdb.route.lookups.pending import PendingLookup
+from lookupdb.route.lookups.pending import PendingLookup, fail_tries
 from lookupdb.route.lookups.waiters import Problem
 
 log = logging.getLogger(__name__)
@@ -90,5 +90,4 @@ class ShardBatch:
 
     def fail(self, problem: Problem) -> None:
         """Fail the try of all lookups."""
-        for lookup in self.lookups:
-            lookup.fail_try(problem)
+        fail_tries(self.lookups, problem)

@@ -19,7 +19,7 @@ import hiredis
 
 from lookupdb import native
 from lookupdb.route.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, BATCH_SECONDS, INDEX
-from lookupdb.route.lookups.pending import PendingLookup
+from lookupdb.route.lookups.pending import PendingLookup, fail_tries
 from lookupdb.route.lookups.waiters import Problem, Reason, make_endpoint_problem
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.connection import ServerConnection
@@ -298,9 +298,7 @@ class Lane:
         return lookups
 
     def _fail(self, lookups: list[PendingLookup], why: str) -> None:
-        problem = self._problem("Unreachable", why)
-        for lookup in lookups:
-            lookup.fail_try(problem)
+        fail_tries(lookups, self._problem("Unreachable", why))
 
 
 def _shape(reply: Any) -> str:

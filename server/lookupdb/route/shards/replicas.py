@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,9 +22,12 @@ from lookupdb.route.shards.batch_size import SLICE_KEYS
 from lookupdb.route.shards.endpoint import Endpoint
 from lookupdb.route.shards.settings import EndpointSettings
 
+log = logging.getLogger(__name__)
+
 _RETRIES: Final = INDEX["retries"]
 _HEDGES: Final = INDEX["hedges"]
 _QUEUE_FULL: Final = INDEX["queue_full"]
+_COMPACT_SECONDS: Final = 0.05
 _MAX_NAMED_ENDPOINTS: Final = 3
 """A problem names so many endpoints; /status names all."""
 
@@ -53,6 +57,8 @@ class ShardReplicas:
         """Lookups that wait for an endpoint to come back, and how many keys each has: a restart costs its keys time,
         not their answer."""
         self._parked_keys = 0
+        self._compacted_at = float("-inf")
+        """The loop's time when those that are done were sought among all."""
         self._forget_timer: asyncio.TimerHandle | None = None
         for endpoint in self.endpoints:
             endpoint.observers.append(self._on_state_change)
@@ -74,6 +80,8 @@ class ShardReplicas:
             endpoint.observers.remove(self._on_state_change)
         if self._forget_timer is not None:
             self._forget_timer.cancel()
+        self._parked.clear()  # what is not done ends at its deadline; a lookup knows its replicas, which know it
+        self._parked_keys = 0
 
     def submit(self, lookup: PendingLookup) -> None:
         """Begin the first try of ``lookup``."""
@@ -164,14 +172,24 @@ class ShardReplicas:
         """Have ``lookup`` wait for an endpoint if one was ready until a moment ago and there is room, or give it up."""
         last = max(endpoint.broken_at for endpoint in self.endpoints)
         recent = last + self._settings.deadline_seconds > self._loop.time()
-        self._forget_done()
-        if recent and self._parked_keys < self._settings.max_queued_keys:
+        if recent and self._has_room():
             self._parked.append((lookup, lookup.key_count))
             self._parked_keys += lookup.key_count
             if self._forget_timer is None:
                 self._forget_later()
         else:
             lookup.give_up(problem or self._unreachable())
+
+    def _has_room(self) -> bool:
+        """Whether another lookup may wait. Those that are done, and stand behind one that is not, are sought when there
+        is no room otherwise, and not for each that comes."""
+        self._forget_done()
+        limit, now = self._settings.max_queued_keys, self._loop.time()
+        if self._parked_keys >= limit and now >= self._compacted_at + _COMPACT_SECONDS:
+            self._compacted_at = now
+            self._parked = deque(parked for parked in self._parked if not parked[0].is_done)
+            self._parked_keys = sum(key_count for _, key_count in self._parked)
+        return self._parked_keys < limit
 
     def _forget_later(self) -> None:
         """Look after each deadline for what is done by then: no endpoint may come for hours, and no other lookup."""
@@ -198,4 +216,10 @@ class ShardReplicas:
             for lookup, _ in parked:
                 if not lookup.is_done:
                     self.counters[_RETRIES] += lookup.key_count
-                    self.submit(lookup)
+                    self._resubmit(lookup)
+
+    def _resubmit(self, lookup: PendingLookup) -> None:
+        try:
+            self.submit(lookup)
+        except Exception:  # whatever it is, it must not cost the others their turn
+            log.exception("a waiter failed")
