@@ -233,11 +233,20 @@ async def test_a_request_whose_client_has_gone_is_not_asked_for_any_further(stac
     core, [shard] = await serve(stack, answer, deadline=60_000)
     await warm_up(core)
     shard.asked.clear()
+    has_gone = asyncio.Event()
+
+    async def wait_at_the_tenth(shard: ScriptedShard, command: list[bytes]) -> bytes:
+        if len(shard.asked) >= 10:
+            await has_gone.wait()
+        return await answer(shard, command)
+
+    shard.script = wait_at_the_tenth
     told = Answer()
     gather = core.lookups.find_many(make_keys(LARGE), told)
     assert gather
     await soon(lambda: core.budget.used > 2_000_000, "values have come")
     gather.abandon()
+    has_gone.set()
     assert await core.find_many(LARGE[:1]) == [b"x" * 1_000_000]
     assert len(shard.asked) < 40
     assert core.budget.used == 0
