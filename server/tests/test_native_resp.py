@@ -6,6 +6,7 @@ import os
 import random
 import select
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.shards import write_generation
 from support.two_kinds import InProcessWorker
+from support.waiting import until
 from test_resp import ODD_KEYS, request
 
 from lookupdb import native
@@ -215,6 +217,12 @@ def peak_memory() -> float:
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
+def _take_a_turn(worker: InProcessWorker) -> int:
+    """How many lookups were answered so far."""
+    worker.take_a_turn()
+    return worker.counters()["lookups"]
+
+
 def test_large_values_of_many_clients_take_many_turns_and_reach_each_of_them_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
 ) -> None:
@@ -226,8 +234,9 @@ def test_large_values_of_many_clients_take_many_turns_and_reach_each_of_them_who
         worker.take_a_turn()  # the twin makes its tables
         for client in sockets:
             client.sendall(request(b"GET", b"large"))
-        worker.take_a_turn()
-        assert 0 < worker.counters()["lookups"] < clients, "one turn answered them all, with no heartbeat meanwhile"
+        # In the first turn there may be nothing yet: a busy machine delivers late.
+        until(partial(_take_a_turn, worker), "some are answered")
+        assert worker.counters()["lookups"] < clients, "one turn answered them all, with no heartbeat meanwhile"
         assert [worker.replies(client) for client in sockets] == [frame(value)] * clients
         assert worker.counters()["lookups"] == clients
         assert worker.errors == []
