@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import obstore
 import pytest
 from support.buckets import new_bucket, s3_server
 from support.generations import in_batches, publish, records, write
@@ -179,7 +178,7 @@ class TestBucket:
         comparison.of(1, 1)
         active = dataset.manifest("g1")
         path = f"{dataset.address.path}/g1/{active.shards[0].file}"
-        obstore.put(dataset.bucket.store, path, bytes(active.shards[0].bytes))
+        dataset.bucket.objects.put(path, bytes(active.shards[0].bytes))
         with pytest.raises(CorruptFile, match="has checksum"):
             compare_with_active(dataset, active, tmp_path / "new", 1, TOTALS, tmp_path)
         dataset.bucket.delete([path])

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import obstore
 import pytest
 from support.buckets import new_bucket, s3_server
 from support.generations import publish
@@ -154,7 +153,7 @@ class TestGenerations:
         evil = replace(made, generation="g2", shards=(replace(made.shards[0], file="../../../etc/passwd"),))
         with dataset.claim("g2", scratch) as claim:
             if isinstance(dataset, BucketDataset):
-                obstore.put(dataset.bucket.store, f"{ADDRESS.path}/g2/manifest.json", evil.to_json())
+                dataset.bucket.objects.put(f"{ADDRESS.path}/g2/manifest.json", evil.to_json())
             else:
                 claim.publish(evil)
         with pytest.raises(CorruptFile, match=r"names the file '../../../etc/passwd'"):
@@ -276,8 +275,8 @@ class TestDirectory:
 class TestObjects:
     def test_a_dead_builders_claim_is_taken_over(self, bucket: Bucket, scratch: Path) -> None:
         path = f"{ADDRESS.path}/g1"
-        obstore.put(bucket.store, f"{path}/claim.json", b"{}")
-        obstore.put(bucket.store, f"{path}/shard-00000-of-00009.lmdb", b"left over")
+        bucket.objects.put(f"{path}/claim.json", b"{}")
+        bucket.objects.put(f"{path}/shard-00000-of-00009.lmdb", b"left over")
         made = publish(BucketDataset(bucket, ADDRESS), "g1", CONTENT, scratch, shards=1)
         assert sorted(bucket.files(path)) == ["manifest.json", made.shards[0].file]
 
@@ -287,7 +286,7 @@ class TestObjects:
         bucket.heartbeat = 3600.0  # it stands still
         dataset = BucketDataset(bucket, ADDRESS)
         with dataset.claim("g1", scratch) as claim:
-            obstore.put(bucket.store, f"{ADDRESS.path}/g1/claim.json", b"somebody else")
+            bucket.objects.put(f"{ADDRESS.path}/g1/claim.json", b"somebody else")
             made = publish(dataset, "g2", CONTENT, _made(scratch / "other"))
             for shard in made.shards:
                 with dataset.shard("g2", shard, scratch) as copy:
@@ -300,7 +299,7 @@ class TestObjects:
     def test_a_damaged_object_is_never_opened(self, bucket: Bucket, scratch: Path) -> None:
         dataset = BucketDataset(bucket, ADDRESS)
         shard = publish(dataset, "g1", CONTENT, scratch, shards=1).shards[0]
-        obstore.put(bucket.store, f"{ADDRESS.path}/g1/{shard.file}", bytes(shard.bytes))
+        bucket.objects.put(f"{ADDRESS.path}/g1/{shard.file}", bytes(shard.bytes))
         with pytest.raises(CorruptFile, match="checksum"), dataset.shard("g1", shard, scratch):
             pass
         assert list(scratch.iterdir()) == []

@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import obstore
 import pytest
+from support.buckets import read_object
 from support.faults import Fault, Request
 from support.sites import Site, attempt, site, site_servers
 
@@ -127,16 +127,13 @@ def arrange(site: Site, spec: DatasetSpec, scene: str) -> dict[str, bytes]:
     site.build(spec, site.direct, "g2")
     if scene == "living":
         site.build(spec, site.direct, "g1")
-        obstore.put(site.direct.store, f"{path}/{MARK_NOTE}", MARKED)
+        site.direct.objects.put(f"{path}/{MARK_NOTE}", MARKED)
     elif scene == "dead":
-        obstore.put(site.direct.store, f"{path}/{MARK_NOTE}", MARKED)
+        site.direct.objects.put(f"{path}/{MARK_NOTE}", MARKED)
     else:
         for name in (CLAIM, "shard-00000-of-00002-3f2b9c1e77aa.lmdb"):
-            obstore.put(site.direct.store, f"{path}/g1/{name}", b"{}")
-    return {
-        f"{path}/{name}": bytes(obstore.get(site.direct.store, f"{path}/{name}").bytes())
-        for name in site.direct.files(path)
-    }
+            site.direct.objects.put(f"{path}/g1/{name}", b"{}")
+    return {f"{path}/{name}": read_object(site.direct, f"{path}/{name}") for name in site.direct.files(path)}
 
 
 MARKED = b'{"formatVersion":1,"notLivingSince":"2020-01-01T00:00:00Z"}'
@@ -144,7 +141,7 @@ MARKED = b'{"formatVersion":1,"notLivingSince":"2020-01-01T00:00:00Z"}'
 
 def restore(site: Site, objects: dict[str, bytes]) -> None:
     for path, content in objects.items():
-        obstore.put(site.direct.store, path, content)
+        site.direct.objects.put(path, content)
 
 
 def sweep(site: Site, spec: DatasetSpec, scene: str, bucket: Bucket) -> None:

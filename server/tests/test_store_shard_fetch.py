@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 import redis
 from click.testing import CliRunner
@@ -225,7 +224,7 @@ class TestStore:
         bucket = new_bucket(server, monkeypatch)
         place = BucketDataset(bucket, ADDRESS)
         entry = publish(place, "g1", CONTENT, tmp_path, shards=1).shards[0]
-        obstore.put(bucket.store, f"{ADDRESS.path}/g1/{entry.file}", bytes(entry.bytes))
+        bucket.objects.put(f"{ADDRESS.path}/g1/{entry.file}", bytes(entry.bytes))
         with pytest.raises(CorruptFile, match="sha256"):
             ShardFetch(place, tmp_path / "data", rate=GIB).run("g1", 0)
         assert names(tmp_path / "data") == []

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
+from support.buckets import read_object
 from support.generations import publish
 from support.sweeps import HOUR, Clock, Place, run, swept
 
@@ -198,7 +198,7 @@ class TestNeverTouched:
 
 def _content(place: Place, path: str) -> bytes:
     if place.bucket:
-        return bytes(obstore.get(place.bucket.store, path).bytes())
+        return read_object(place.bucket, path)
     return (Path(place.url) / path).read_bytes()
 
 

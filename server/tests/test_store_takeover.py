@@ -9,7 +9,6 @@ import random
 import threading
 from collections.abc import Iterator
 
-import obstore
 import pytest
 from support.faults import Fault, Request
 from support.generations import in_batches, manifest, publish, records, write
@@ -147,7 +146,7 @@ def test_what_obstore_tries_again_and_is_refused_is_known_to_be_done(site: Site)
 
 def test_the_end_of_a_large_upload_may_be_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard is there when the answer to its completion is lost, and so is the upload."""
-    monkeypatch.setattr("lookupdb.store.publication.PART_BYTES", 5 << 20)
+    monkeypatch.setattr("lookupdb.store.obstore_objects.PART_BYTES", 5 << 20)
     bucket = site.front()
     dataset = BucketDataset(bucket, StoreAddress("local", "default", "large", "local"))
     completions = []
@@ -186,7 +185,7 @@ def test_a_damaged_generation_is_neither_adopted_nor_built_over(site: Site) -> N
     site.build(spec, site.direct)
     dataset = site.dataset(spec)
     shard = dataset.manifest("g1").shards[1]
-    obstore.put(site.direct.store, f"{dataset.address.path}/g1/{shard.file}", b"shorter")
+    site.direct.objects.put(f"{dataset.address.path}/g1/{shard.file}", b"shorter")
     assert (dataset.generations(), dataset.damaged_generations()) == ((), ("g1",))
     with pytest.raises(
         StoreError, match=r"g1 of default/people-\d+ .* is damaged: shard-00001-\S+ is 7 bytes long instead"
@@ -202,7 +201,7 @@ def test_what_a_manifest_that_comes_after_its_removal_describes_is_not_whole(sit
     dataset = site.dataset(spec)
     content = dataset.manifest("g1").to_json()
     dataset.remove("g1")
-    obstore.put(site.direct.store, f"{dataset.address.path}/g1/{FILE_NAME}", content)
+    site.direct.objects.put(f"{dataset.address.path}/g1/{FILE_NAME}", content)
     assert (dataset.generations(), dataset.damaged_generations()) == ((), ("g1",))
 
 

@@ -6,13 +6,11 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import obstore
+from typing import Any
 
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.bucket import PART_BYTES, Bucket, Version, object_version
+from lookupdb.store.bucket import Bucket
 from lookupdb.store.dataset import (
     BuildClaim,
     StoredDataset,
@@ -23,10 +21,8 @@ from lookupdb.store.dataset import (
 from lookupdb.store.directory import store_errors
 from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
 from lookupdb.store.lease import CLAIM, Lease, PublicationDecided
+from lookupdb.store.object_store import Version, object_version
 from lookupdb.store.publication import BucketClaim, complete_abandoned_publication
-
-if TYPE_CHECKING:
-    from obstore import GetOptions
 
 ObjectListing = Mapping[str, dict[str, Any]]
 """Name → the object's entry in the store's listing."""
@@ -125,21 +121,10 @@ class BucketDataset(StoredDataset):
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
         """The bytes as the bucket sends them. Raises CorruptFile if a published generation lacks the shard."""
-        path = f"{self._prefix(generation)}/{shard.file}"
-        options: GetOptions = {"range": {"offset": start}} if start else {}
-        with self.bucket.translate_errors("read"):
-            try:
-                stream = obstore.get(self.bucket.store, path, options=options).stream(min_chunk_size=PART_BYTES)
-            except FileNotFoundError:
-                stream = None
-        if stream is None:
+        chunks = self.bucket.objects.stream(f"{self._prefix(generation)}/{shard.file}", start)
+        if chunks is None:
             raise self._lost_shard_error(generation, shard)
-        while True:
-            with self.bucket.translate_errors("read"):
-                chunk = next(stream, None)
-            if chunk is None:
-                return
-            yield bytes(chunk)
+        yield from chunks
 
     def claim(self, generation: str, scratch: Path) -> BuildClaim:
         """Puts the claim object. If there is one already, waits to see whether its builder is alive."""
@@ -185,8 +170,7 @@ class BucketDataset(StoredDataset):
         if content is None:
             self.bucket.delete([path])
             return
-        with self.bucket.translate_errors("write to"):
-            obstore.put(self.bucket.store, path, content)
+        self.bucket.objects.put(path, content)
 
     def free_bytes(self) -> int | None:
         """None: a bucket gives no limit."""

@@ -18,12 +18,13 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from lookupdb.errors import StoreError
-from lookupdb.store.bucket import Bucket, ObjectState, Version
+from lookupdb.store.bucket import Bucket, ObjectState
+from lookupdb.store.object_store import PutMode, Version
 from lookupdb.store.retry import call_with_retries
 
 CLAIM: Final = "claim.json"
@@ -98,7 +99,7 @@ class Lease:
             if self._bucket.read(self._path).version != first.version:
                 raise self._taken_error()
 
-    def _put_claim(self, mode: Any, manifest: bytes | None = None) -> ObjectState:
+    def _put_claim(self, mode: PutMode, manifest: bytes | None = None) -> ObjectState:
         """Put the claim, and repeat it if an older put of our own arrived late and replaced the known version."""
         self._beat += 1
         members = {"owner": self._owner, "beat": self._beat, "manifest": manifest and manifest.decode()}

@@ -25,22 +25,15 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
-
-import obstore
-from obstore.exceptions import BaseError
 
 from lookupdb import shard_name
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.store.bucket import PART_BYTES, Bucket
+from lookupdb.store.bucket import Bucket
 from lookupdb.store.dataset import BuildClaim, describe_missing_files
 from lookupdb.store.directory import store_errors
 from lookupdb.store.lease import CLAIM, Lease, LeaseState
 from lookupdb.store.retry import call_with_retries
-
-_PARTS_AT_ONCE: Final = 4
-"""An upload holds this many parts in memory."""
 
 
 class BucketClaim(BuildClaim):
@@ -80,18 +73,18 @@ class BucketClaim(BuildClaim):
 
         def put() -> None:
             try:
-                obstore.put(self._bucket.store, target, path, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
-            except (BaseError, OSError, ValueError) as error:
+                self._bucket.objects.upload(target, path)
+            except StoreError:
                 if not self._is_there(target, entry.bytes):
-                    raise self._bucket.error(f"put {path.name} into", error) from error
+                    raise
 
         call_with_retries(put, self._bucket.patience)
 
     def _is_there(self, target: str, size: int) -> bool:
         """Whether the object exists with this size. Objects appear whole, and nobody else puts one of this name."""
         try:
-            return int(obstore.head(self._bucket.store, target)["size"]) == size
-        except (BaseError, OSError, ValueError):
+            return self._bucket.objects.size(target) == size
+        except StoreError:
             return False
 
     def _check_uploads(self, manifest: Manifest) -> None:

@@ -64,6 +64,13 @@ def new_bucket(url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return Bucket(create_bucket(url), heartbeat=0.05, lease=0.5)
 
 
+def read_object(bucket: Bucket, path: str) -> bytes:
+    """The content of the object at ``path``, which is there."""
+    body = bucket.read(path).body
+    assert body is not None, path
+    return body
+
+
 def use_server(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process's environment lead to the server at ``url``."""
     for name, value in variables(url).items():

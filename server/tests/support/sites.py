@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 import yaml
 
@@ -21,7 +20,7 @@ from lookupdb.spec import DatasetSpec, read_manifest
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from support.buckets import create_bucket, s3_server, use_server
+from support.buckets import create_bucket, read_object, s3_server, use_server
 from support.faults import Proxy, faulty_proxy
 
 LEASE = 0.01
@@ -92,7 +91,7 @@ class Site:
         known = self._read.get(entry["e_tag"])
         if known is None:
             path = self.scratch() / "shard.lmdb"
-            path.write_bytes(bytes(obstore.get(self.direct.store, entry["path"]).bytes()))
+            path.write_bytes(read_object(self.direct, entry["path"]))
             with ShardReader(path) as shard:
                 known = self._read[entry["e_tag"]] = {key: unframe(value) for key, value in shard.items()}
         return known

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 from click.testing import CliRunner, Result
 
@@ -49,7 +48,7 @@ class Place:
 
     def put(self, path: str, content: bytes = b"{}") -> None:
         if self.bucket:
-            obstore.put(self.bucket.store, path, content)
+            self.bucket.objects.put(path, content)
         else:
             (Path(self.url) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(self.url) / path).write_bytes(content)
