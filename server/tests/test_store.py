@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.buckets import new_bucket, s3_server
+from support.gateways import fake_gateway, use_token
 from support.generations import publish
 
 from lookupdb import store
@@ -21,6 +22,7 @@ from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.stored_generation import find_in_store
+from support import gateways
 
 ADDRESS = StoreAddress("local", "default", "things", "local")
 CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
@@ -32,18 +34,31 @@ def s3_url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(params=["s3", "gateway"])
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    bucket: Bucket = request.getfixturevalue(f"{request.param}_bucket")
+    return bucket
+
+
 @pytest.fixture
-def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def s3_bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return new_bucket(s3_url, monkeypatch)
+
+
+@pytest.fixture
+def gateway_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    use_token(tmp_path, monkeypatch)
+    with fake_gateway() as gateway:
+        yield gateways.gateway_bucket(gateway.url)
 
 
 REFUSAL = Refusal(("minRecords: expected at least 10 records, found 2", "two\nlines"), "of gates", "g0")
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=["directory", "s3", "gateway"])
 def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> StoredDataset:
-    if request.param == "s3":
-        return BucketDataset(request.getfixturevalue("bucket"), ADDRESS)
+    if request.param != "directory":
+        return BucketDataset(request.getfixturevalue(f"{request.param}_bucket"), ADDRESS)
     return open_store(str(tmp_path / "store")).dataset_at(ADDRESS)
 
 
@@ -308,7 +323,7 @@ class TestObjects:
         publish(BucketDataset(bucket, ADDRESS), "g1", {"a": b"1"}, scratch)
         assert bucket.addresses("local") == (ADDRESS,)
 
-    def test_a_bucket_that_is_not_there(self, bucket: Bucket) -> None:
+    def test_a_bucket_that_is_not_there(self, s3_bucket: Bucket) -> None:
         missing = Bucket("s3://no-such-bucket")
         with pytest.raises(StoreError, match="cannot list s3://no-such-bucket"):
             BucketDataset(missing, ADDRESS).generations()

@@ -25,7 +25,7 @@ store_option = option(
     "store_url",
     default=DEFAULT_STORE,
     metavar="URL",
-    help="Where generations are kept: a directory, or file://, s3://, gs://, az://.",
+    help="Where generations are kept: a directory, or file://, s3://, gs://, az://; or http(s)://, a gateway.",
 )
 STORE_WAIT_SECONDS: Final = 60.0
 """A store of the same installation takes its time to start: image, volume, credentials."""

@@ -1,4 +1,4 @@
-"""Where generations are kept: a directory, or a bucket of S3, GCS or Azure.
+"""Where generations are kept: a directory, a bucket of S3, GCS or Azure, or a gateway before one.
 
     dataset = store.open_store("s3://lookups/production", cluster="local").dataset(spec)
     dataset.generations()                   # ("g11", "g12"): whole ones, oldest first
@@ -7,7 +7,9 @@
         claim.publish(manifest)
 
 ``layout`` defines names and paths, ``dataset`` the interface to one dataset's generations. ``directory`` implements it
-on a file system, ``bucket_dataset`` on a bucket, whose builders coordinate by ``lease`` and ``publication``.
+on a file system, ``bucket_dataset`` on a bucket, whose builders coordinate by ``lease`` and ``publication``. A bucket's
+requests go to its store (``obstore_objects``), or to a gateway, which alone has the store's credentials
+(``gateway_objects``).
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import os
 import re
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from lookupdb.errors import UsageError
+from lookupdb.network import strip_secrets
 from lookupdb.spec import LOCAL, DatasetSpec
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
@@ -29,6 +32,7 @@ from lookupdb.store.layout import StoreAddress, check_cluster_id
 __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 
 _OBJECT_SCHEMES: Final = ("s3", "gs", "az")
+_GATEWAY_SCHEMES: Final = ("http", "https")
 _BROKEN_URL: Final = re.compile(r"(?:file|s3|gs|az|https?)(?::|//)(?!//)")
 """What was to be a URL, and would be a folder of that name."""
 
@@ -57,20 +61,22 @@ class Store:
         Raises StoreUnreachable after ``seconds`` without an answer.
         """
         if not isinstance(self._place, Path):
-            self._place.wait(seconds)
+            self._place.wait(seconds, self.cluster)
 
     def addresses(self) -> tuple[StoreAddress, ...]:
-        """Every dataset of this cluster that has anything in the store. Raises StoreError."""
+        """Every dataset of this cluster that has anything in the store; a gateway shows those of the caller's namespace
+        alone. Raises StoreError."""
         if isinstance(self._place, Path):
             return list_addresses(self._place, self.cluster)
         return self._place.addresses(self.cluster)
 
 
 def open_store(url: str, cluster: str = LOCAL) -> Store:
-    """The store at ``url``: a directory's path, or a file://, s3://, gs:// or az:// URL.
+    """The store at ``url``: a directory's path, a file://, s3://, gs:// or az:// URL, or a gateway's http(s):// URL.
 
     Nothing is read or created yet. Buckets take credentials and endpoints from the environment: LOOKUPDB_STORE_AWS_…
-    and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). Raises UsageError for an unusable URL.
+    and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). A gateway gets the token in the file that
+    LOOKUPDB_STORE_TOKEN_FILE names. Raises UsageError for an unusable URL, or if that variable is not set.
     """
     check_cluster_id(cluster)
     try:
@@ -79,13 +85,31 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
         raise _bad_url_error(url) from error
     if parts.scheme in _OBJECT_SCHEMES and parts.netloc:
         return Store(url, cluster, Bucket(url))
+    if parts.scheme in _GATEWAY_SCHEMES and parts.netloc:
+        _check_gateway_url(url, parts)
+        return Store(url, cluster, Bucket(url))
     if parts.scheme not in ("", "file") or not url or _BROKEN_URL.match(url):
         raise _bad_url_error(url)
     path = unquote(parts.path) if parts.scheme else url
     return Store(url, cluster, Path(os.path.abspath(path)))  # noqa: PTH100 - resolve() would follow links
 
 
+def _check_gateway_url(url: str, parts: SplitResult) -> None:
+    """Raises UsageError unless it is a host and its port: a gateway has no folders, and a token no user."""
+    try:
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_host = False
+    if has_host and "@" not in parts.netloc and parts.path in ("", "/") and not parts.query and not parts.fragment:
+        return
+    raise UsageError(
+        f"{strip_secrets(url)!r} is not a store",
+        hint="a gateway's URL is http://host:port; a bucket's begins with s3://, gs:// or az://",
+    )
+
+
 def _bad_url_error(url: str) -> UsageError:
     return UsageError(
-        f"{url!r} is not a store", hint="give a directory, or a URL: file:///folder, or s3://, gs:// or az://bucket"
+        f"{url!r} is not a store",
+        hint="give a directory, or a URL: file:///folder, s3://, gs:// or az://bucket, or http://host:port, a gateway",
     )

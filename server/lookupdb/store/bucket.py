@@ -11,8 +11,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from lookupdb.errors import StoreError, StoreUnreachable
+from lookupdb.store.gateway_objects import GatewayObjects
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.object_store import RETRIES, ObjectStore, PutMode, Version
 from lookupdb.store.obstore_objects import ObstoreObjects
@@ -124,4 +126,6 @@ class Bucket:
 
 
 def _open_objects(url: str, retries: int) -> ObjectStore:
+    if urlsplit(url).scheme in ("http", "https"):
+        return GatewayObjects(url, retries)
     return ObstoreObjects(url, retries)

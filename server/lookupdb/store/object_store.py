@@ -1,6 +1,6 @@
 """What holds objects: the interface that a bucket needs, whatever speaks to the store.
 
-``obstore_objects`` implements it for S3, GCS and Azure.
+``obstore_objects`` implements it for S3, GCS and Azure, ``gateway_objects`` for a gateway that stands before one.
 """
 
 from __future__ import annotations

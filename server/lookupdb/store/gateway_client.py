@@ -1,0 +1,180 @@
+"""Requests to a gateway over HTTP: connections, the token, timeouts, retries."""
+
+from __future__ import annotations
+
+import os
+import random
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from lookupdb.errors import UsageError
+from lookupdb.store.gateway_answer import CHUNK_BYTES, GatewayAnswer, transport_errors
+from lookupdb.store.gateway_problem import TransientFailure, absent_error
+from lookupdb.store.gateway_token import TokenFile
+from lookupdb.store.gateway_wire import CA_FILE_VARIABLE
+from lookupdb.store.object_store import (
+    CONNECT_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    PROBE_CONNECT_SECONDS,
+    PROBE_SECONDS,
+    RETRY_SECONDS,
+    SILENCE_SECONDS,
+)
+
+T = TypeVar("T")
+
+UPLOAD_SILENCE_SECONDS: Final = 300
+"""A gateway takes the bytes of an upload when it has room for them, and answers when the store has the last part."""
+_FIRST_BACKOFF_SECONDS: Final = 0.1
+_CONNECTIONS: Final = 4
+"""That are kept: a builder uploads, and renews its claim beside."""
+REQUEST_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
+UPLOAD_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=UPLOAD_SILENCE_SECONDS)
+PROBE_TIMEOUT: Final = urllib3.Timeout(connect=PROBE_CONNECT_SECONDS, read=PROBE_SECONDS)
+
+
+class _SlowReceiver:
+    """urllib3 sends with the timeout for connecting, which is too short for a receiver that has no room."""
+
+    def send(self: Any, data: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        self.sock.settimeout(UPLOAD_SILENCE_SECONDS)
+        super().send(data)  # type: ignore[misc]
+
+
+class _PlainConnection(_SlowReceiver, HTTPConnection):
+    pass
+
+
+class _SecureConnection(_SlowReceiver, HTTPSConnection):
+    pass
+
+
+class GatewayClient:
+    """The client of the gateway at ``url``."""
+
+    def __init__(self, url: str, retries: int) -> None:
+        """Raises UsageError if the environment lacks the token's file, or names a wrong authority."""
+        self.url = url
+        self._host = urlsplit(url).netloc
+        self._retries = retries
+        self._token = TokenFile(url)
+        is_secure = urlsplit(url).scheme == "https"
+        settings: dict[str, Any] = {"ssl_context": _trust(os.environ.get(CA_FILE_VARIABLE))} if is_secure else {}
+        self._pool = urllib3.connection_from_url(url, maxsize=_CONNECTIONS, blocksize=CHUNK_BYTES, **settings)
+        self._pool.ConnectionCls = _SecureConnection if is_secure else _PlainConnection
+        self._redirects = urllib3.PoolManager(num_pools=1, maxsize=_CONNECTIONS)
+
+    def describe(self, action: str) -> str:
+        """The beginning of what is said of a request that failed."""
+        return f"cannot {action} {self.url}"
+
+    def send(
+        self,
+        action: str,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | IO[bytes] | None = None,
+        timeout: urllib3.Timeout = REQUEST_TIMEOUT,
+    ) -> GatewayAnswer:
+        """The head of the answer; whoever takes it closes it. Raises TransientFailure, StoreError."""
+        message = self.describe(action)
+        fields = {"Authorization": f"Bearer {self._token.read()}", "Accept-Encoding": "identity", **(headers or {})}
+        with transport_errors(message, self._host):
+            response = self._pool.urlopen(
+                method,
+                target,
+                body=body,
+                headers=fields,
+                timeout=timeout,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        return GatewayAnswer(response, message, self._host, has_body=method != "HEAD")
+
+    @contextmanager
+    def exchange(self, action: str, method: str, target: str, **settings: Any) -> Iterator[GatewayAnswer]:
+        """The same for an answer that is read within the block."""
+        answer = self.send(action, method, target, **settings)
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    def follow(self, action: str, url: str, headers: Mapping[str, str]) -> GatewayAnswer:
+        """GET what a gateway has redirected to, and show it no token. That URL is a secret: no error has more of it
+        than the host. Raises TransientFailure whatever goes wrong: the gateway can be asked again."""
+        message = self.describe(action)
+        host = _find_host(url)
+        if not host:
+            raise TransientFailure(absent_error(f"{message}: it redirects to what is no URL"))
+        message = f"{message}: it redirects to {host}"
+        try:
+            response = self._redirects.urlopen(
+                "GET",
+                url,
+                headers={"Accept-Encoding": "identity", **headers},
+                timeout=REQUEST_TIMEOUT,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError, ValueError):
+            raise TransientFailure(absent_error(f"{message}, which does not answer")) from None  # it may have the URL
+        answer = GatewayAnswer(response, message, host)
+        if answer.status not in (200, 206):
+            answer.close()
+            raise TransientFailure(absent_error(f"{message}, which answers with status {answer.status}"))
+        return answer
+
+    def retry(self, attempt: Callable[[], T], seconds: float = RETRY_SECONDS) -> T:
+        """Return what ``attempt`` returns; repeat it for ``seconds`` while it raises TransientFailure. Raises the
+        StoreError of the last one."""
+        deadline = time.monotonic() + seconds
+        backoff = _FIRST_BACKOFF_SECONDS
+        for retries_left in range(self._retries, -1, -1):
+            try:
+                return attempt()
+            except TransientFailure as failure:
+                pause = max(failure.pause, backoff * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the load
+                if not retries_left or time.monotonic() + pause > deadline:
+                    raise failure.error from failure
+            time.sleep(pause)
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _find_host(url: str) -> str | None:
+    """The host of a URL that can be asked."""
+    try:
+        parts = urllib3.util.parse_url(url)
+    except urllib3.exceptions.LocationParseError:
+        return None
+    return parts.host if parts.scheme in ("http", "https") else None
+
+
+def _trust(ca_file: str | None) -> ssl.SSLContext:
+    """The system's authorities, and those in ``ca_file``."""
+    context = ssl.create_default_context()
+    if ca_file:
+        try:
+            context.load_verify_locations(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(
+                f"{CA_FILE_VARIABLE} names {ca_file}, which cannot be used: {error.strerror or error}",
+                hint="give a file with a certificate in PEM",
+            ) from error
+    return context
