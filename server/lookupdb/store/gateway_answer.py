@@ -109,6 +109,11 @@ class GatewayAnswer:
             raise no_gateway_error(self._message, "its answer does not say which version of the object it is")
         return object_version(members)
 
+    def check_type(self, content_type: str) -> None:
+        """Raises StoreError unless the body is said to be of this type."""
+        if self._header("Content-Type").partition(";")[0].strip().lower() != content_type:
+            raise no_gateway_error(self._message, f"its answer is not {content_type}")
+
     def chunks(self) -> Iterator[bytes]:
         """The body as it arrives."""
         while chunk := self._read_some(CHUNK_BYTES):

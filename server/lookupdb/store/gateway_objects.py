@@ -20,6 +20,7 @@ from lookupdb.store.gateway_problem import TransientFailure, absent_error, no_ga
 from lookupdb.store.gateway_wire import (
     DELETE_PATH,
     LIST_PATH,
+    LISTING_TYPE,
     MAX_CONDITIONAL_BYTES,
     MAX_DELETED_PATHS,
     MODE_HEADER,
@@ -155,6 +156,7 @@ class GatewayObjects:
         def attempt() -> T:
             with self._client.exchange("list", "GET", target) as answer:
                 answer.expect(200)
+                answer.check_type(LISTING_TYPE)
                 try:
                     return parse(answer)
                 except BrokenListing as error:

@@ -33,6 +33,7 @@ MAX_CONDITIONAL_BYTES: Final = 16 << 20
 MAX_DELETED_PATHS: Final = 1000
 """Of one request."""
 MAX_DELETE_BYTES: Final = 2 << 20
+LISTING_TYPE: Final = "application/x-ndjson"
 END: Final = "end"
 """The member of a listing's last line. Without that line a listing is not whole."""
 REDIRECTED_SUFFIX: Final = ".lmdb"

@@ -25,6 +25,7 @@ from lookupdb.store.gateway_wire import (
     CREATE,
     DELETE_PATH,
     LIST_PATH,
+    LISTING_TYPE,
     MAX_CONDITIONAL_BYTES,
     MAX_DELETED_PATHS,
     MODE_HEADER,
@@ -60,6 +61,8 @@ class Refusal:
     kind: str | None = None
     detail: str = "the reason"
     headers: dict[str, str] = field(default_factory=dict)
+    is_early: bool = False
+    """Whether the request's body is not read."""
 
 
 @dataclass
@@ -103,6 +106,10 @@ class _Handler(QuietHandler):
         with gateway.lock:
             gateway.requests.append((self.command, self.path, dict(self.headers.items())))
             refusal = gateway.refusals.pop(0) if gateway.refusals else None
+        if refusal is not None and refusal.is_early:
+            self.close_connection = True
+            self.refuse(refusal)
+            return
         length = self.headers.get("Content-Length")
         self.body = self.rfile.read(int(length or 0))
         if len(self.body) < int(length or 0):
@@ -194,7 +201,7 @@ class _Handler(QuietHandler):
             lines = [self.entry(path) for path in below]
         text = b"".join(json.dumps(line).encode() + b"\n" for line in lines) + self.gateway.listing_end
         self.send_response(200)
-        self.send_header("Content-Type", "application/x-ndjson")
+        self.send_header("Content-Type", LISTING_TYPE)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for piece in filter(None, (text[:50], text[50:])):
@@ -236,7 +243,8 @@ def send_ranged(handler: QuietHandler, body: bytes, headers: dict[str, str]) -> 
         handler.send_header(name, value)
     handler.end_headers()
     if handler.command != "HEAD":
-        handler.wfile.write(body[start:])
+        with contextlib.suppress(ConnectionError):  # who has seen how long it is may leave
+            handler.wfile.write(body[start:])
 
 
 @contextlib.contextmanager
@@ -256,6 +264,7 @@ class PresignedStore:
     url: str = ""
     status: int = 200
     headers: list[dict[str, str]] = field(default_factory=list)
+    ignores_ranges: bool = False
 
 
 @contextlib.contextmanager
@@ -271,6 +280,8 @@ def presigned_store() -> Iterator[PresignedStore]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
+            if place.ignores_ranges:
+                del self.headers["Range"]
             send_ranged(self, place.bodies[urlsplit(self.path).path.lstrip("/")], {})
 
     with web_server(Handler) as place.url:
