@@ -228,6 +228,14 @@ class TestListings:
         assert len(gateway_bucket(front, retries=1).files(FOLDER)) == 1000
         assert len(proxy.requests) == 2
 
+    def test_whose_connection_ends_before_they_do_are_made_again(self, gateway: FakeGateway) -> None:
+        gateway.put(PATH, b"1")
+        gateway.cuts_listings = 1
+        assert list(gateway_bucket(gateway.url, retries=1).files(FOLDER)) == ["g1/manifest.json"]
+        gateway.cuts_listings = 2
+        with pytest.raises(StoreUnreachable, match=r"cannot list http://\S+: \S+ ended its answer early"):
+            gateway_bucket(gateway.url, retries=1).files(FOLDER)
+
     @pytest.mark.parametrize(
         "end",
         [

@@ -164,6 +164,8 @@ def _describe(cause: BaseException, host: str) -> str:
         return f"{host} ended its answer early"
     if isinstance(cause, urllib3.exceptions.TimeoutError):
         return f"{host} did not answer in time"
+    if isinstance(cause, urllib3.exceptions.ProtocolError):
+        return f"{host} ended its answer early"
     return describe_socket_failure(cause, host)
 
 

@@ -81,12 +81,23 @@ class FakeGateway:
     redirect: str | None = None
     """The URL before the path to which readers of shard files are sent."""
     listing_end: bytes = b'{"end":true}\n'
+    cuts_listings: int = 0
+    """How many of the next ones break off with their connection."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reset(self) -> None:
         """Let nothing go wrong, and hold nothing."""
         fresh = FakeGateway()
-        for name in ("objects", "tokens", "cluster", "requests", "refusals", "redirect", "listing_end"):
+        for name in (
+            "objects",
+            "tokens",
+            "cluster",
+            "requests",
+            "refusals",
+            "redirect",
+            "listing_end",
+            "cuts_listings",
+        ):
             setattr(self, name, getattr(fresh, name))
 
     def put(self, path: str, body: bytes) -> Object:
@@ -206,6 +217,10 @@ class _Handler(QuietHandler):
         self.end_headers()
         for piece in filter(None, (text[:50], text[50:])):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        if self.gateway.cuts_listings:
+            self.gateway.cuts_listings -= 1
+            self.close_connection = True
+            return
         self.wfile.write(b"0\r\n\r\n")
 
     def entry(self, path: str) -> dict[str, Any]:
