@@ -74,6 +74,8 @@ class Kube:
     """By path: requests that read wait for the event."""
     proxied: Callable[[web.Request], web.StreamResponse] = lambda request: web.Response(status=502)
     """What answers behind the API server: Services and pods, and the kubelets' logs."""
+    jwks: Object = field(default_factory=lambda: {"keys": []})
+    """The public keys of service accounts."""
     url: str = ""
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -167,6 +169,11 @@ class Kube:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = parse_path(request.path)
+        if request.path == "/openid/v1/jwks":
+            if refusal := self.refused.get(request.path):
+                raise refusal
+            self.reads.append(("GET", request.path))
+            return web.json_response(self.jwks)
         if path is None:
             return web.json_response(discovery(request.path, KINDS))
         namespace, name = path.namespace, path.name

@@ -35,7 +35,10 @@ VERBS: Final = {
 ENTRY_POINT_GROUP: Final = "lookupdb.verbs"
 """Entry points of other packages: verb → its command. What is not installed is no verb."""
 
-OTHER_VERB_SENTENCES: Final = {"operator": "Run the Kubernetes operator."}
+OTHER_VERB_SENTENCES: Final = {
+    "operator": "Run the Kubernetes operator.",
+    "gateway": "Stand before a cluster's store, and let every namespace reach its own part.",
+}
 """The sentences of other packages' verbs, so that --help loads none of them."""
 
 

@@ -1,0 +1,70 @@
+"""A request's body: its length is known beforehand, and whoever sends it must go on sending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aiohttp import web
+
+from lookupdb.store.gateway_wire import ErrorKind
+from lookupdb_operator.gateway.problems import Problem, invalid, too_large
+
+CHUNK_BYTES: Final = 256 << 10
+IDLE_SECONDS: Final = 60.0
+"""In which a chunk must have come, or gone: 4 KiB a second at least."""
+_MAX_DIGITS: Final = 18
+
+
+def read_length(request: web.BaseRequest, most: int) -> int:
+    """The length that ``request`` says its body has. Raises Problem, also if that is more than ``most``."""
+    text = request.headers.get("Content-Length", "")
+    if not text:
+        raise Problem(ErrorKind.INVALID, "expected a Content-Length", status=411)
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise invalid("expected a body without Content-Encoding")
+    if not (text.isascii() and text.isdecimal()):
+        raise invalid("the Content-Length is no number")
+    if len(text) > _MAX_DIGITS or int(text) > most:
+        raise too_large(f"the body has {text[:_MAX_DIGITS]} bytes, {most} are the most")
+    return int(text)
+
+
+class Body:
+    """Reads the bytes of one body."""
+
+    def __init__(self, request: web.BaseRequest, length: int, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._request = request
+        self.length = length
+        self.received = 0
+        self._idle_seconds = idle_seconds
+
+    async def read(self) -> bytes:
+        """All of it. Raises Problem if it ends early."""
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield it, ``length`` bytes in all. Raises Problem if it ends early, or nothing comes for long."""
+        self._accept()
+        while self.received < self.length:
+            size = min(CHUNK_BYTES, self.length - self.received)
+            try:
+                async with asyncio.timeout(self._idle_seconds):
+                    chunk = await self._request.content.readexactly(size)
+            except TimeoutError as error:
+                raise self._end_early(f"{size} bytes did not come within {self._idle_seconds:g} s", 408) from error
+            except (EOFError, OSError, web.RequestPayloadError) as error:
+                raise self._end_early("the client went away", 400) from error
+            self.received += size
+            yield chunk
+
+    def _accept(self) -> None:
+        """Ask for the body, if the client waits to be asked."""
+        transport = self._request.transport
+        if transport and self._request.headers.get("Expect", "").lower() == "100-continue":
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _end_early(self, why: str, status: int) -> Problem:
+        detail = f"the body ends after {self.received} of {self.length} bytes, nothing was put: {why}"
+        return Problem(ErrorKind.INVALID, detail, status=status)

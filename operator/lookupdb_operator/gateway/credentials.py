@@ -1,0 +1,86 @@
+"""The store's credentials from a mounted Secret: a file for each environment variable, read again when they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from lookupdb.errors import StoreError
+from lookupdb.store.bucket import Bucket
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 5.0
+_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*", re.IGNORECASE)
+_CURRENT: Final = "..data"
+"""The link by which the kubelet replaces all files at once."""
+_MAX_BYTES: Final = 1 << 20
+"""Of a value: a Secret has no more."""
+
+
+def read_variables(folder: Path | None) -> dict[str, str]:
+    """The variables that the files of ``folder`` hold; none if it is not there. Raises OSError or ValueError."""
+    if folder is None or not folder.is_dir():
+        return {}
+    current = folder / _CURRENT
+    files = (current if current.exists() else folder).resolve()
+    return {
+        file.name: file.read_bytes()[:_MAX_BYTES].decode().rstrip("\r\n")
+        for file in sorted(files.iterdir())
+        if _VARIABLE.fullmatch(file.name) and file.is_file()
+    }
+
+
+class StoreClient:
+    """The store, reached with the credentials as they are now."""
+
+    def __init__(self, url: str, folder: Path | None = None) -> None:
+        """Raises StoreError if no client can be made."""
+        self._url = url
+        self._folder = folder
+        self._at_first = dict(os.environ)
+        """What the process was given counts where the folder says nothing."""
+        self._variables = read_variables(folder)
+        self.bucket = self._make()
+
+    def _make(self) -> Bucket:
+        _replace(self._variables, self._at_first)
+        return Bucket(self._url)
+
+    async def run(self, seconds: float = LOOK_SECONDS, on_change: Callable[[], None] = lambda: None) -> None:
+        """Look for other credentials again and again, and use them for what begins from then on."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                variables = await asyncio.to_thread(read_variables, self._folder)
+                if variables == self._variables:
+                    continue
+                before, self._variables = self._variables, variables
+                try:
+                    self.bucket = self._make()
+                except StoreError:
+                    self._variables = before
+                    raise
+            except (OSError, ValueError, StoreError) as error:
+                log.warning("the store's credentials cannot be read again, the last ones stay: %s", _describe(error))
+            else:
+                log.info("the store's credentials have changed")
+                on_change()
+
+
+def _replace(variables: Mapping[str, str], at_first: Mapping[str, str]) -> None:
+    """Make the environment that of the start, with ``variables`` over it."""
+    merged = {**at_first, **variables}
+    for name in os.environ.keys() - merged.keys():
+        del os.environ[name]
+    os.environ.update(merged)
+
+
+def _describe(error: Exception) -> str:
+    """Not the text of a value that cannot be decoded."""
+    return "a file is no text" if isinstance(error, UnicodeDecodeError) else str(error)

@@ -1,0 +1,145 @@
+"""A request from its first byte to its last: who sends it, what it asks for, whether it is theirs, whether there is
+room; then the operation. The order is fixed: who is not known learns nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Final
+
+from aiohttp import web
+
+from lookupdb.store.gateway_wire import MODE_HEADER, ErrorKind
+from lookupdb_operator.gateway.access import owns_folder, owns_object
+from lookupdb_operator.gateway.admission import Admission
+from lookupdb_operator.gateway.keys import Keys
+from lookupdb_operator.gateway.metrics import Metrics
+from lookupdb_operator.gateway.problems import Problem, Unauthenticated, busy, invalid
+from lookupdb_operator.gateway.reads import BrokenOff, Reads
+from lookupdb_operator.gateway.targets import Operation, Target, parse_target
+from lookupdb_operator.gateway.tokens import Caller, TokenCache
+from lookupdb_operator.gateway.writes import Writes
+
+log = logging.getLogger(__name__)
+
+_SCHEME: Final = "bearer "
+_SINGLE_HEADERS: Final = frozenset(
+    name.lower()
+    for name in ("Authorization", "Content-Length", "Content-Encoding", "Expect", "Host", "Range", MODE_HEADER)
+)
+"""Of which a request has one at most: a proxy and the gateway might each believe another."""
+_NO_OPERATION: Final = "none"
+"""The label of requests that ask for nothing that there is."""
+_BROKEN_OFF: Final = 499
+"""The label of responses that ended early; nobody is sent it."""
+
+
+class Handlers:
+    """Answers requests."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        keys: Keys,
+        tokens: TokenCache,
+        admission: Admission,
+        reads: Reads,
+        writes: Writes,
+        metrics: Metrics,
+    ) -> None:
+        self._cluster = cluster
+        self._keys = keys
+        self._tokens = tokens
+        self._admission = admission
+        self._reads = reads
+        self._writes = writes
+        self._metrics = metrics
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer ``request``. Never raises what is not a cancellation."""
+        operation, status = _NO_OPERATION, _BROKEN_OFF
+        try:
+            caller = await self._authenticate(request)
+            target = parse_target(request.method, request.raw_path)
+            operation = target.operation.value
+            self._authorize(target, caller, request)
+            with self._admission.admit(caller.namespace):
+                response = await self._dispatch(request, target, caller)
+            status = response.status
+        except Problem as problem:
+            response, status = self._refuse(request, problem), problem.status
+        except BrokenOff as error:
+            log.warning("a response broke off: %s", error, extra={"operation": operation})
+            response = _cut(request)
+        except Exception:
+            log.exception("a request failed, by a defect", extra={"operation": operation})
+            status = 500
+            response = Problem(ErrorKind.STORE_FAILED, "the gateway has a defect; its log tells", status=500).render()
+        finally:
+            self._metrics.count_request(operation, status)
+        return response
+
+    async def _authenticate(self, request: web.BaseRequest) -> Caller:
+        """Who sends ``request``. Raises Problem."""
+        _check_headers(request)
+        header = request.headers.get("Authorization", "")
+        if header[: len(_SCHEME)].lower() != _SCHEME:
+            raise Unauthenticated("absent", "expected a service account's token, as Authorization: Bearer …")
+        token = header[len(_SCHEME) :].strip()
+        caller = self._tokens.verify(token)
+        if caller is None:
+            is_current = await self._keys.look_again()
+            caller = self._tokens.verify(token)
+            if caller is None and not is_current:
+                raise busy("the keys of this cluster's service accounts cannot be read now")
+        if caller is None:
+            raise Unauthenticated("key", "the token is signed with a key that is none of this cluster's")
+        return caller
+
+    def _authorize(self, target: Target, caller: Caller, request: web.BaseRequest) -> None:
+        """Raises Problem unless ``target`` is the caller's. What a deletion names is looked at when it is read."""
+        match target.operation:
+            case Operation.DELETE:
+                return
+            case Operation.LIST:
+                is_own = target.folders_only and target.path == self._cluster
+                is_own = is_own or owns_folder(target.path, self._cluster, caller.namespace)
+            case _:
+                is_own = owns_object(target.path, self._cluster, caller.namespace)
+        if not is_own:
+            raise Problem(ErrorKind.FORBIDDEN, f"{target.path} is not in {self._cluster}/{caller.namespace}/")
+
+    async def _dispatch(self, request: web.BaseRequest, target: Target, caller: Caller) -> web.StreamResponse:
+        match target.operation:
+            case Operation.READ:
+                return await self._reads.get(request, target, caller)
+            case Operation.HEAD:
+                return await self._reads.head(request, target)
+            case Operation.LIST:
+                return await self._reads.list(request, target, caller)
+            case Operation.WRITE:
+                return await self._writes.put(request, target, caller)
+            case Operation.DELETE:
+                return await self._writes.delete(request, caller)
+
+    def _refuse(self, request: web.BaseRequest, problem: Problem) -> web.StreamResponse:
+        match problem:
+            case Unauthenticated(reason=reason):
+                self._metrics.count_refusal(reason, problem.detail, request.remote)
+            case Problem(kind=ErrorKind.FORBIDDEN):
+                self._metrics.count_refusal("forbidden", problem.detail, request.remote)
+        return problem.render()
+
+
+def _check_headers(request: web.BaseRequest) -> None:
+    counts = Counter(name.lower() for name in request.headers)
+    if repeated := _SINGLE_HEADERS & {name for name, count in counts.items() if count > 1}:
+        raise invalid(f"expected one header {min(repeated)}")
+
+
+def _cut(request: web.BaseRequest) -> web.StreamResponse:
+    """Close the connection at once, so that what was sent of the response is not taken for all of it."""
+    if request.transport:
+        request.transport.abort()
+    return web.StreamResponse(status=_BROKEN_OFF)

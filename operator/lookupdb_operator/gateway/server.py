@@ -1,0 +1,158 @@
+"""The port: HTTP/1.1 connections, their number and their limits. aiohttp parses; no router of its looks at paths."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from lookupdb.runtime import listeners
+from lookupdb.store.gateway_wire import MAX_TOKEN_BYTES
+from lookupdb_operator.gateway.problems import invalid
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_SECONDS: Final = 30.0
+"""Until the head of the next request is whole, also on a new connection."""
+_LINGER_SECONDS: Final = 5.0
+"""For which the rest of a refused request's body is read and dropped, so that the client reads the answer."""
+_MAX_LINE_BYTES: Final = 4096
+_MAX_HEADERS: Final = 64
+_ABORT_SECONDS: Final = 5.0
+"""In which uploads whose clients were cut off are taken back."""
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class _Connection(web.RequestHandler):
+    """One client."""
+
+    __slots__ = ("_is_surplus", "socket_transport")
+
+    def __init__(self, manager: _Connections, **settings: Any) -> None:
+        super().__init__(manager, **settings)
+        self.socket_transport: asyncio.Transport | None = None
+        self._is_surplus = manager.is_full
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        self.socket_transport = transport
+        if self._is_surplus:  # all others have a request in flight
+            transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is not HTTP, or over a limit. Neither answer nor log repeat it: it may hold a token."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the response has begun")
+        response = invalid("the request is not HTTP/1.1 as it should be, or larger than its limits").render()
+        response.force_close()
+        return response
+
+
+class _Connections(web.Server):
+    """All clients, the longest connected first."""
+
+    def __init__(self, handle: Handle, most: int, **settings: Any) -> None:
+        super().__init__(self._note_request, access_log=None, logger=log, **settings)
+        self._handle = handle
+        self._settings = settings
+        self._most = most
+        self.busy: set[_Connection] = set()
+        """Those with a request in flight."""
+        self.idle = asyncio.Event()
+        """Set while there are none."""
+        self.idle.set()
+
+    def __call__(self) -> web.RequestHandler:
+        """A new client's; the oldest idle one makes room."""
+        if self.is_full and (oldest := next((each for each in self.connections if each not in self.busy), None)):
+            oldest.force_close()
+            self._connections.pop(oldest, None)
+        return _Connection(self, loop=self._loop, access_log=None, logger=log, **self._settings)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many clients as may be."""
+        return len(self._connections) >= self._most
+
+    async def _note_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, _Connection)
+        self.busy.add(connection)
+        self.idle.clear()
+        try:
+            return await self._handle(request)
+        finally:
+            self.busy.discard(connection)
+            if not self.busy:
+                self.idle.set()
+
+
+class Server:
+    """Listens, and answers by ``handle``, until it is closed."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        host: str,
+        port: int,
+        max_connections: int,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+    ) -> None:
+        """Binds at once. Raises UsageError when the port is taken."""
+        self._listener: socket.socket = listeners.bind(host, port)
+        self.port = listeners.bound_port(self._listener)
+        self._connections = _Connections(
+            handle,
+            max_connections,
+            keepalive_timeout=keepalive_seconds,
+            lingering_time=_LINGER_SECONDS,
+            max_line_size=_MAX_LINE_BYTES,
+            max_field_size=MAX_TOKEN_BYTES + _MAX_LINE_BYTES,
+            max_headers=_MAX_HEADERS,
+            auto_decompress=False,  # a body is what it is, and no bomb
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections.connections)
+
+    async def open(self) -> None:
+        """Accept clients."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connections, sock=self._listener, backlog=listeners.BACKLOG)
+
+    async def close(self, seconds: float) -> None:
+        """Accept nobody any more, finish what is in flight within ``seconds``, and cut off what is not finished then:
+        an upload whose client is cut off is taken back."""
+        if self._server is None:
+            self._listener.close()
+            return
+        self._server.close()
+        self._connections.pre_shutdown()
+        await self._wait_idle(seconds)
+        for connection in tuple(self._connections.busy):
+            if connection.socket_transport:
+                connection.socket_transport.abort()
+        await self._wait_idle(_ABORT_SECONDS)
+        await self._connections.shutdown(1.0)
+
+    async def _wait_idle(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._connections.idle.wait()

@@ -1,0 +1,255 @@
+"""The gateway as a whole: what it is made of, started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lookupdb import __version__
+from lookupdb.network import strip_secrets
+from lookupdb.runtime import listeners
+from lookupdb.runtime.admin import AdminPort
+from lookupdb.runtime.memory import private_bytes
+from lookupdb.runtime.probe_http import ProbeServer
+from lookupdb.store.layout import check_cluster_id
+from lookupdb_operator.api.client import Api, ApiError
+from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.gateway.admission import Admission
+from lookupdb_operator.gateway.bodies import IDLE_SECONDS
+from lookupdb_operator.gateway.budget import Budget
+from lookupdb_operator.gateway.credentials import StoreClient
+from lookupdb_operator.gateway.handlers import Handlers
+from lookupdb_operator.gateway.keys import Keys
+from lookupdb_operator.gateway.metrics import Metrics
+from lookupdb_operator.gateway.objects import PART_BYTES, Objects
+from lookupdb_operator.gateway.reads import Reads
+from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Server
+from lookupdb_operator.gateway.tokens import TokenCache
+from lookupdb_operator.gateway.writes import Writes
+
+log = logging.getLogger(__name__)
+
+_CONNECTIONS_PER_REQUEST: Final = 4
+"""Clients keep connections that they do not use."""
+_SYSTEM: Final = "kube-system"
+_RETRY_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """The options of the command line, and what only tests change."""
+
+    store: str
+    audiences: tuple[str, ...]
+    credentials: Path | None = None
+    cluster: str = ""
+    """Empty: the uid of the kube-system namespace."""
+    redirects: bool = False
+    host: str = "127.0.0.1"
+    port: int = 7071
+    admin_port: int = 9090
+    max_requests: int = 256
+    memory: int = 256 << 20
+    """Bytes of bodies that are held at once."""
+    notice_seconds: float = 3.0
+    """Between SIGTERM and the last accepted client: until then, the cluster sends new ones."""
+    drain_seconds: float = 20.0
+    idle_seconds: float = IDLE_SECONDS
+    keepalive_seconds: float = KEEPALIVE_SECONDS
+    part_bytes: int = PART_BYTES
+    look_seconds: float = 5.0
+    """Between two looks at the credentials."""
+
+
+class Gateway:
+    """All that lives as long as the gateway does."""
+
+    def __init__(self, options: GatewayOptions, api: Api) -> None:
+        """Raises StoreError for a store that cannot be used, and UsageError for a port that is taken."""
+        self._options = options
+        self._api = api
+        self._client = StoreClient(options.store, options.credentials)
+        self.keys = Keys.of_cluster(api)
+        self.metrics = Metrics()
+        self.admission = Admission(options.max_requests)
+        self.budget = Budget(options.memory)
+        self._cluster = options.cluster and check_cluster_id(options.cluster)
+        self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
+        self.admin_port = listeners.bound_port(self._admin_listener)
+        self.server: Server | None = None
+        self._probes: ProbeServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_draining = False
+
+    async def start(self) -> None:
+        """Answer the admin port at once, and clients as soon as the cluster's id is known; ready once the keys are."""
+        self._register_gauges()
+        self._probes = await AdminPort(
+            explain_unready=self.explain_unready, status=self.describe, collectors=(self.metrics,)
+        ).start(self._admin_listener)
+        self._tasks.append(asyncio.create_task(self.keys.run(), name="keys"))
+        self._tasks.append(asyncio.create_task(self._client.run(self._options.look_seconds), name="credentials"))
+        self._cluster = self._cluster or await self._ask_cluster_id()
+        self.server = self._make_server()
+        await self.server.open()
+        log.info(
+            "standing before the store",
+            extra={"cluster": self._cluster, "port": self.server.port, "admin": self.admin_port},
+        )
+
+    def _make_server(self) -> Server:
+        options = self._options
+        objects = Objects(lambda: self._client.bucket)
+        handlers = Handlers(
+            cluster=self._cluster,
+            keys=self.keys,
+            tokens=TokenCache(self.keys, options.audiences, time.time),
+            admission=self.admission,
+            reads=Reads(
+                objects,
+                self.budget,
+                self.metrics,
+                cluster=self._cluster,
+                redirects=options.redirects,
+                idle_seconds=options.idle_seconds,
+            ),
+            writes=Writes(
+                objects,
+                self.budget,
+                self.metrics,
+                cluster=self._cluster,
+                part_bytes=options.part_bytes,
+                idle_seconds=options.idle_seconds,
+            ),
+            metrics=self.metrics,
+        )
+        return Server(
+            handlers.handle,
+            host=options.host,
+            port=options.port,
+            max_connections=_CONNECTIONS_PER_REQUEST * options.max_requests,
+            keepalive_seconds=options.keepalive_seconds,
+        )
+
+    async def _ask_cluster_id(self) -> str:
+        """The uid of namespace kube-system, as soon as the API server tells it."""
+        cluster = Cluster(self._api)
+        while True:
+            try:
+                return check_cluster_id(await cluster.namespace_uid(_SYSTEM))
+            except ApiError as error:
+                log.warning("%s; again in %.0f s", error, _RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    def _register_gauges(self) -> None:
+        self.metrics.gauges |= {
+            "lookupdb_gateway_requests_in_flight": ("Requests that are worked on.", lambda: self.admission.in_flight),
+            "lookupdb_gateway_connections": (
+                "Client connections that are open now.",
+                lambda: self.server.connections if self.server else 0,
+            ),
+            "lookupdb_gateway_budget_bytes": ("Bytes that requests may hold.", lambda: self.budget.total),
+            "lookupdb_gateway_budget_used_bytes": ("Bytes reserved for requests now.", lambda: self.budget.used),
+            "lookupdb_gateway_keys_age_seconds": (
+                "Seconds since the keys of service accounts were last read.",
+                lambda: self.keys.age,
+            ),
+            "lookupdb_gateway_private_bytes": (
+                "Memory that the process alone owns, dirty or in swap.",
+                lambda: private_bytes(os.getpid()),
+            ),
+            "lookupdb_gateway_ready": (
+                "1 while clients are answered and no drain has begun.",
+                lambda: float(self.explain_unready() is None),
+            ),
+        }
+
+    def explain_unready(self) -> str | None:
+        """Why the gateway is not ready, as a sentence; None when it is."""
+        if self._is_draining:
+            return "draining"
+        if any(task.done() for task in self._tasks):
+            return "a task has ended, by a defect"
+        if self.server is None:
+            return "the cluster's id is not known yet"
+        if not self.keys.current:
+            return "the keys of service accounts have not been read yet"
+        return None
+
+    def describe(self) -> Mapping[str, Any]:
+        """The members of /status."""
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "state": self.explain_unready() or "ready",
+            "store": strip_secrets(self._options.store),
+            "cluster": self._cluster,
+            "audiences": list(self._options.audiences),
+            "reads": "redirect" if self._options.redirects else "stream",
+            "keys": len(self.keys.current),
+            "keysAgeSeconds": self.keys.age,
+            "requestsInFlight": self.admission.in_flight,
+            "connections": self.server.connections if self.server else 0,
+        }
+
+    async def drain(self) -> None:
+        """Tell that no more requests are wanted, and finish those in flight."""
+        self._is_draining = True
+        if self.server:
+            await asyncio.sleep(self._options.notice_seconds)
+            await self.server.close(self._options.drain_seconds)
+
+    async def close(self) -> None:
+        """Close everything. Call ``drain`` before."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._probes:
+            await self._probes.cleanup()
+        else:
+            self._admin_listener.close()
+        await self._api.close()
+
+
+async def run(options: GatewayOptions) -> None:
+    """Serve until SIGTERM or SIGINT and the drain that follows; a second signal ends that. Raises ApiError when no
+    cluster is configured, StoreError or UsageError."""
+    gateway = Gateway(options, await Api.connect(os.environ.get("KUBECONFIG")))
+    loop = asyncio.get_running_loop()
+    begin, end = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _note_signal, begin, end)
+    starting = asyncio.create_task(gateway.start(), name="start")
+    try:
+        await _wait_first(begin.wait(), starting)
+        if starting.done():
+            starting.result()
+            await begin.wait()
+        starting.cancel()
+        await _wait_first(end.wait(), asyncio.ensure_future(gateway.drain()))
+    finally:
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        await gateway.close()
+
+
+def _note_signal(begin: asyncio.Event, end: asyncio.Event) -> None:
+    (end if begin.is_set() else begin).set()
+
+
+async def _wait_first(event: Any, task: asyncio.Future[None]) -> None:
+    """Wait until ``event`` happens or ``task`` ends."""
+    waiting = asyncio.ensure_future(event)
+    try:
+        await asyncio.wait((waiting, task), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

@@ -1,0 +1,99 @@
+"""What a request asks for: an operation and a path, from the method and the request's target as it was sent.
+
+The target is decoded once, here, and what comes out is what is checked and what the store is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from lookupdb.store.gateway_wire import DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
+from lookupdb_operator.gateway.problems import Problem, invalid
+
+_ENCODED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
+_FIELDS: Final = 2
+"""Of a listing's query."""
+_EXPECTED_PATH: Final = "expected segments of A-Z, a-z, 0-9 and . _ - with / between them, at most 1,024 bytes"
+
+
+class Operation(StrEnum):
+    """What is to be done; also a label of metrics."""
+
+    READ = "read"
+    HEAD = "head"
+    WRITE = "write"
+    DELETE = "delete"
+    LIST = "list"
+
+
+_OF_OBJECTS: Final = {"GET": Operation.READ, "HEAD": Operation.HEAD, "PUT": Operation.WRITE}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An operation on ``path``: an object, or the folder of a listing; of a deletion it is empty."""
+
+    operation: Operation
+    path: str = ""
+    folders_only: bool = False
+    """Whether a listing is of the folders directly below ``path``."""
+
+
+def parse_target(method: str, target: str) -> Target:
+    """What ``method`` on ``target`` asks for. Raises Problem."""
+    path, _, query = target.partition("?")
+    if path.startswith(OBJECT_PATH):
+        operation = _check_method(method, _OF_OBJECTS)
+        _check_no_query(query)
+        return Target(operation, _parse_path(path.removeprefix(OBJECT_PATH)))
+    if path == LIST_PATH:
+        return _parse_listing(_check_method(method, {"GET": Operation.LIST}), query)
+    if path == DELETE_PATH:
+        operation = _check_method(method, {"POST": Operation.DELETE})
+        _check_no_query(query)
+        return Target(operation)
+    raise invalid(f"expected a path that is {OBJECT_PATH}…, {LIST_PATH} or {DELETE_PATH}")
+
+
+def _check_method(method: str, operations: dict[str, Operation]) -> Operation:
+    if method not in operations:
+        allowed = ", ".join(operations)
+        raise Problem(ErrorKind.INVALID, f"expected {allowed} of this path", status=405, headers={"Allow": allowed})
+    return operations[method]
+
+
+def _check_no_query(query: str) -> None:
+    if query:
+        raise invalid("this path takes no query")
+
+
+def _parse_path(encoded: str) -> str:
+    # A proxy before the gateway may take an encoded slash for part of a name; nobody needs to encode one.
+    if _ENCODED_SLASH.search(encoded):
+        raise invalid(f"the path has an encoded slash; {_EXPECTED_PATH}")
+    return check_path(unquote(encoded))
+
+
+def check_path(path: str) -> str:
+    """``path``, if it can name an object or a folder. Raises Problem."""
+    if not is_object_path(path):
+        raise invalid(f"{path[:100]!r} is no object's path; {_EXPECTED_PATH}")
+    return path
+
+
+def _parse_listing(operation: Operation, query: str) -> Target:
+    try:
+        fields = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=_FIELDS)
+    except ValueError as error:
+        raise invalid("expected the query prefix=FOLDER, and perhaps delimiter=1") from error
+    values = dict(fields)
+    delimiter = values.get("delimiter", "")
+    if len(values) < len(fields) or not {"prefix"} <= values.keys() <= {"prefix", "delimiter"}:
+        raise invalid("expected the query prefix=FOLDER, and perhaps delimiter=1, each once")
+    if delimiter not in ("", "1"):
+        raise invalid("expected delimiter=1, or none")
+    return Target(operation, check_path(values["prefix"]), folders_only=bool(delimiter))

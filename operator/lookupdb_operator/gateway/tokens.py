@@ -1,0 +1,149 @@
+"""Whether a token is one of this cluster's service accounts', made for this gateway, and whose it is. No I/O.
+
+Fails closed: a token passes only if everything about it is as the API server makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import jwt
+
+from lookupdb.store.gateway_wire import MAX_TOKEN_BYTES
+from lookupdb_operator.gateway.problems import Unauthenticated
+
+if TYPE_CHECKING:
+    from jwt.types import Options
+
+LEEWAY_SECONDS: Final = 10
+"""By which clocks may differ."""
+CACHE_SECONDS: Final = 600.0
+CACHE_ENTRIES: Final = 4096
+_COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBJECT: Final = re.compile(r"system:serviceaccount:([^:\s]+):([^:\s]+)")
+_HEADER_MEMBERS: Final = frozenset({"alg", "kid", "typ"})
+_MAX_KID: Final = 256
+_OPTIONS: Final[Options] = {
+    "require": ["exp", "nbf", "aud", "sub"],
+    "verify_signature": True,
+    "verify_aud": True,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+}
+"""Times are compared here, by a clock that is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a token speaks for."""
+
+    namespace: str
+    account: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationKey:
+    """A public key, and the one algorithm that it verifies."""
+
+    algorithm: str
+    key: Any
+
+
+class KeySource(Protocol):
+    """Where the keys are."""
+
+    @property
+    def current(self) -> Mapping[str, VerificationKey]:
+        """By id. Another object after a change."""
+        ...
+
+
+def find_key_id(token: str) -> str:
+    """The id of the key that ``token`` says it is signed with; nothing about it is verified. Raises Unauthenticated."""
+    if len(token) > MAX_TOKEN_BYTES:
+        raise Unauthenticated("size", f"the token has more than {MAX_TOKEN_BYTES} bytes")
+    if not _COMPACT.fullmatch(token):
+        raise Unauthenticated("form", "the token is no signed JWT")
+    try:
+        header = jwt.get_unverified_header(token)
+        key_id = header.get("kid")
+    except Exception as error:  # whatever a parser says to what anybody may send
+        raise Unauthenticated("form", "the token's header cannot be read") from error
+    if not isinstance(key_id, str) or not 0 < len(key_id) <= _MAX_KID or not header.keys() <= _HEADER_MEMBERS:
+        raise Unauthenticated("form", "the token's header is not as the API server writes it")
+    return key_id
+
+
+def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now: float) -> tuple[Caller, float]:
+    """Who ``token`` speaks for, and when it expires. Raises Unauthenticated."""
+    try:
+        claims = jwt.decode(token, key.key, algorithms=[key.algorithm], options=_OPTIONS, audience=list(audiences))
+        expires, begins = float(claims["exp"]), float(claims["nbf"])
+    except jwt.InvalidAudienceError as error:
+        raise Unauthenticated("audience", f"the token is not for {' or '.join(audiences)}") from error
+    except Exception as error:  # whatever is wrong with it, it is refused
+        raise Unauthenticated("signature", "the token is not signed by this cluster, or lacks a claim") from error
+    if not now < expires + LEEWAY_SECONDS:
+        raise Unauthenticated("expired", "the token has expired")
+    if not begins - LEEWAY_SECONDS <= now:
+        raise Unauthenticated("early", "the token is not valid yet")
+    _check_single_audience(claims["aud"])
+    return _find_caller(claims), expires
+
+
+def _check_single_audience(audience: object) -> None:
+    """Whoever else a token is for could show it here."""
+    if isinstance(audience, list) and len(audience) != 1:
+        raise Unauthenticated("audience", "the token is for others too; expected one audience")
+
+
+def _find_caller(claims: Mapping[str, Any]) -> Caller:
+    details = claims.get("kubernetes.io")
+    namespace = details.get("namespace") if isinstance(details, dict) else None
+    subject = _SUBJECT.fullmatch(claims["sub"]) if isinstance(claims["sub"], str) else None
+    if not isinstance(namespace, str) or not _LABEL.fullmatch(namespace):
+        raise Unauthenticated("claims", "the token names no namespace")
+    if subject is None or subject[1] != namespace:
+        raise Unauthenticated("claims", "the token's subject is no service account of the namespace that it names")
+    return Caller(namespace, subject[2])
+
+
+class TokenCache:
+    """Verified tokens, by their digest, until they expire, or the keys change."""
+
+    def __init__(self, keys: KeySource, audiences: Sequence[str], now: Callable[[], float]) -> None:
+        self._keys = keys
+        self._audiences = tuple(audiences)
+        self._now = now
+        self._entries: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._verified_with: Mapping[str, VerificationKey] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def verify(self, token: str) -> Caller | None:
+        """Who ``token`` speaks for; None if its key is unknown. Raises Unauthenticated."""
+        keys, now = self._keys.current, self._now()
+        if keys is not self._verified_with:
+            self._entries.clear()
+            self._verified_with = keys
+        key_id = find_key_id(token)
+        digest = hashlib.sha256(token.encode()).digest()
+        entry = self._entries.get(digest)
+        if entry and now < entry[1]:
+            return entry[0]
+        key = keys.get(key_id)
+        if key is None:
+            return None
+        caller, expires = verify_token(token, key, self._audiences, now)
+        self._entries[digest] = caller, min(expires, now + CACHE_SECONDS)
+        while len(self._entries) > CACHE_ENTRIES:
+            self._entries.popitem(last=False)
+        return caller

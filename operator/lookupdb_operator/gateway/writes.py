@@ -1,0 +1,129 @@
+"""PUT and the deletion of objects: bodies go on to the store in parts, or whole where they are small."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from lookupdb.store.gateway_wire import (
+    CREATE,
+    MAX_CONDITIONAL_BYTES,
+    MAX_DELETE_BYTES,
+    MAX_DELETED_PATHS,
+    MODE_HEADER,
+    ErrorKind,
+)
+from lookupdb_operator.gateway.access import owns_object
+from lookupdb_operator.gateway.bodies import CHUNK_BYTES, IDLE_SECONDS, Body, read_length
+from lookupdb_operator.gateway.budget import Budget
+from lookupdb_operator.gateway.metrics import Metrics
+from lookupdb_operator.gateway.objects import PART_BYTES, UPLOADS_AT_ONCE, Objects
+from lookupdb_operator.gateway.problems import Problem, invalid, too_large
+from lookupdb_operator.gateway.targets import Target, check_path
+from lookupdb_operator.gateway.tokens import Caller
+
+MAX_PARTS: Final = 10_000
+"""Of one object, in S3."""
+_MAX_MODE: Final = 2048
+_ROUND: Final = 1 << 20
+_VERSION_MEMBERS: Final = ("e_tag", "version")
+
+
+class Writes:
+    """Answers requests that change what is in the store."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        budget: Budget,
+        metrics: Metrics,
+        *,
+        cluster: str,
+        part_bytes: int = PART_BYTES,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._objects = objects
+        self._budget = budget
+        self._metrics = metrics
+        self._cluster = cluster
+        self._part_bytes = part_bytes
+        self._idle_seconds = idle_seconds
+
+    @property
+    def most(self) -> int:
+        """Bytes of the largest object: its parts must fit a namespace's share of the budget."""
+        largest_part = (self._budget.share - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
+        return max(0, largest_part // _ROUND * _ROUND * MAX_PARTS)
+
+    async def put(self, request: web.BaseRequest, target: Target, caller: Caller) -> web.Response:
+        """Put the body at the target's path."""
+        mode = parse_mode(request.headers.get(MODE_HEADER))
+        length = read_length(request, self.most if mode is None else MAX_CONDITIONAL_BYTES)
+        body = Body(request, length, idle_seconds=self._idle_seconds)
+        if mode is not None or length <= self._part_bytes:
+            async with self._budget.reserve(caller.namespace, 2 * length + CHUNK_BYTES):  # the chunks, and all of them
+                version = await self._objects.put(target.path, await self._read(body), mode)
+        else:
+            part_bytes = choose_part_bytes(length, self._part_bytes)
+            async with self._budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
+                version = await self._objects.put_parts(target.path, self._count(body), part_bytes)
+        return web.Response(body=orjson.dumps(version), content_type="application/json")
+
+    async def _read(self, body: Body) -> bytes:
+        return b"".join([chunk async for chunk in self._count(body)])
+
+    async def _count(self, body: Body) -> AsyncIterator[bytes]:
+        async for chunk in body.chunks():
+            self._metrics.received_bytes += len(chunk)
+            yield chunk
+
+    async def delete(self, request: web.BaseRequest, caller: Caller) -> web.Response:
+        """Delete the objects that the body names, if all of them are the caller's."""
+        length = read_length(request, MAX_DELETE_BYTES)
+        async with self._budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            paths = parse_paths(await Body(request, length, idle_seconds=self._idle_seconds).read())
+            for path in paths:
+                if not owns_object(check_path(path), self._cluster, caller.namespace):
+                    detail = f"{path} is not in {self._cluster}/{caller.namespace}/; nothing was deleted"
+                    raise Problem(ErrorKind.FORBIDDEN, detail)
+            if paths:
+                await self._objects.delete(paths)
+        return web.Response(body=b"{}", content_type="application/json")
+
+
+def choose_part_bytes(length: int, least: int) -> int:
+    """How large the parts of ``length`` bytes must be, so that ``MAX_PARTS`` suffice: at least ``least``, else whole
+    MiB."""
+    needed = -(-length // MAX_PARTS)
+    return least if needed <= least else -(-needed // _ROUND) * _ROUND
+
+
+def parse_mode(header: str | None) -> Any:
+    """The condition of a put, as obstore takes it; None without a header. Raises Problem."""
+    if header is None or header == CREATE:
+        return header
+    try:
+        members = orjson.loads(header) if len(header) <= _MAX_MODE else None
+    except ValueError:
+        members = None
+    is_version = isinstance(members, dict) and members and members.keys() <= {*_VERSION_MEMBERS}
+    if not is_version or not all(isinstance(value, str) for value in (members or {}).values()):
+        raise invalid(f'expected {MODE_HEADER}: {CREATE}, or {{"e_tag": …, "version": …}}')
+    return members
+
+
+def parse_paths(text: bytes) -> list[str]:
+    """The paths of a deletion. Raises Problem."""
+    try:
+        members = orjson.loads(text)
+    except ValueError as error:
+        raise invalid("the body is no JSON") from error
+    paths = members.get("paths") if isinstance(members, dict) else None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise invalid('expected {"paths": […]}')
+    if len(paths) > MAX_DELETED_PATHS:
+        raise too_large(f"it names {len(paths)} paths, {MAX_DELETED_PATHS} are the most")
+    return paths

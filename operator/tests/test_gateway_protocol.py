@@ -1,0 +1,221 @@
+"""What builders and fetchers do with the gateway: objects, conditions, listings; over a real S3 server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import orjson
+import pytest
+from operator_support.gateways import CLUSTER, Standing, standing
+from operator_support.running import until
+from support.buckets import new_bucket, s3_server
+
+from lookupdb.store.bucket import Bucket
+
+MIB = 1 << 20
+OWN = f"/v1/object/{CLUSTER}/team/people-1a2b3c4d"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    return new_bucket(url, monkeypatch)
+
+
+@pytest.fixture
+async def gateway(bucket: Bucket, tmp_path: Path) -> AsyncIterator[Standing]:
+    async with standing(tmp_path, bucket.url, part_bytes=5 * MIB) as gateway:
+        yield gateway
+
+
+async def test_what_is_put_is_read_with_its_version(gateway: Standing) -> None:
+    put = await gateway.ask("PUT", f"{OWN}/g1/manifest.json", body=b'{"a": 1}')
+    assert put.status == 200
+    assert put.json["e_tag"]
+    got = await gateway.ask("GET", f"{OWN}/g1/manifest.json")
+    assert (got.status, got.body) == (200, b'{"a": 1}')
+    assert got.headers["Content-Length"] == "8"
+    assert got.headers["ETag"] == put.json["e_tag"]
+    assert orjson.loads(got.headers["Lookupdb-Version"]) == {"e_tag": put.json["e_tag"]}
+    assert got.headers["Last-Modified"].endswith("GMT")
+    asked = await gateway.ask("HEAD", f"{OWN}/g1/manifest.json")
+    names = ("Content-Length", "ETag", "Lookupdb-Version", "Last-Modified")
+    assert (asked.status, asked.body) == (200, b"")
+    assert [asked.headers[name] for name in names] == [got.headers[name] for name in names]
+
+
+async def test_it_stands_in_the_store_under_the_clusters_and_the_namespaces_folder(
+    gateway: Standing, bucket: Bucket
+) -> None:
+    await gateway.ask("PUT", f"{OWN}/g1/claim.json", body=b"mine")
+    assert bucket.read(f"{CLUSTER}/team/people-1a2b3c4d/g1/claim.json").body == b"mine"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_what_is_not_there_is_missing(gateway: Standing, method: str) -> None:
+    answer = await gateway.ask(method, f"{OWN}/g1/manifest.json")
+    assert answer.status == 404
+    assert method == "HEAD" or answer.kind == "missing"
+
+
+async def test_an_empty_object_is_one(gateway: Standing) -> None:
+    assert (await gateway.ask("PUT", f"{OWN}/empty", body=b"")).status == 200
+    got = await gateway.ask("GET", f"{OWN}/empty")
+    assert (got.status, got.body, got.headers["Content-Length"]) == (200, b"", "0")
+
+
+async def test_a_read_goes_on_where_it_broke_off(gateway: Standing) -> None:
+    await gateway.ask("PUT", f"{OWN}/file", body=bytes(range(100)))
+    rest = await gateway.ask("GET", f"{OWN}/file", headers={"Range": "bytes=90-"})
+    assert (rest.status, rest.body) == (206, bytes(range(90, 100)))
+    assert rest.headers["Content-Range"] == "bytes 90-99/100"
+    whole = await gateway.ask("GET", f"{OWN}/file", headers={"Range": "bytes=0-"})
+    assert (whole.status, whole.body) == (206, bytes(range(100)))
+    for start in (100, 10**17):
+        beyond = await gateway.ask("GET", f"{OWN}/file", headers={"Range": f"bytes={start}-"})
+        assert (beyond.status, beyond.headers["Content-Range"]) == (416, "bytes */100")
+    for other in ("bytes=1-2", "bytes=-5", "bytes=1-,3-", "lines=1-", "bytes=٣-"):
+        refused = await gateway.ask("GET", f"{OWN}/file", headers={"Range": other})
+        assert (refused.status, refused.kind) == (400, "invalid"), other
+
+
+@pytest.mark.parametrize("size", [5 * MIB - 1, 5 * MIB, 5 * MIB + 1, 17 * MIB])
+async def test_large_objects_travel_in_parts(gateway: Standing, bucket: Bucket, size: int) -> None:
+    body = os.urandom(size)
+    assert (await gateway.ask("PUT", f"{OWN}/g1/shard.lmdb", body=body)).status == 200
+    assert bucket.read(f"{CLUSTER}/team/people-1a2b3c4d/g1/shard.lmdb").body == body
+    got = await gateway.ask("GET", f"{OWN}/g1/shard.lmdb")
+    assert got.body == body
+    await until(lambda: gateway.gateway.budget.used == 0, "what was reserved to be free")
+
+
+async def test_create_puts_only_what_is_not_there(gateway: Standing) -> None:
+    create = {"Lookupdb-Mode": "create"}
+    assert (await gateway.ask("PUT", f"{OWN}/claim", body=b"first", headers=create)).status == 200
+    second = await gateway.ask("PUT", f"{OWN}/claim", body=b"second", headers=create)
+    assert (second.status, second.kind) == (412, "precondition")
+    assert (await gateway.ask("GET", f"{OWN}/claim")).body == b"first"
+
+
+async def test_a_version_is_replaced_once(gateway: Standing) -> None:
+    version = (await gateway.ask("PUT", f"{OWN}/claim", body=b"first")).json
+    on_version = {"Lookupdb-Mode": orjson.dumps(version).decode()}
+    replaced = await gateway.ask("PUT", f"{OWN}/claim", body=b"second", headers=on_version)
+    assert replaced.status == 200
+    assert replaced.json["e_tag"] != version["e_tag"]
+    again = await gateway.ask("PUT", f"{OWN}/claim", body=b"third", headers=on_version)
+    assert (again.status, again.kind) == (412, "precondition")
+    assert (await gateway.ask("GET", f"{OWN}/claim")).body == b"second"
+
+
+@pytest.mark.parametrize("mode", ["", "overwrite", "{}", "[]", "null", '{"e_tag": 1}', '{"other": "x"}', "{" * 3000])
+async def test_a_condition_that_is_none_puts_nothing(gateway: Standing, mode: str) -> None:
+    answer = await gateway.ask("PUT", f"{OWN}/claim", body=b"x", headers={"Lookupdb-Mode": mode})
+    assert (answer.status, answer.kind) == (400, "invalid")
+    assert (await gateway.ask("GET", f"{OWN}/claim")).status == 404
+
+
+async def test_what_is_put_on_a_condition_is_small(gateway: Standing) -> None:
+    too_large = {"Lookupdb-Mode": "create", "Content-Length": str(16 * MIB + 1)}
+    answer = await gateway.ask("PUT", f"{OWN}/claim", body=iter_body(16 * MIB + 1), headers=too_large)
+    assert (answer.status, answer.kind) == (413, "too-large")
+    largest = await gateway.ask("PUT", f"{OWN}/c", body=bytes(16 * MIB), headers={"Lookupdb-Mode": "create"})
+    assert largest.status == 200
+
+
+async def iter_body(size: int) -> AsyncIterator[bytes]:
+    for start in range(0, size, MIB):
+        yield bytes(min(MIB, size - start))
+
+
+async def test_a_body_of_unknown_length_is_refused(gateway: Standing) -> None:
+    answer = await gateway.ask("PUT", f"{OWN}/file", body=iter_body(10))
+    assert (answer.status, answer.kind) == (411, "invalid")
+
+
+async def delete(gateway: Standing, paths: Any) -> Any:
+    return await gateway.ask("POST", "/v1/delete", body=orjson.dumps({"paths": paths}))
+
+
+async def test_what_is_deleted_is_gone_and_what_is_not_there_is_no_error(gateway: Standing) -> None:
+    folder = f"{CLUSTER}/team/people-1a2b3c4d"
+    for name in ("a", "b", "c"):
+        await gateway.ask("PUT", f"{OWN}/{name}", body=b"x")
+    answer = await delete(gateway, [f"{folder}/a", f"{folder}/b", f"{folder}/never"])
+    assert (answer.status, answer.json) == (200, {})
+    assert [(await gateway.ask("HEAD", f"{OWN}/{name}")).status for name in "abc"] == [404, 404, 200]
+    assert (await delete(gateway, [])).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"[]", 400),
+        (b'{"paths": "a"}', 400),
+        (b'{"paths": [1]}', 400),
+        (orjson.dumps({"paths": [f"{CLUSTER}/team/x/{n}" for n in range(1001)]}), 413),
+        (bytes(2 * MIB + 1), 413),
+    ],
+)
+async def test_a_deletion_that_is_none(gateway: Standing, body: bytes, status: int) -> None:
+    assert (await gateway.ask("POST", "/v1/delete", body=body)).status == status
+
+
+async def test_a_listing_has_every_object_below_a_folder_and_an_end(gateway: Standing) -> None:
+    for name in ("g1/a", "g1/b", "g10/c", "d"):
+        await gateway.ask("PUT", f"{OWN}/{name}", body=name.encode())
+    folder = f"{CLUSTER}/team/people-1a2b3c4d"
+    *entries, end = (await gateway.ask("GET", f"/v1/list?prefix={folder}/g1")).lines
+    assert end == {"end": True}
+    assert [entry["path"] for entry in entries] == [f"{folder}/g1/a", f"{folder}/g1/b"]
+    assert set(entries[0]) == {"path", "size", "e_tag", "version", "last_modified"}
+    assert entries[0]["size"] == 4
+    got = await gateway.ask("GET", f"/v1/object/{entries[0]['path']}")
+    assert got.headers["ETag"] == entries[0]["e_tag"]
+    assert (await gateway.ask("GET", f"/v1/list?prefix={folder}/none")).lines == [{"end": True}]
+
+
+async def test_a_listing_with_a_delimiter_has_folders(gateway: Standing) -> None:
+    for name in ("g1/a", "g1/b", "g10/c", "d"):
+        await gateway.ask("PUT", f"{OWN}/{name}", body=b"x")
+    folder = f"{CLUSTER}/team/people-1a2b3c4d"
+    answer = await gateway.ask("GET", f"/v1/list?prefix={folder}&delimiter=1")
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    assert answer.lines == [{"prefix": f"{folder}/g1"}, {"prefix": f"{folder}/g10"}, {"end": True}]
+
+
+async def test_of_the_cluster_everybody_sees_their_own_namespace(gateway: Standing, bucket: Bucket) -> None:
+    obstore.put(bucket.store, f"{CLUSTER}/other/people-1a2b3c4d/x", b"x")
+    of_cluster = f"/v1/list?prefix={CLUSTER}&delimiter=1"
+    assert (await gateway.ask("GET", of_cluster)).lines == [{"end": True}]
+    await gateway.ask("PUT", f"{OWN}/x", body=b"x")
+    assert (await gateway.ask("GET", of_cluster)).lines == [{"prefix": f"{CLUSTER}/team"}, {"end": True}]
+    assert (await gateway.ask("GET", f"/v1/list?prefix={CLUSTER}")).kind == "forbidden"
+
+
+async def test_shard_files_may_be_had_from_the_store(bucket: Bucket, tmp_path: Path) -> None:
+    async with standing(tmp_path, bucket.url, redirects=True) as gateway:
+        for name in ("shard.lmdb", "manifest.json"):
+            await gateway.ask("PUT", f"{OWN}/{name}", body=name.encode())
+        sent = await gateway.ask("GET", f"{OWN}/shard.lmdb")
+        assert sent.status == 307
+        location = sent.headers["Location"]
+        async with gateway.session.get(location) as response:
+            assert await response.read() == b"shard.lmdb"
+        assert "X-Amz-Expires=300" in location
+        assert sent.headers["Cache-Control"] == "no-store"
+        assert (await gateway.ask("HEAD", f"{OWN}/shard.lmdb")).status == 200
+        assert (await gateway.ask("GET", f"{OWN}/manifest.json")).body == b"manifest.json"
+        assert (await gateway.ask("GET", f"{OWN}/none.lmdb")).kind == "missing"
+        foreign = f"/v1/object/{CLUSTER}/other/shard.lmdb"
+        assert (await gateway.ask("GET", foreign)).kind == "forbidden"
