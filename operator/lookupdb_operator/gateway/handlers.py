@@ -4,7 +4,6 @@ room; then the operation. The order is fixed: who is not known learns nothing el
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import Final
 
 from aiohttp import web
@@ -23,9 +22,9 @@ from lookupdb_operator.gateway.writes import Writes
 log = logging.getLogger(__name__)
 
 _SCHEME: Final = "bearer "
-_SINGLE_HEADERS: Final = frozenset(
-    name.lower()
-    for name in ("Authorization", "Content-Length", "Content-Encoding", "Expect", "Host", "Range", MODE_HEADER)
+_SINGLE_HEADERS: Final = (
+    *("Authorization", "Content-Length", "Content-Encoding", "Expect", "Host", "Range", "Transfer-Encoding"),
+    MODE_HEADER,
 )
 """Of which a request has one at most: a proxy and the gateway might each believe another."""
 _NO_OPERATION: Final = "none"
@@ -133,9 +132,9 @@ class Handlers:
 
 
 def _check_headers(request: web.BaseRequest) -> None:
-    counts = Counter(name.lower() for name in request.headers)
-    if repeated := _SINGLE_HEADERS & {name for name, count in counts.items() if count > 1}:
-        raise invalid(f"expected one header {min(repeated)}")
+    for name in _SINGLE_HEADERS:
+        if len(request.headers.getall(name, ())) > 1:
+            raise invalid(f"expected one header {name}")
 
 
 def _cut(request: web.BaseRequest) -> web.StreamResponse:

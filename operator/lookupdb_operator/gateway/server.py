@@ -32,19 +32,16 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class _Connection(web.RequestHandler):
     """One client."""
 
-    __slots__ = ("_is_surplus", "socket_transport")
+    __slots__ = ("socket_transport",)
 
     def __init__(self, manager: _Connections, **settings: Any) -> None:
         super().__init__(manager, **settings)
         self.socket_transport: asyncio.Transport | None = None
-        self._is_surplus = manager.is_full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         self.socket_transport = transport
-        if self._is_surplus:  # all others have a request in flight
-            transport.abort()
 
     def handle_error(
         self,
@@ -76,16 +73,16 @@ class _Connections(web.Server):
         self.idle.set()
 
     def __call__(self) -> web.RequestHandler:
-        """A new client's; the oldest idle one makes room."""
-        if self.is_full and (oldest := next((each for each in self.connections if each not in self.busy), None)):
-            oldest.force_close()
-            self._connections.pop(oldest, None)
+        """The protocol of a new client."""
         return _Connection(self, loop=self._loop, access_log=None, logger=log, **self._settings)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there are as many clients as may be."""
-        return len(self._connections) >= self._most
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Count a client; the oldest idle one makes room, and that is the new one where all others are busy."""
+        super().connection_made(handler, transport)
+        while len(self._connections) > self._most:
+            oldest = next(connection for connection in self.connections if connection not in self.busy)
+            oldest.force_close()
+            del self._connections[oldest]
 
     async def _note_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
