@@ -80,7 +80,7 @@ async def test_the_process_finishes_what_is_in_flight_after_sigterm(tmp_path: Pa
                 try:
                     async with session.get(f"http://127.0.0.1:{admin_port}{path}") as response:
                         return response.status
-                except aiohttp.ClientError:
+                except (aiohttp.ClientError, OSError):
                     return 0
 
             async def is_unready() -> bool:

@@ -21,7 +21,7 @@ class Admission:
 
     @contextmanager
     def admit(self, namespace: str) -> Iterator[None]:
-        """Count a request of ``namespace`` while the block runs. Raises Problem if there are too many."""
+        """Count a request of ``namespace`` while the block runs. Raises RequestProblem if there are too many."""
         if self.in_flight >= self.most:
             raise busy(f"{self.most} requests are in flight, and no more at once")
         if self._of_namespace[namespace] >= self.share:

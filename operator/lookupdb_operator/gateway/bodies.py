@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from lookupdb.store.gateway_wire import ErrorKind
-from lookupdb_operator.gateway.problems import Problem, invalid, too_large
+from lookupdb_operator.gateway.problems import RequestProblem, invalid, too_large
 
 CHUNK_BYTES: Final = 256 << 10
 IDLE_SECONDS: Final = 60.0
@@ -18,10 +18,10 @@ _MAX_DIGITS: Final = 18
 
 
 def read_length(request: web.BaseRequest, most: int) -> int:
-    """The length that ``request`` says its body has. Raises Problem, also if that is more than ``most``."""
+    """The length that ``request`` says its body has. Raises RequestProblem, also if that is more than ``most``."""
     text = request.headers.get("Content-Length", "")
     if not text:
-        raise Problem(ErrorKind.INVALID, "expected a Content-Length", status=411)
+        raise RequestProblem(ErrorKind.INVALID, "expected a Content-Length", status=411)
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise invalid("expected a body without Content-Encoding")
     if not (text.isascii() and text.isdecimal()):
@@ -41,11 +41,11 @@ class Body:
         self._idle_seconds = idle_seconds
 
     async def read(self) -> bytes:
-        """All of it. Raises Problem if it ends early."""
+        """All of it. Raises RequestProblem if it ends early."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield it, ``length`` bytes in all. Raises Problem if it ends early, or nothing comes for long."""
+        """Yield it, ``length`` bytes in all. Raises RequestProblem if it ends early, or nothing comes for long."""
         self._accept()
         while self.received < self.length:
             size = min(CHUNK_BYTES, self.length - self.received)
@@ -65,6 +65,6 @@ class Body:
         if transport and self._request.headers.get("Expect", "").lower() == "100-continue":
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _end_early(self, why: str, status: int) -> Problem:
+    def _end_early(self, why: str, status: int) -> RequestProblem:
         detail = f"the body ends after {self.received} of {self.length} bytes, nothing was put: {why}"
-        return Problem(ErrorKind.INVALID, detail, status=status)
+        return RequestProblem(ErrorKind.INVALID, detail, status=status)

@@ -39,7 +39,7 @@ class Budget:
 
     @asynccontextmanager
     async def reserve(self, namespace: str, amount: int) -> AsyncIterator[None]:
-        """Have ``amount`` bytes while the block runs. Raises Problem if there is no room for long."""
+        """Have ``amount`` bytes while the block runs. Raises RequestProblem if there is no room for long."""
         if amount > self.share:
             raise too_large(f"it needs {amount} bytes of memory, and a namespace has {self.share}")
         await self._acquire(namespace, amount)

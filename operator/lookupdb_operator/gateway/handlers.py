@@ -12,10 +12,10 @@ from lookupdb.store.gateway_wire import MODE_HEADER, ErrorKind
 from lookupdb_operator.gateway.access import owns_folder, owns_object
 from lookupdb_operator.gateway.admission import Admission
 from lookupdb_operator.gateway.keys import Keys
-from lookupdb_operator.gateway.metrics import Metrics
-from lookupdb_operator.gateway.problems import Problem, Unauthenticated, busy, invalid
+from lookupdb_operator.gateway.metrics import GatewayMetrics
+from lookupdb_operator.gateway.problems import RequestProblem, Unauthenticated, busy, invalid
 from lookupdb_operator.gateway.reads import BrokenOff, Reads
-from lookupdb_operator.gateway.targets import Operation, Target, parse_target
+from lookupdb_operator.gateway.targets import Operation, RequestTarget, parse_target
 from lookupdb_operator.gateway.tokens import Caller, TokenCache
 from lookupdb_operator.gateway.writes import Writes
 
@@ -45,7 +45,7 @@ class Handlers:
         admission: Admission,
         reads: Reads,
         writes: Writes,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
     ) -> None:
         self._cluster = cluster
         self._keys = keys
@@ -66,7 +66,7 @@ class Handlers:
             with self._admission.admit(caller.namespace):
                 response = await self._dispatch(request, target, caller)
             status = response.status
-        except Problem as problem:
+        except RequestProblem as problem:
             response, status = self._refuse(request, problem), problem.status
         except BrokenOff as error:
             log.warning("a response broke off: %s", error, extra={"operation": operation})
@@ -74,13 +74,15 @@ class Handlers:
         except Exception:
             log.exception("a request failed, by a defect", extra={"operation": operation})
             status = 500
-            response = Problem(ErrorKind.STORE_FAILED, "the gateway has a defect; its log tells", status=500).render()
+            response = RequestProblem(
+                ErrorKind.STORE_FAILED, "the gateway has a defect; its log tells", status=500
+            ).render()
         finally:
             self._metrics.count_request(operation, status)
         return response
 
     async def _authenticate(self, request: web.BaseRequest) -> Caller:
-        """Who sends ``request``. Raises Problem."""
+        """Who sends ``request``. Raises RequestProblem."""
         _check_headers(request)
         header = request.headers.get("Authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:
@@ -96,8 +98,8 @@ class Handlers:
             raise Unauthenticated("key", "the token is signed with a key that is none of this cluster's")
         return caller
 
-    def _authorize(self, target: Target, caller: Caller, request: web.BaseRequest) -> None:
-        """Raises Problem unless ``target`` is the caller's. What a deletion names is looked at when it is read."""
+    def _authorize(self, target: RequestTarget, caller: Caller, request: web.BaseRequest) -> None:
+        """Raises RequestProblem unless ``target`` is the caller's. What a deletion names is looked at when it is read."""
         match target.operation:
             case Operation.DELETE:
                 return
@@ -107,9 +109,9 @@ class Handlers:
             case _:
                 is_own = owns_object(target.path, self._cluster, caller.namespace)
         if not is_own:
-            raise Problem(ErrorKind.FORBIDDEN, f"{target.path} is not in {self._cluster}/{caller.namespace}/")
+            raise RequestProblem(ErrorKind.FORBIDDEN, f"{target.path} is not in {self._cluster}/{caller.namespace}/")
 
-    async def _dispatch(self, request: web.BaseRequest, target: Target, caller: Caller) -> web.StreamResponse:
+    async def _dispatch(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         match target.operation:
             case Operation.READ:
                 return await self._reads.get(request, target, caller)
@@ -122,11 +124,11 @@ class Handlers:
             case Operation.DELETE:
                 return await self._writes.delete(request, caller)
 
-    def _refuse(self, request: web.BaseRequest, problem: Problem) -> web.StreamResponse:
+    def _refuse(self, request: web.BaseRequest, problem: RequestProblem) -> web.StreamResponse:
         match problem:
             case Unauthenticated(reason=reason):
                 self._metrics.count_refusal(reason, problem.detail, request.remote)
-            case Problem(kind=ErrorKind.FORBIDDEN):
+            case RequestProblem(kind=ErrorKind.FORBIDDEN):
                 self._metrics.count_refusal("forbidden", problem.detail, request.remote)
         return problem.render()
 

@@ -16,7 +16,7 @@ LOG_SECONDS: Final = 10.0
 """At most one line about refused requests in so many."""
 
 
-class Metrics:
+class GatewayMetrics:
     """Counters, which only the event loop changes, and what is read when they are asked for."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,7 +12,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from lookupdb.store.bucket import PART_BYTES, Bucket, Version, object_version
 from lookupdb.store.gateway_wire import ErrorKind
-from lookupdb_operator.gateway.problems import Problem, from_store, missing
+from lookupdb_operator.gateway.problems import RequestProblem, from_store, missing
 
 __all__ = ["LINK_SECONDS", "PART_BYTES", "UPLOADS_AT_ONCE", "Objects", "object_version"]
 
@@ -37,19 +37,19 @@ class Objects:
         except FileNotFoundError as error:
             raise missing(path) from error
         except (AlreadyExistsError, PreconditionError) as error:
-            raise Problem(ErrorKind.PRECONDITION, f"{path} is there, or of another version") from error
+            raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there, or of another version") from error
         except (BaseError, OSError, ValueError) as error:
             raise from_store(bucket.error(action, error)) from error
 
     async def head(self, path: str) -> Mapping[str, Any]:
-        """The entry of the object at ``path``. Raises Problem."""
+        """The entry of the object at ``path``. Raises RequestProblem."""
         bucket = self._bucket()
         with self._translate(bucket, "read", path):
             return await obstore.head_async(bucket.store, path)
 
     async def open(self, path: str, offset: int) -> Any:
         """The object at ``path`` from byte ``offset`` on, which is smaller than its size: what obstore gives. Raises
-        Problem."""
+        RequestProblem."""
         bucket = self._bucket()
         with self._translate(bucket, "read", path):
             return await obstore.get_async(bucket.store, path, options={"range": {"offset": offset}} if offset else {})
@@ -59,7 +59,7 @@ class Objects:
         return self._bucket().error("read", error).message
 
     async def put(self, path: str, body: bytes, mode: Any) -> Version:
-        """Put ``body`` at ``path``, on the condition ``mode`` if there is one. Raises Problem."""
+        """Put ``body`` at ``path``, on the condition ``mode`` if there is one. Raises RequestProblem."""
         bucket = self._bucket()
         with self._translate(bucket, "write to", path):
             result = await obstore.put_async(bucket.store, path, body, mode=mode, use_multipart=False)
@@ -67,7 +67,7 @@ class Objects:
 
     async def put_parts(self, path: str, chunks: AsyncIterator[bytes], part_bytes: int) -> Version:
         """Put what ``chunks`` gives at ``path``, in parts. If ``chunks`` raises, nothing is put, and it raises that;
-        else it raises Problem. It must not be cancelled: the parts would stay in the store."""
+        else it raises RequestProblem. It must not be cancelled: the parts would stay in the store."""
         bucket = self._bucket()
         with self._translate(bucket, "write to", path):
             result = await obstore.put_async(
@@ -81,7 +81,7 @@ class Objects:
             return object_version(result)
 
     async def delete(self, paths: Sequence[str]) -> None:
-        """Delete those of ``paths`` that exist. Raises Problem."""
+        """Delete those of ``paths`` that exist. Raises RequestProblem."""
         bucket = self._bucket()
         with self._translate(bucket, "remove objects from", ""):
             try:
@@ -92,14 +92,14 @@ class Objects:
                         await obstore.delete_async(bucket.store, path)
 
     async def pages(self, folder: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
-        """The entries under ``folder``, a page at a time. Raises Problem."""
+        """The entries under ``folder``, a page at a time. Raises RequestProblem."""
         bucket = self._bucket()
         with self._translate(bucket, "list", folder):
             async for page in obstore.list(bucket.store, folder, chunk_size=_PAGE):
                 yield page
 
     async def folders(self, folder: str) -> list[str]:
-        """The folders directly below ``folder``. Raises Problem."""
+        """The folders directly below ``folder``. Raises RequestProblem."""
         bucket = self._bucket()
         with self._translate(bucket, "list", folder):
             found = await obstore.list_with_delimiter_async(bucket.store, folder)
@@ -107,7 +107,7 @@ class Objects:
 
     async def link(self, path: str) -> str:
         """A URL with which anybody can read the object at ``path``, and nothing else, for ``LINK_SECONDS``. Raises
-        Problem."""
+        RequestProblem."""
         bucket = self._bucket()
         with self._translate(bucket, "sign a link to", path):
             seconds = timedelta(seconds=LINK_SECONDS)

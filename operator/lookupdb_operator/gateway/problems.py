@@ -41,7 +41,7 @@ _STATUSES: Final = {
 }
 
 
-class Problem(Exception):
+class RequestProblem(Exception):
     """A request is refused, or could not be done."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Problem(Exception):
         return web.Response(status=self.status, body=orjson.dumps(body), content_type=CONTENT_TYPE, headers=headers)
 
 
-class Unauthenticated(Problem):
+class Unauthenticated(RequestProblem):
     """Who asks is not known. ``reason`` is a word for metrics."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -72,27 +72,27 @@ class Unauthenticated(Problem):
         self.reason = reason
 
 
-def invalid(detail: str) -> Problem:
+def invalid(detail: str) -> RequestProblem:
     """A request that nobody may send."""
-    return Problem(ErrorKind.INVALID, detail)
+    return RequestProblem(ErrorKind.INVALID, detail)
 
 
-def too_large(detail: str) -> Problem:
+def too_large(detail: str) -> RequestProblem:
     """More than a limit allows."""
-    return Problem(ErrorKind.TOO_LARGE, detail)
+    return RequestProblem(ErrorKind.TOO_LARGE, detail)
 
 
-def busy(detail: str) -> Problem:
+def busy(detail: str) -> RequestProblem:
     """No room now, but perhaps soon."""
-    return Problem(ErrorKind.BUSY, detail)
+    return RequestProblem(ErrorKind.BUSY, detail)
 
 
-def missing(path: str) -> Problem:
+def missing(path: str) -> RequestProblem:
     """There is no object at ``path``."""
-    return Problem(ErrorKind.MISSING, f"there is no object {path}")
+    return RequestProblem(ErrorKind.MISSING, f"there is no object {path}")
 
 
-def from_store(error: StoreError) -> Problem:
+def from_store(error: StoreError) -> RequestProblem:
     """What the store's error means to a client, who may repeat the message word for word."""
     match error:
         case StoreDenied():
@@ -101,4 +101,4 @@ def from_store(error: StoreError) -> Problem:
             kind = ErrorKind.STORE_UNREACHABLE
         case _:
             kind = ErrorKind.STORE_FAILED
-    return Problem(kind, error.message)
+    return RequestProblem(kind, error.message)

@@ -15,10 +15,10 @@ from obstore.exceptions import BaseError
 from lookupdb.store.gateway_wire import END, REDIRECTED_SUFFIX, VERSION_HEADER, ErrorKind
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES, IDLE_SECONDS
 from lookupdb_operator.gateway.budget import Budget
-from lookupdb_operator.gateway.metrics import Metrics
+from lookupdb_operator.gateway.metrics import GatewayMetrics
 from lookupdb_operator.gateway.objects import Objects, object_version
-from lookupdb_operator.gateway.problems import Problem, invalid
-from lookupdb_operator.gateway.targets import Target
+from lookupdb_operator.gateway.problems import RequestProblem, invalid
+from lookupdb_operator.gateway.targets import RequestTarget
 from lookupdb_operator.gateway.tokens import Caller
 
 READ_BYTES: Final = 4 * CHUNK_BYTES
@@ -42,7 +42,7 @@ class Reads:
         self,
         objects: Objects,
         budget: Budget,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
         *,
         cluster: str,
         redirects: bool,
@@ -55,7 +55,7 @@ class Reads:
         self._redirects = redirects
         self._idle_seconds = idle_seconds
 
-    async def head(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def head(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         """The headers of an object."""
         entry = await self._objects.head(target.path)
         response = web.StreamResponse(headers=_object_headers(entry))
@@ -63,7 +63,7 @@ class Reads:
         await response.prepare(request)
         return response
 
-    async def get(self, request: web.BaseRequest, target: Target, caller: Caller) -> web.StreamResponse:
+    async def get(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """An object, or what of it begins at an offset, or where it is."""
         offset = parse_offset(request.headers.get("Range"))
         if self._redirects and target.path.endswith(REDIRECTED_SUFFIX):
@@ -80,7 +80,7 @@ class Reads:
         size = (await self._objects.head(path))["size"]
         if offset >= size:
             headers = {"Content-Range": f"bytes */{size}"}
-            raise Problem(ErrorKind.INVALID, f"{path} has {size} bytes", status=416, headers=headers)
+            raise RequestProblem(ErrorKind.INVALID, f"{path} has {size} bytes", status=416, headers=headers)
 
     async def _stream(self, request: web.BaseRequest, result: Any, offset: int | None) -> web.StreamResponse:
         first, end = result.range
@@ -113,7 +113,7 @@ class Reads:
         self._metrics.sent_bytes += len(data)
         return len(data)
 
-    async def list(self, request: web.BaseRequest, target: Target, caller: Caller) -> web.StreamResponse:
+    async def list(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """What is in a folder, one line each."""
         async with self._budget.reserve(caller.namespace, LIST_BYTES):
             lines = self._folder_lines(target.path, caller) if target.folders_only else self._entry_lines(target.path)
@@ -124,7 +124,7 @@ class Reads:
                 await self._send(response, first)
                 async for text in lines:
                     await self._send(response, text)
-            except Problem as problem:
+            except RequestProblem as problem:
                 raise BrokenOff(problem.detail) from problem
             await self._send(response, orjson.dumps({END: True}, option=_LINE))
             return response
@@ -146,7 +146,7 @@ class Reads:
 
 
 def parse_offset(header: str | None) -> int | None:
-    """The first byte that ``bytes=N-`` asks for; None without a header. Raises Problem."""
+    """The first byte that ``bytes=N-`` asks for; None without a header. Raises RequestProblem."""
     if header is None:
         return None
     match = _RANGE.fullmatch(header)

@@ -28,7 +28,7 @@ from lookupdb_operator.gateway.budget import Budget
 from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.handlers import Handlers
 from lookupdb_operator.gateway.keys import Keys
-from lookupdb_operator.gateway.metrics import Metrics
+from lookupdb_operator.gateway.metrics import GatewayMetrics
 from lookupdb_operator.gateway.objects import PART_BYTES, Objects
 from lookupdb_operator.gateway.reads import Reads
 from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Server
@@ -78,7 +78,7 @@ class Gateway:
         self._api = api
         self._client = StoreClient(options.store, options.credentials)
         self.keys = Keys.of_cluster(api)
-        self.metrics = Metrics()
+        self.metrics = GatewayMetrics()
         self.admission = Admission(options.max_requests)
         self.budget = Budget(options.memory)
         self._cluster = options.cluster and check_cluster_id(options.cluster)

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from lookupdb.store.gateway_wire import DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
-from lookupdb_operator.gateway.problems import Problem, invalid
+from lookupdb_operator.gateway.problems import RequestProblem, invalid
 
 _ENCODED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
 _FIELDS: Final = 2
@@ -34,7 +34,7 @@ _OF_OBJECTS: Final = {"GET": Operation.READ, "HEAD": Operation.HEAD, "PUT": Oper
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """An operation on ``path``: an object, or the folder of a listing; of a deletion it is empty."""
 
     operation: Operation
@@ -43,26 +43,28 @@ class Target:
     """Whether a listing is of the folders directly below ``path``."""
 
 
-def parse_target(method: str, target: str) -> Target:
-    """What ``method`` on ``target`` asks for. Raises Problem."""
+def parse_target(method: str, target: str) -> RequestTarget:
+    """What ``method`` on ``target`` asks for. Raises RequestProblem."""
     path, _, query = target.partition("?")
     if path.startswith(OBJECT_PATH):
         operation = _check_method(method, _OF_OBJECTS)
         _check_no_query(query)
-        return Target(operation, _parse_path(path.removeprefix(OBJECT_PATH)))
+        return RequestTarget(operation, _parse_path(path.removeprefix(OBJECT_PATH)))
     if path == LIST_PATH:
         return _parse_listing(_check_method(method, {"GET": Operation.LIST}), query)
     if path == DELETE_PATH:
         operation = _check_method(method, {"POST": Operation.DELETE})
         _check_no_query(query)
-        return Target(operation)
+        return RequestTarget(operation)
     raise invalid(f"expected a path that is {OBJECT_PATH}…, {LIST_PATH} or {DELETE_PATH}")
 
 
 def _check_method(method: str, operations: dict[str, Operation]) -> Operation:
     if method not in operations:
         allowed = ", ".join(operations)
-        raise Problem(ErrorKind.INVALID, f"expected {allowed} of this path", status=405, headers={"Allow": allowed})
+        raise RequestProblem(
+            ErrorKind.INVALID, f"expected {allowed} of this path", status=405, headers={"Allow": allowed}
+        )
     return operations[method]
 
 
@@ -79,13 +81,13 @@ def _parse_path(encoded: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """``path``, if it can name an object or a folder. Raises Problem."""
+    """``path``, if it can name an object or a folder. Raises RequestProblem."""
     if not is_object_path(path):
         raise invalid(f"{path[:100]!r} is no object's path; {_EXPECTED_PATH}")
     return path
 
 
-def _parse_listing(operation: Operation, query: str) -> Target:
+def _parse_listing(operation: Operation, query: str) -> RequestTarget:
     try:
         fields = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=_FIELDS)
     except ValueError as error:
@@ -96,4 +98,4 @@ def _parse_listing(operation: Operation, query: str) -> Target:
         raise invalid("expected the query prefix=FOLDER, and perhaps delimiter=1, each once")
     if delimiter not in ("", "1"):
         raise invalid("expected delimiter=1, or none")
-    return Target(operation, check_path(values["prefix"]), folders_only=bool(delimiter))
+    return RequestTarget(operation, check_path(values["prefix"]), folders_only=bool(delimiter))

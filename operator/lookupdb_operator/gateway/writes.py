@@ -19,10 +19,10 @@ from lookupdb.store.gateway_wire import (
 from lookupdb_operator.gateway.access import owns_object
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES, IDLE_SECONDS, Body, read_length
 from lookupdb_operator.gateway.budget import Budget
-from lookupdb_operator.gateway.metrics import Metrics
+from lookupdb_operator.gateway.metrics import GatewayMetrics
 from lookupdb_operator.gateway.objects import PART_BYTES, UPLOADS_AT_ONCE, Objects
-from lookupdb_operator.gateway.problems import Problem, invalid, too_large
-from lookupdb_operator.gateway.targets import Target, check_path
+from lookupdb_operator.gateway.problems import RequestProblem, invalid, too_large
+from lookupdb_operator.gateway.targets import RequestTarget, check_path
 from lookupdb_operator.gateway.tokens import Caller
 
 MAX_PARTS: Final = 10_000
@@ -39,7 +39,7 @@ class Writes:
         self,
         objects: Objects,
         budget: Budget,
-        metrics: Metrics,
+        metrics: GatewayMetrics,
         *,
         cluster: str,
         part_bytes: int = PART_BYTES,
@@ -58,7 +58,7 @@ class Writes:
         largest_part = (self._budget.share - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
         return max(0, largest_part // _ROUND * _ROUND * MAX_PARTS)
 
-    async def put(self, request: web.BaseRequest, target: Target, caller: Caller) -> web.Response:
+    async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
         """Put the body at the target's path."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
         length = read_length(request, self.most if mode is None else MAX_CONDITIONAL_BYTES)
@@ -88,7 +88,7 @@ class Writes:
             for path in paths:
                 if not owns_object(check_path(path), self._cluster, caller.namespace):
                     detail = f"{path} is not in {self._cluster}/{caller.namespace}/; nothing was deleted"
-                    raise Problem(ErrorKind.FORBIDDEN, detail)
+                    raise RequestProblem(ErrorKind.FORBIDDEN, detail)
             if paths:
                 await self._objects.delete(paths)
         return web.Response(body=b"{}", content_type="application/json")
@@ -102,7 +102,7 @@ def choose_part_bytes(length: int, least: int) -> int:
 
 
 def parse_mode(header: str | None) -> Any:
-    """The condition of a put, as obstore takes it; None without a header. Raises Problem."""
+    """The condition of a put, as obstore takes it; None without a header. Raises RequestProblem."""
     if header is None or header == CREATE:
         return header
     try:
@@ -116,7 +116,7 @@ def parse_mode(header: str | None) -> Any:
 
 
 def parse_paths(text: bytes) -> list[str]:
-    """The paths of a deletion. Raises Problem."""
+    """The paths of a deletion. Raises RequestProblem."""
     try:
         members = orjson.loads(text)
     except ValueError as error:
