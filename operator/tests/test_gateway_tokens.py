@@ -189,15 +189,24 @@ def test_a_giant_token_is_refused_before_it_is_read() -> None:
     assert refusal(rsa_signer().sign(claims(more="x" * (16 << 10)))) == "size"
 
 
+def count_verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens whose signatures are verified from now on."""
+    verified: list[str] = []
+    decode = jwt.decode
+
+    def verify(token: str, *arguments: Any, **settings: Any) -> Any:
+        verified.append(token)
+        return decode(token, *arguments, **settings)
+
+    monkeypatch.setattr(jwt, "decode", verify)
+    return verified
+
+
 def test_a_verified_token_is_remembered_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     cache = make_cache(clock=clock)
     token = rsa_signer().sign(claims(exp=NOW + 30))
-    verified: list[str] = []
-    decode = jwt.decode
-    monkeypatch.setattr(
-        jwt, "decode", lambda text, *rest, **more: (verified.append(text), decode(text, *rest, **more))[1]
-    )
+    verified = count_verified(monkeypatch)
     for _ in range(3):
         assert cache.verify(token) == Caller("team", "default")
     assert len(verified) == 1
@@ -211,11 +220,7 @@ def test_a_verified_token_is_looked_at_again_after_ten_minutes(monkeypatch: pyte
     token = rsa_signer().sign(claims(exp=NOW + 10_000))
     cache.verify(token)
     clock.now = NOW + 601
-    verified: list[str] = []
-    decode = jwt.decode
-    monkeypatch.setattr(
-        jwt, "decode", lambda text, *rest, **more: (verified.append(text), decode(text, *rest, **more))[1]
-    )
+    verified = count_verified(monkeypatch)
     cache.verify(token)
     assert verified == [token]
 

@@ -99,7 +99,7 @@ class Handlers:
         return caller
 
     def _authorize(self, target: RequestTarget, caller: Caller, request: web.BaseRequest) -> None:
-        """Raises RequestProblem unless ``target`` is the caller's. What a deletion names is looked at when it is read."""
+        """Raises RequestProblem unless ``target`` is the caller's; what a deletion names is looked at later."""
         match target.operation:
             case Operation.DELETE:
                 return
