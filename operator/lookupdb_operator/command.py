@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import click
 import orjson
@@ -80,9 +81,17 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 @option("--image", required=True, help="Image of builders, shard servers and routers: the one the operator runs.")
 @option("--store", required=True, help="URL of the store: s3://bucket/path, gs://… or az://…")
 @option(
+    "--gateway",
+    default="",
+    metavar="URL",
+    help="URL of the gateway (lookupdb gateway) before the store. Pods then show it a token of their namespace; without"
+    " it, every namespace with a dataset gets a Secret with the credentials of the whole store.",
+)
+@option(
     "--store-secret",
     default="",
-    help="Secret in the operator's namespace whose keys are the store's environment variables (AWS_ACCESS_KEY_ID, …).",
+    help="Secret in the operator's namespace whose keys are the store's environment variables (AWS_ACCESS_KEY_ID, …)."
+    " With --gateway it is not read.",
 )
 @option(
     "--create-store-secret",
@@ -93,7 +102,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--store-env",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the store that is no secret, as AWS_REGION=eu-west-1; may be repeated.",
+    help="A setting of the store that is no secret, as AWS_REGION=eu-west-1; may be repeated. With --gateway, its own.",
 )
 @option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
 @option(
@@ -185,6 +194,7 @@ def options(**values: Any) -> OperatorOptions:
         raise UsageError(
             f"--store {values['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
         )
+    _check_gateway(values["gateway"])
     if values["create_store_secret"] and not values["store_secret"]:
         raise UsageError("--create-store-secret creates the Secret named by --store-secret, which is missing")
     return OperatorOptions(
@@ -201,6 +211,7 @@ def options(**values: Any) -> OperatorOptions:
             pod_labels={str(name): str(value) for name, value in values["pod_labels"].items()},
             pod_security=values["pod_security"],
             pod_host=values["pod_host"],
+            gateway=values["gateway"].rstrip("/"),
         ),
         namespace=values["namespace"],
         namespaces=values["namespaces"],
@@ -222,3 +233,16 @@ def _variable(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise UsageError(f"--store-env {text!r} is not NAME=VALUE", hint="as in --store-env AWS_REGION=eu-west-1")
     return name, value
+
+
+def _check_gateway(url: str) -> None:
+    """Raises UsageError for what is no bare URL: a path would be lost, and a password would stand in every pod."""
+    if not url:
+        return
+    parts = urlsplit(url)
+    is_bare = parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_bare:
+        raise UsageError(
+            "--gateway is no URL of a gateway: expected a scheme, a host and a port, and nothing else",
+            hint="as in --gateway http://lookupdb-gateway.lookupdb.svc:7071",
+        )

@@ -40,11 +40,19 @@ class Config:
     """runAsUser, runAsGroup and fsGroup of every pod; the cluster chooses what is left out."""
     pod_host: str = ANY_ADDRESS
     """Where shard servers and routers listen: ``::`` where pods have IPv6 addresses."""
+    gateway: str = ""
+    """URL of the gateway before the store, to which builders and fetchers show a token of their namespace. Empty: they
+    reach the store themselves, with its credentials."""
+
+    @property
+    def store_of_pods(self) -> str:
+        """URL of the store as builders and fetchers know it."""
+        return self.gateway or self.store
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The environment in which a builder or fetcher reaches the store, as it is now."""
+    """The environment in which a builder or fetcher reaches the store, as it is now. Behind a gateway it needs none."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """AWS_ACCESS_KEY_ID and the like, without prefix."""

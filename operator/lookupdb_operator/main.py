@@ -17,7 +17,7 @@ from lookupdb_operator import names
 from lookupdb_operator.api.client import Api, ApiError
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.api.listing import Listing
-from lookupdb_operator.config import Config
+from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health, HealthServer
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
@@ -115,7 +115,8 @@ class _Operator:
         if options.create_store_secret:
             await _retry_until_done(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
         store = self._store_access_reader(config)
-        await _retry_until_done(store.refresh)
+        if store:
+            await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
         self._metrics.set_identity(config.identity)
         reconciler = Reconciler(
@@ -123,7 +124,7 @@ class _Operator:
             observer=Observer(self._cache, self._cluster, self._polls),
             cluster=self._cluster,
             config=config,
-            store=lambda: store.access,
+            store=lambda: store.access if store else StoreAccess(),
             metrics=self._metrics,
             decide=self._decide,
             turns=TurnTaking(
@@ -159,7 +160,9 @@ class _Operator:
             return True  # starting; that it takes too long shows in the age of the last success
         return self._workers.alive and not self._resync.done() and not self._reflecting.done()
 
-    def _store_access_reader(self, config: Config) -> StoreAccessReader:
+    def _store_access_reader(self, config: Config) -> StoreAccessReader | None:
+        if config.gateway:
+            return None  # which has the credentials, and nobody else
         return StoreAccessReader(
             self._cluster,
             namespace=self._options.namespace,

@@ -87,6 +87,10 @@ DATASET_PATH: Final = "/etc/lookupdb/dataset"
 DATASET_FILE: Final = "dataset.yaml"
 TABLE_PATH: Final = "/etc/lookupdb/table"
 TABLE_FILE: Final = "routing-table.json"
+STORE_TOKEN_PATH: Final = f"/var/run/secrets/{GROUP}/store"
+"""In builders and fetchers, when the store is behind a gateway: the folder of the token that they show to it."""
+STORE_TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
+STORE_TOKEN_VOLUME: Final = "store-token"  # noqa: S105 - the name of a volume
 
 
 def build(dataset: str, generation: str) -> str:
@@ -142,6 +146,12 @@ def store_secret(dataset: str, uid: str) -> str:
     """The Secret with the store's address and credentials: ``airports-store-8d3f6b1a``. Nobody may look whether it is
     there, and whose it is: a name with part of the dataset's uid is nobody else's."""
     return f"{dataset}-store-{uid[:_UID_DIGITS]}"
+
+
+def store_audience(identity: str) -> str:
+    """Of the tokens that the gateway of one installation takes: ``lookupdb-store:lookupdb/lookupdb``. To another
+    installation's, or to the API server, they are worth nothing."""
+    return f"lookupdb-store:{identity}"
 
 
 def network_policy(dataset: str, component: str) -> str:

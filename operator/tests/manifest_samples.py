@@ -31,6 +31,9 @@ FULL_CONFIG: Final = Config(
     admin_clients=({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "lookupdb"}}},),
     pod_labels={"team": "data", "lookupdb.dev/dataset": "is ours to set"},
 )
+GATEWAY_CONFIG: Final = Config(
+    image="lookupdb:1.0.0", store="s3://lookupdb", cluster="c1", gateway="http://lookupdb-gateway.lookupdb.svc:7071"
+)
 ACCESS: Final = StoreAccess(
     environment={"AWS_ENDPOINT_URL": "http://store.lookupdb.svc:7070", "AWS_ACCESS_KEY_ID": "key"}, digest="0011"
 )

@@ -15,6 +15,7 @@ from manifest_samples import (
     BUILD,
     CONFIG,
     FULL_CONFIG,
+    GATEWAY_CONFIG,
     GOLDEN,
     airports,
     everything,
@@ -32,6 +33,8 @@ _FILES: dict[str, tuple[Any, ...]] = {
     **{f"everything/{part}": objects for part, objects in rendered(everything(), FULL_CONFIG).items()},
     "everything/build": manifests.render_builder(everything(), _REBUILD, FULL_CONFIG),
     "configmap/build": manifests.render_builder(from_config_map(), BUILD, CONFIG),
+    "gateway/build": manifests.render_builder(everything(), BUILD, GATEWAY_CONFIG),
+    "gateway/shards": rendered(airports(shards=1), GATEWAY_CONFIG)["shards"],
 }
 
 

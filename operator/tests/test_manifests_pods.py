@@ -12,6 +12,7 @@ from manifest_samples import (
     BUILD,
     CONFIG,
     FULL_CONFIG,
+    GATEWAY_CONFIG,
     airports,
     dataset,
     everything,
@@ -30,6 +31,7 @@ SAMPLES = [
     pytest.param(airports(), CONFIG, id="airports"),
     pytest.param(everything(), FULL_CONFIG, id="everything"),
     pytest.param(from_config_map(), FULL_CONFIG, id="from a ConfigMap"),
+    pytest.param(everything(), GATEWAY_CONFIG, id="behind a gateway"),
     pytest.param(airports(serving={"workers": 64}, router={"workers": 64}), CONFIG, id="64 workers"),
     pytest.param(airports(serving={"resources": {"requests": {}, "limits": {}}}), CONFIG, id="empty resources"),
 ]

@@ -48,6 +48,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
         *("--pod-security", '{"runAsUser": 1000}', "--pod-host", "::"),
         *("--host", "127.0.0.1", "--port", "9999", "--resync-seconds", "60", "--workers", "2"),
         *("--max-concurrent-builds", "3", "--max-concurrent-rollouts", "5"),
+        *("--gateway", "http://gateway.lookupdb.svc:7071/"),
         monkeypatch=monkeypatch,
     )
     assert chosen.store_environment == {"AWS_REGION": "eu", "A": "b=c"}
@@ -61,6 +62,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not config.network_policies
     assert config.router_clients == ({"namespaceSelector": {}},)
     assert config.pod_labels == {"team": "a"}
+    assert config.gateway == config.store_of_pods == "http://gateway.lookupdb.svc:7071"
     assert (config.pod_security, config.pod_host) == ({"runAsUser": 1000}, "::")
 
 
@@ -87,12 +89,14 @@ def test_every_option_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch
         "LOOKUPDB_NAMESPACES": "a,b",
         "LOOKUPDB_STORE_ENV": "AWS_REGION=eu A=b",
         "LOOKUPDB_NETWORK_POLICIES": "false",
+        "LOOKUPDB_GATEWAY": "https://gateway:7071",
         "LOOKUPDB_ADMIN_CLIENTS": '[{"podSelector": {}}]',
     }
     chosen = parsed(monkeypatch=monkeypatch, environment=environment)
     assert chosen.namespaces == ("a", "b")
     assert chosen.store_environment == {"AWS_REGION": "eu", "A": "b"}
     assert not chosen.config.network_policies
+    assert chosen.config.gateway == "https://gateway:7071"
     assert chosen.config.admin_clients == ({"podSelector": {}},)
 
 
@@ -102,6 +106,9 @@ def test_every_option_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch
         pytest.param(["--store", "/srv/store"], "no store that pods share", id="a directory"),
         pytest.param(["--create-store-secret"], "--store-secret, which is missing", id="nameless Secret"),
         pytest.param(["--store-env", "AWS_REGION"], "is not NAME=VALUE", id="no value"),
+        pytest.param(["--gateway", "gateway:7071"], "no URL of a gateway", id="a gateway without a scheme"),
+        pytest.param(["--gateway", "http://me:geheim@gateway"], "no URL of a gateway", id="a gateway's password"),
+        pytest.param(["--gateway", "http://gateway/v1"], "no URL of a gateway", id="a gateway with a path"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], message: str) -> None:

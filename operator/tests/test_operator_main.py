@@ -101,6 +101,23 @@ async def test_from_applied_to_ready_and_then_nothing_more_is_written(kube: Kube
     assert kube.writes[settled:] == []
 
 
+async def test_behind_a_gateway_no_secret_is_read_or_written_but_to_make_the_embedded_stores(
+    kube: Kube, kubelet: Kubelet
+) -> None:
+    kube.put(dataset())
+    gateway = {"gateway": "http://lookupdb-gateway.lookupdb.svc:7071"}
+    chosen = options(
+        admin_port=kubelet.admin_port, store_secret="store", create_store_secret=True, config=gateway, resync_seconds=1
+    )
+    async with operating(chosen) as operator:
+        await all_steps(kube, kubelet)
+        await until(lambda: condition(kube, "RolledOut")["reason"] == "UpToDate", "the end", lambda: seen(kube))
+        await looked_again(operator)
+    assert kube.get("Secret", "lookupdb", "store") is not None
+    assert kube.all("Secret", "shop") == []
+    assert [path for _, path in kube.reads if "secrets" in path] == ["/api/v1/namespaces/lookupdb/secrets/store"]
+
+
 async def test_an_operator_that_is_started_anew_at_every_step_goes_on(kube: Kube, kubelet: Kubelet) -> None:
     kube.put(dataset())
     chosen = options(admin_port=kubelet.admin_port)

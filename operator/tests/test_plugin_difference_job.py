@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from manifest_samples import CONFIG, everything, rendered
+from manifest_samples import CONFIG, GATEWAY_CONFIG, everything, rendered
 from manifest_samples import generation as built_generation
 from plugin_samples import dataset, generation
 
@@ -58,6 +58,22 @@ def test_its_pod_is_as_restricted_as_the_fetchers_and_has_the_stores_credentials
     assert (pod["securityContext"], pod["automountServiceAccountToken"]) == (template["securityContext"], False)
     assert {"name": "TMPDIR", "value": "/scratch"} in container["env"]
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/scratch", "/tmp"}
+
+
+def test_behind_a_gateway_its_pod_has_a_token_as_the_fetcher_does() -> None:
+    shards = rendered(everything(), GATEWAY_CONFIG)["shards"]
+    shard_set = next(manifest for manifest in shards if manifest["kind"] == "StatefulSet")
+    both = built_generation(everything(), "g12"), built_generation(everything(), "g13")
+    pod = _pod(render_difference_job(dataset(), shard_set, both, sampled=True, samples=5, deadline_seconds=90))
+    (fetcher,), (container,) = shard_set["spec"]["template"]["spec"]["initContainers"], pod["containers"]
+    assert container["args"][container["args"].index("--store") + 1] == GATEWAY_CONFIG.gateway
+    assert [variable for variable in fetcher["env"] if variable not in container["env"]] == []
+    assert names.STORE_TOKEN_PATH in {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert pod["automountServiceAccountToken"] is False
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes.keys() == {mount["name"] for mount in container["volumeMounts"]}
+    (token,) = volumes[names.STORE_TOKEN_VOLUME]["projected"]["sources"]
+    assert token["serviceAccountToken"]["path"] == names.STORE_TOKEN_FILE
 
 
 def test_it_is_not_taken_for_the_operators_and_goes_with_its_dataset() -> None:

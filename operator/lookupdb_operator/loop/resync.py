@@ -38,7 +38,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class Resync:
-    """Compares the cache with lists, reads the store's Secret, and adds every dataset to the queue."""
+    """Compares the cache with lists, reads the store's Secret unless a gateway does, queues every dataset."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Resync:
         queue: LookQueue[Key],
         informers: Informers,
         listing: Listing,
-        store: StoreAccessReader,
+        store: StoreAccessReader | None,
         live_datasets: LiveDatasetsWriter | None,
         metrics: Metrics,
         health: Health,
@@ -82,7 +82,7 @@ class Resync:
             try:
                 await self._compare_datasets()
                 await self._compare_children(next(self._kinds_to_compare))
-                if await self._store.refresh():
+                if self._store and await self._store.refresh():
                     log.info("the store's credentials have changed")
             except ApiError as error:
                 log.warning("resync: %s", error)

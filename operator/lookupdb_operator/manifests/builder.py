@@ -8,8 +8,8 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import pods, resources
-from lookupdb_operator.manifests.metadata import digest_of_all, render_metadata, stamp
+from lookupdb_operator.manifests import pods, resources, store_access
+from lookupdb_operator.manifests.metadata import digest_of_all, drop_empty, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.status import BuildStatus
 
@@ -87,12 +87,10 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
     if volume := source.get("volume"):
         volumes.append({"name": "source", **_source_volume(volume)})
         mounts.append({"name": "source", "mountPath": names.SOURCE_PATH, "readOnly": True})
-    # The store's come last: of one name in both, the last is taken, and no source may redirect what is published.
     secrets = [{"secretRef": {"name": source["secretName"]}}] if source.get("secretName") else []
-    environment = [*secrets, pods.store_environment(dataset)]
     arguments = _arguments(dataset, build, config, amounts)
     container = pods.render_container(
-        dataset, config, names.BUILDER, "build", arguments, amounts, mounts, envFrom=environment
+        dataset, config, names.BUILDER, "build", arguments, amounts, mounts, **drop_empty(envFrom=secrets)
     )
     labels = names.labels(dataset.name, dataset.uid, names.BUILDER) | {names.GENERATION: build.generation}
     return pods.render_template(
@@ -101,8 +99,12 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
         names.BUILDER,
         names.selector(dataset.name, dataset.uid, names.BUILDER),
         labels,
-        {"restartPolicy": "Never", "terminationGracePeriodSeconds": _GRACE_SECONDS, "containers": [container]},
-        volumes,
+        {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "containers": [store_access.grant(container, dataset, config)],
+        },
+        [*volumes, *store_access.render_volumes(config)],
         spreads=False,
         takes_volumes=not source.get("volume"),
     )
@@ -117,7 +119,7 @@ def _source_volume(volume: dict[str, str]) -> dict[str, Any]:
 def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amounts: resources.Resources) -> list[str]:
     flags = {
         "--file": f"{names.DATASET_PATH}/{names.DATASET_FILE}",
-        "--store": config.store,
+        "--store": config.store_of_pods,
         "--cluster-id": config.cluster,
         "--generation": build.generation,
         "--active": build.active or None,

@@ -108,11 +108,6 @@ def render_service_port(name: str, number: int, target: str, **members: Any) -> 
     return {"name": name, "port": number, "targetPort": target, "protocol": "TCP", **members}
 
 
-def store_environment(dataset: ObservedDataset) -> dict[str, Any]:
-    """The environment of builders and fetchers: the store's address and credentials. No other container has it."""
-    return {"secretRef": {"name": names.store_secret(dataset.name, dataset.uid)}}
-
-
 def render_probes() -> dict[str, Any]:
     """The probes of shard servers and routers. The admin port answers from the beginning, however long a shard takes to
     be verified; a container that answers at all is alive, so that a busy node restarts nothing."""

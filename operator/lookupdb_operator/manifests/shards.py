@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import pods, resources
+from lookupdb_operator.manifests import pods, resources, store_access
 from lookupdb_operator.manifests.builder import TERMINATION_LOG
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import digest, render_metadata, stamp
@@ -165,7 +165,7 @@ def _render_template(
             "initContainers": [_render_fetcher(dataset, generation, config, shard, amounts)],
             "containers": [_render_server(dataset, config, shard, amounts)],
         },
-        [{"name": "data", **_render_volume(dataset.spec["serving"], generation)}],
+        [{"name": "data", **_render_volume(dataset.spec["serving"], generation)}, *store_access.render_volumes(config)],
         annotations=pods.SAFE_TO_EVICT,
     )
 
@@ -186,9 +186,9 @@ def _render_volume(serving: Mapping[str, Any], generation: GenerationStatus) -> 
 def _render_fetcher(
     dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: resources.Resources
 ) -> dict[str, Any]:
-    """The only container of the pod that has the store's credentials."""
+    """The only container of the pod that can reach the store."""
     flags = {
-        "--store": config.store,
+        "--store": config.store_of_pods,
         "--cluster-id": config.cluster,
         "--namespace": dataset.namespace,
         "--dataset": dataset.name,
@@ -197,7 +197,7 @@ def _render_fetcher(
         "--shard": str(shard),
         "--termination-log": TERMINATION_LOG,
     }
-    return pods.render_container(
+    fetcher = pods.render_container(
         dataset,
         config,
         names.SHARDS,
@@ -205,8 +205,8 @@ def _render_fetcher(
         ["fetch", *(word for pair in flags.items() for word in pair), names.DATA_PATH],
         resources.fetcher(amounts),
         [{"name": "data", "mountPath": names.DATA_PATH}],
-        envFrom=[pods.store_environment(dataset)],
     )
+    return store_access.grant(fetcher, dataset, config)
 
 
 def _render_server(

@@ -26,7 +26,7 @@ the same objects, but for one.
 The store's Secret may be missed: nobody reads it, so the next pass knows of it what status says, and status notes it
 before it is written (``store.note_secret``). When the operator ends in between, or the write gets no answer, a rotated
 credential stays stale until a build or a rollout begins, the credentials change again, or a pod is in trouble because
-of the store (``store.is_due``).
+of the store (``store.is_due``). With a gateway before the store there is no such Secret.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     status = rollouts.note_stalls(status, situation)
     deadlines = [turns.next_turn_in(status, now), checks.next_check_in(status, now)]
     secret = store.render_due_secret(status, situation)
-    if secret:
+    if secret or config.gateway:
         status = store.note_secret(status, situation)
     deadlines.append(store.next_write_in(status, situation))
     changes = objects.plan_changes(status, secret, situation)

@@ -4,6 +4,10 @@ namespace, and names the store in troubles that are about it.
 The operator has no right to read Secrets in that namespace. Status remembers what was written (``note_secret``), and
 is itself written before the Secret is. Should the Secret's write be lost after that, ``is_due`` has it written again
 when a build or a rollout begins, the credentials change again, or a pod is in trouble because of the store.
+
+With a gateway before the store there is no such Secret, and status forgets what was written: should the gateway go
+again, the Secret is written at first. Those of before are a person's to delete (docs/kubernetes.md): the operator has
+no right on Secrets there then.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ def render_due_secret(status: DatasetStatus, situation: Situation) -> tuple[Mani
 def is_due(status: DatasetStatus, situation: Situation) -> bool:
     """Whether the Secret is to be written now: at first, when it is to hold something else, when a build or a rollout
     begins, and now and then while pods lack it."""
-    if situation.observed.store.problem is not None:
+    if situation.config.gateway or situation.observed.store.problem is not None:
         return False
     if (
         not status.store_written_at
@@ -45,14 +49,16 @@ def is_due(status: DatasetStatus, situation: Situation) -> bool:
 
 
 def note_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` when the Secret is written now."""
+    """``status`` when the Secret is written now; with a gateway, nothing was ever written."""
+    if situation.config.gateway:
+        return replace(status, store_digest="", store_written_at="")
     digest = situation.observed.store.digest
     return replace(status, store_digest=digest, store_written_at=clock.format_moment(situation.now))
 
 
 def next_write_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until the Secret is written again, if nothing changes; None for never."""
-    if situation.observed.store.problem is not None or not _seems_missing(situation):
+    if situation.config.gateway or situation.observed.store.problem is not None or not _seems_missing(situation):
         return None
     return _remaining_wait(status, situation)
 
@@ -91,8 +97,8 @@ def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
     url = situation.config.store
     if trouble is None or trouble.reason not in reasons.STORE_REASONS - {reasons.SECRET_MISSING}:
         return trouble
-    host = _find_host(situation)
-    named = [part for part in (url, host and f"at {host}") if part and part.removeprefix("at ") not in trouble.message]
+    known = (("", url), ("at ", _find_host(situation)), ("behind ", situation.config.gateway))
+    named = [before + part for before, part in known if part and part not in trouble.message]
     return Trouble(trouble.reason, f"{trouble.message}; the store is {' '.join(named)}") if named else trouble
 
 

@@ -1,15 +1,16 @@
 """The Job that compares two generations of a dataset where the store is: nothing of them is downloaded to a person's
 machine. Pure but for a random name.
 
-It is made from the StatefulSet of a shard, whose init container has the image, the store's address and its credentials
-by reference. So a person needs the right to make Jobs in the namespace, and none to read Secrets. The operator does not
-know the Job: it ends by its deadline, is collected ten minutes later, and goes with its dataset. Its pod has nothing to
-finish, and ends at once when it is deleted.
+It is made from the StatefulSet of a shard, whose init container has the image, the store's address, and a token for the
+gateway before it, or else the store's credentials by reference. So a person needs the right to make Jobs in the
+namespace, and none to read Secrets. The operator does not know the Job: it ends by its deadline, is collected ten
+minutes later, and goes with its dataset. Its pod has nothing to finish, and ends at once when it is deleted.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final
 
 from lookupdb_operator import names
@@ -76,7 +77,10 @@ def render_difference_job(
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": _GRACE_SECONDS,
                     "containers": [_render_container(dataset, template, generations, sampled=sampled, samples=samples)],
-                    "volumes": [_render_scratch(generations, sampled=sampled)],
+                    "volumes": [
+                        _render_scratch(generations, sampled=sampled),
+                        *_copy_token(template.get("volumes", ())),
+                    ],
                 },
             },
         },
@@ -105,8 +109,14 @@ def _render_container(
         "volumeMounts": [
             {"name": "scratch", "mountPath": _SCRATCH},
             {"name": "scratch", "mountPath": "/tmp"},  # noqa: S108 - of the pod's own
+            *_copy_token(fetcher.get("volumeMounts", ())),
         ],
     }
+
+
+def _copy_token(members: Iterable[Members]) -> list[Members]:
+    """Of volumes or mounts that of the token for the store's gateway; none without a gateway."""
+    return [member for member in members if member["name"] == names.STORE_TOKEN_VOLUME]
 
 
 def _render_resources(fetcher: Members, storage_bytes: int) -> dict[str, Any]:

@@ -10,13 +10,14 @@ import orjson
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, Trouble
 from lookupdb_operator.plan import reasons
-from operator_support.plan_objects import NAME, Process, Thing, label
+from operator_support.plan_objects import NAME, UID, Process, Thing, label
 
 if TYPE_CHECKING:
     from operator_support.plan_world import World
 
 _BUILT_AT = "2026-01-01T00:00:00Z"
 _NO_SECRET: Final = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
+_STORE_SECRET: Final = {"secretRef": {"name": names.store_secret(NAME, UID)}}
 _NO_FILE: Final = Trouble(reasons.VOLUME_MISSING, "a volume cannot be mounted: its ConfigMap does not exist")
 
 
@@ -29,7 +30,7 @@ def run_job(world: World, job: Thing) -> None:
         world.add(f"{job.manifest['metadata']['name']}-{world.made}", job, names.BUILDER, job.manifest)
         return
     pod = pods[0]
-    if world.secret is None or pod.dies_at is not None or world.age(pod) < world.takes.build:
+    if lacks_secret(world, pod) or pod.dies_at is not None or world.age(pod) < world.takes.build:
         return
     generation = label(job, names.GENERATION)
     config_map = world.things.get(("ConfigMap", job.manifest["metadata"]["name"]))
@@ -58,8 +59,20 @@ def need_files(world: World, pod: Process) -> None:
         pod.trouble = None
 
 
+def lacks_secret(world: World, pod: Process) -> bool:
+    """Whether ``pod`` waits for the store's Secret: behind a gateway, none does."""
+    return pod.needs_secret and world.secret is None
+
+
+def refers_to_secret(manifest: Manifest) -> bool:
+    """Whether a container of the pods of ``manifest`` takes its environment from the store's Secret."""
+    pod = manifest["spec"]["template"]["spec"]
+    containers = (*pod.get("initContainers", ()), *pod["containers"])
+    return any(_STORE_SECRET in container.get("envFrom", ()) for container in containers)
+
+
 def _find_lack(world: World, pod: Process) -> Trouble | None:
-    if world.secret is None:
+    if lacks_secret(world, pod):
         return _NO_SECRET
     build = names.build(NAME, pod.labels.get(names.GENERATION, ""))
     is_whole = pod.component != names.BUILDER or ("ConfigMap", build) in world.things

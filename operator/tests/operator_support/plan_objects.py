@@ -61,6 +61,8 @@ class Process:
     nudged: datetime | None = None
     template: str = ""
     """Of its pod, as the Deployment had it: of a router."""
+    needs_secret: bool = False
+    """Whether it is not started without the store's Secret."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ from lookupdb_operator.model import (
 )
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus
-from operator_support.plan_builder import need_files, run_job
+from operator_support.plan_builder import lacks_secret, need_files, refers_to_secret, run_job
 from operator_support.plan_invariants import Broken, Invariants
 from operator_support.plan_objects import (
     NAME,
@@ -395,7 +395,7 @@ class World:
             need_files(self, pod)
             if pod.component == names.ROUTER:
                 run_router(self, pod)
-            elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and self.secret is not None:
+            elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and not lacks_secret(self, pod):
                 pod.ready = pod.trouble is None and pod.lost_at is None
             if pod.dies_at is not None and self.now >= pod.dies_at and not pod.finalizers:
                 del self.pods[pod.name]
@@ -491,4 +491,5 @@ class World:
         self.made += 1
         labels = manifest["metadata"]["labels"]
         template = orjson.dumps(manifest["spec"]["template"]).decode() if component == names.ROUTER else ""
-        self.pods[name] = Process(name, f"pod-{self.made}", owner.uid, component, labels, self.now, template=template)
+        pod = Process(name, f"pod-{self.made}", owner.uid, component, labels, self.now, template=template)
+        self.pods[name] = replace(pod, needs_secret=refers_to_secret(manifest))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from operator_support.gateway_lives import GatewayLives
 from operator_support.neighbours import Neighbours
 from operator_support.plan_world import World
 from operator_support.simulation import Simulation
@@ -59,6 +60,7 @@ KINDS: Final = (
     Kind("other pods", _begin_with_other_pods, lambda simulation: simulation.live(MOMENTS)),
     Kind("two datasets", Neighbours, lambda neighbours: neighbours.live(MOMENTS)),
     Kind("rollbacks", Simulation, lambda simulation: simulation.live_under_rollbacks(4)),
+    Kind("gateways", GatewayLives, lambda simulation: simulation.live(MOMENTS)),
 )
 
 
