@@ -30,6 +30,8 @@ Values = Mapping[str, Json]
 EXTERNAL: Final[Values] = {
     "store": {"url": "s3://bucket/prefix", "secretName": "bucket-credentials", "embedded": {"enabled": False}}
 }
+NO_GATEWAY: Final[Values] = {"gateway": {"enabled": False}}
+"""Every namespace with a dataset has the store's credentials then."""
 
 
 @dataclass(frozen=True, slots=True)

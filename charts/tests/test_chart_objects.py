@@ -10,12 +10,11 @@ import click
 import pytest
 import yaml
 
-from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, Rendered, Values, parse_arguments, render
+from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
 from lookupdb.cli import cli as verbs
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.plugin import difference_job
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +58,14 @@ def test_every_pod_is_restricted(values: Values) -> None:
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["runAsUser"] >= 10000, name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert spec["automountServiceAccountToken"] is (name == "lookupdb"), f"{name}: only the operator has a token"
-        assert ("serviceAccountName" in spec) is (name == "lookupdb"), name
+        is_somebody = name in ("lookupdb", "lookupdb-gateway")
+        assert spec["automountServiceAccountToken"] is is_somebody, f"{name}: to the API server it is nobody"
+        accounts = {
+            "lookupdb": "lookupdb",
+            "lookupdb-gateway": "lookupdb-gateway",
+            "lookupdb-sweep": "lookupdb-gateway",
+        }
+        assert spec.get("serviceAccountName") == accounts.get(name), name
         assert not any("hostPath" in volume for volume in spec.get("volumes", ())), name
         for container in [*spec.get("initContainers", ()), *spec["containers"]]:
             security = container["securityContext"]
@@ -121,7 +126,9 @@ def test_rights_in_its_own_namespace(defaults: Rendered) -> None:
     assert own["metadata"]["namespace"] == NAMESPACE
     reads = [rule for rule in own["rules"] if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
     assert [rule["resourceNames"] for rule in reads] == [["lookupdb-store"]]
-    external = render(EXTERNAL).get_object("Role", "lookupdb")
+    bucket = render(EXTERNAL).get_object("Role", "lookupdb")["rules"]
+    assert not any("secrets" in rule["resources"] for rule in bucket), "the gateway has the bucket's"
+    external = render({**EXTERNAL, **NO_GATEWAY}).get_object("Role", "lookupdb")
     secrets = [rule for rule in external["rules"] if rule["resources"] == ["secrets"]]
     assert secrets == [
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["bucket-credentials"], "verbs": ["get"]}
@@ -153,7 +160,7 @@ def test_the_operator_takes_its_arguments(defaults: Rendered) -> None:
     assert parsed["namespace"] == NAMESPACE
     assert parsed["store"] == "s3://lookupdb"
     assert parsed["create_store_secret"] is True
-    assert f"AWS_ENDPOINT_URL=http://lookupdb-store.{NAMESPACE}.svc:7070" in parsed["store_env"]
+    assert parsed["store_env"] == (), "the gateway has it"
     (peer,) = parsed["admin_clients"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
     pod = dict(defaults.pod_templates())["lookupdb"]["metadata"]["labels"]
@@ -164,6 +171,7 @@ def test_the_operator_takes_all_of_its_arguments() -> None:
     client = {"namespaceSelector": {"matchLabels": {"team": "web"}}}
     values = {
         **EXTERNAL,
+        **NO_GATEWAY,
         "watchNamespaces": ["one"],
         "clusterId": "c1",
         "imagePullSecrets": [{"name": "a"}, {"name": "b"}],
@@ -212,27 +220,15 @@ def test_selectors_never_change_with_the_version(defaults: Rendered) -> None:
         selector = deployment["spec"]["selector"]["matchLabels"]
         assert selector.keys() == {f"app.kubernetes.io/{name}" for name in ("name", "instance", "component")}
         assert selector.items() <= pods[deployment["metadata"]["name"]]["metadata"]["labels"].items()
-        assert deployment["spec"]["replicas"] == 1
-        assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+        if deployment["metadata"]["name"] != "lookupdb-gateway":
+            assert deployment["spec"]["replicas"] == 1
+            assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_a_users_label_cannot_break_a_selector() -> None:
     pods = dict(render({"operator": {"podLabels": {"app.kubernetes.io/component": "x", "team": "a"}}}).pod_templates())
     labels = pods["lookupdb"]["metadata"]["labels"]
     assert (labels["app.kubernetes.io/component"], labels["team"]) == ("operator", "a")
-
-
-def test_who_may_reach_the_store(defaults: Rendered) -> None:
-    (rule,) = defaults.get_object("NetworkPolicy", "lookupdb-store")["spec"]["ingress"]
-    sweep, datasets, comparison = rule["from"]
-    pods = dict(defaults.pod_templates())
-    assert sweep["podSelector"]["matchLabels"].items() <= pods["lookupdb-sweep"]["metadata"]["labels"].items()
-    (components,) = datasets["podSelector"]["matchExpressions"]
-    for component in (names.BUILDER, names.SHARDS):
-        labels = names.labels("airports", "ds-1", component)
-        assert datasets["podSelector"]["matchLabels"].items() <= labels.items()
-        assert labels[components["key"]] in components["values"]
-    assert comparison == {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(difference_job.LABELS)}}
 
 
 def test_monitoring_finds_the_pods() -> None:
@@ -242,8 +238,10 @@ def test_monitoring_finds_the_pods() -> None:
     assert datasets["selector"]["matchExpressions"][0]["values"] == [names.SHARDS, names.ROUTER]
     assert set(datasets["podTargetLabels"]) == {names.DATASET, names.ROLLOUT, names.SHARD}
     (operator_endpoint,) = rendered.get_object("PodMonitor", "lookupdb")["spec"]["podMetricsEndpoints"]
-    ports = dict(rendered.pod_templates())["lookupdb"]["spec"]["containers"][0]["ports"]
-    assert operator_endpoint["port"] in {port["name"] for port in ports}
+    (gateway_endpoint,) = rendered.get_object("PodMonitor", "lookupdb-gateway")["spec"]["podMetricsEndpoints"]
+    for name, endpoint in (("lookupdb", operator_endpoint), ("lookupdb-gateway", gateway_endpoint)):
+        ports = dict(rendered.pod_templates())[name]["spec"]["containers"][0]["ports"]
+        assert endpoint["port"] in {port["name"] for port in ports}
     assert rendered.find_all("PrometheusRule")
 
 

@@ -16,7 +16,7 @@ from operator_support.kubelet import Kubelet, kubelet_of
 from operator_support.running import operating, until
 from support.ports import free_port
 
-from chart_support import Rendered, Values, parse_arguments, render
+from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
 from lookupdb_operator import command, kinds, names
 from lookupdb_operator.main import OperatorOptions
 
@@ -26,6 +26,13 @@ UNUSED = [
     ("update", "lookupdb.dev/lookupdatasets/finalizers"),
 ]
 
+VARIANTS: dict[str, Values] = {
+    "everywhere": {},
+    "in a listed namespace": {"watchNamespaces": ["shop"]},
+    "everywhere, without a gateway": NO_GATEWAY,
+    "in a listed namespace, without a gateway": {"watchNamespaces": ["shop"], **NO_GATEWAY},
+}
+
 SPEC: dict[str, Any] = {
     "router": {"autoscaling": {"maxReplicas": 3}, "resources": {"requests": {"cpu": "1"}}, "deadlineMilliseconds": 100},
     "rollout": {"drainSeconds": 0},
@@ -33,7 +40,7 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["shop"]}], ids=["everywhere", "in a listed namespace"])
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
 async def test_the_operator_may_do_what_it_does_and_no_more(
     values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +53,17 @@ async def test_the_operator_may_do_what_it_does_and_no_more(
     assert [need for need in sorted(kube.used) if not any(one.covers(need) for one in given)] == []
     idle = [one for one in sorted(given) if not any(one.covers(need) for need in kube.used)]
     assert [(one.verb, one.resource) for one in idle] == UNUSED
+
+
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["shop"]}, EXTERNAL])
+def test_with_a_gateway_no_secret_of_a_datasets_namespace_can_be_touched(values: Values) -> None:
+    rendered = render(values)
+    own = {grant.namespace for grant in granted(rendered) if grant.resource == "/secrets"}
+    assert own <= {NAMESPACE}
+    assert any(
+        grant.resource == "/secrets" and grant.namespace != NAMESPACE
+        for grant in granted(render({**values, **NO_GATEWAY}))
+    )
 
 
 def test_what_a_rule_covers() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_support import CHART, EXTERNAL, Values, find_schema_errors, render, render_refused
+from chart_support import CHART, EXTERNAL, NO_GATEWAY, Values, find_schema_errors, render, render_refused
 from lookupdb import __version__, schema
 
 DIGEST = "sha256:" + "0" * 64
@@ -45,6 +45,9 @@ VARIANTS: dict[str, Values] = {
     "monitoring": {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
     "users by the cluster": {"podSecurity": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}},
     "users of ours, on IPv6": {"podSecurity": {"runAsUser": 2000, "fsGroup": 3000}, "listenAddress": "::"},
+    "no gateway": NO_GATEWAY,
+    "no gateway before a bucket": {**EXTERNAL, **NO_GATEWAY},
+    "one gateway": {"gateway": {"replicas": 1, "serviceAccount": {"create": False, "name": "mine"}}},
     "no sweep": {"sweep": {"enabled": False}},
     "claim of ours": {"store": {"embedded": {"persistence": {"existingClaim": "mine"}}}},
     "sidecar": {"store": {"embedded": {"metadata": "sidecar", "persistence": {"storageClass": "nfs"}}}},
@@ -54,6 +57,7 @@ VARIANTS: dict[str, Values] = {
     "pods": {
         "operator": {**POD, "extraArgs": ["--workers=8"], "extraEnvFrom": [{"secretRef": {"name": "proxy"}}]},
         "sweep": {**POD, "extraArgs": ["--dry-run"]},
+        "gateway": {**POD, "extraArgs": ["--max-requests=64"], "extraEnvFrom": [{"secretRef": {"name": "proxy"}}]},
         "store": {"embedded": POD, "env": {"AWS_REGION": "eu-central-1"}},
         "imagePullSecrets": [{"name": "registry"}, {"name": "other"}],
         "commonLabels": {"owner": "data"},
@@ -78,6 +82,8 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "both stores": ({"store": {"url": "s3://b"}}, "generations can stand in one of them only"),
     "secret of no bucket": ({"store": {"secretName": "s"}}, "the embedded store makes its own credentials"),
     "no dashboards yet": ({"grafanaDashboard": {"enabled": True}}, "holds no dashboards yet"),
+    "a store that pods may not reach": ({"gateway": {"reads": "redirect"}}, "shard pods cannot be sent to it"),
+    "no gateway at all": ({"gateway": {"replicas": 0}}, "replicas"),
     "unknown value": ({"oprator": {}}, "oprator"),
     "unknown value below": ({"store": {"embedded": {"persistence": {"sise": "1Gi"}}}}, "sise"),
     "store of another kind": ({"store": {"url": "http://b", "embedded": {"enabled": False}}}, "store"),

@@ -26,6 +26,19 @@
 {{- printf "%s-store" (include "lookupdb.fullname" .) }}
 {{- end }}
 
+{{- define "lookupdb.gateway" -}}
+{{- printf "%s-gateway" (include "lookupdb.fullname" .) }}
+{{- end }}
+
+{{- define "lookupdb.gatewayUrl" -}}
+{{- printf "http://%s.%s.svc:7071" (include "lookupdb.gateway" .) .Release.Namespace }}
+{{- end }}
+
+{{/* NAMESPACE/RELEASE: whose a dataset is, and for which gateway a token is. */}}
+{{- define "lookupdb.identity" -}}
+{{- printf "%s/%s" .Release.Namespace .Release.Name }}
+{{- end }}
+
 {{- define "lookupdb.livingList" -}}
 {{- printf "%s-living" (include "lookupdb.fullname" .) }}
 {{- end }}
@@ -35,6 +48,16 @@
 {{- default (include "lookupdb.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
 {{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "lookupdb.gatewayServiceAccount" -}}
+{{- with .Values.gateway.serviceAccount }}
+{{- if .create }}
+{{- default (include "lookupdb.gateway" $) .name }}
+{{- else }}
+{{- default "default" .name }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -101,6 +124,13 @@ s3://lookupdb
 {{ include "lookupdb.store" . }}
 {{- else -}}
 {{ .Values.store.secretName }}
+{{- end }}
+{{- end }}
+
+{{/* The Secret that the operator reads: to make the embedded store's, or, without a gateway, to hand it on. */}}
+{{- define "lookupdb.operatorSecret" -}}
+{{- if or .Values.store.embedded.enabled (not .Values.gateway.enabled) }}
+{{- include "lookupdb.storeSecret" . }}
 {{- end }}
 {{- end }}
 
@@ -172,6 +202,23 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* In NetworkPolicies: the pods of datasets that need the store. */}}
+{{- define "lookupdb.datasetPods" -}}
+podSelector:
+  matchLabels:
+    app.kubernetes.io/managed-by: lookupdb-operator
+  matchExpressions:
+    - {key: app.kubernetes.io/component, operator: In, values: [builder, shard]}
+{{- end }}
+
+{{/* In NetworkPolicies: those of `kubectl lookupdb diff`. */}}
+{{- define "lookupdb.differencePods" -}}
+podSelector:
+  matchLabels:
+    app.kubernetes.io/name: lookupdb
+    app.kubernetes.io/component: diff
+{{- end }}
+
 {{/* podSecurity without what is null, as the operator is told it. */}}
 {{- define "lookupdb.podSecurityChosen" -}}
 {{- $chosen := dict }}
@@ -194,6 +241,9 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- if and $store.secretName $store.embedded.enabled }}
 {{- fail (printf "store.secretName is %q, but the embedded store makes its own credentials. Set store.url and store.embedded.enabled=false to use a bucket of yours, or take store.secretName away." $store.secretName) }}
+{{- end }}
+{{- if and .Values.gateway.enabled $store.embedded.enabled (eq .Values.gateway.reads "redirect") }}
+{{- fail "gateway.reads is \"redirect\", but the embedded store answers nobody except the gateway and the sweep: shard pods cannot be sent to it. Set gateway.reads to \"stream\" or take it away." }}
 {{- end }}
 {{- if and .Values.grafanaDashboard.enabled (not (.Files.Glob "dashboards/*.json")) }}
 {{- fail "grafanaDashboard.enabled is true, but this version of the chart holds no dashboards yet: set it to false." }}

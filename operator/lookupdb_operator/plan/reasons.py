@@ -199,7 +199,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     BAD_SOURCE: "Correct the source, or the spec.",
     GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",
     STORE_UNAVAILABLE: "Look whether the store answers from this cluster.",
-    STORE_DENIED: "Correct the store's credentials in the operator's Secret.",
+    STORE_DENIED: "Correct the store's credentials in their Secret, in the namespace of lookupdb's release.",
     STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
     GENERATION_MISSING: _REFRESH,
     CORRUPT_FILE: _REFRESH,

@@ -1,6 +1,7 @@
 {{/* What the operator may do wherever it acts on datasets: what it does, and no more (charts/tests/test_chart_rights.py).
 It lists and watches, and never gets one object. What it applies it patches; where an apply makes an object, it creates.
-No Secret is got or listed there; but who patches one is answered with what it holds. */}}
+With a gateway it has no right on Secrets there. Without one, none is got or listed; but who patches one is answered with
+what it holds. */}}
 {{- define "lookupdb.rules" -}}
 - apiGroups: [lookupdb.dev]
   resources: [lookupdatasets]
@@ -33,9 +34,11 @@ No Secret is got or listed there; but who patches one is answered with what it h
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch, delete]
+{{- if not .Values.gateway.enabled }}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, patch]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
