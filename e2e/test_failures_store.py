@@ -57,10 +57,11 @@ def test_a_build_whose_credentials_the_store_refuses_says_so(shared_story: Story
         faults.check_shown(story, DENIED, earlier_warnings, ("Built", "False"))
         assert faults.read_answers(story) == served
 
-    # The right credentials are handed on, and what failed of the wrong ones is tried again, unasked.
+    # The gateway has the right credentials, and what failed of the wrong ones is tried again, unasked.
     after = story.wait_settled(DATASET)
     assert faults.read_answers(story) == (after["generation"], version)
-    assert faults.count_warnings(story, DENIED.reason) == earlier_warnings + 1
+    # One of the tries again may have fallen into the moments until no gateway with the wrong ones was left.
+    assert 1 <= faults.count_warnings(story, DENIED.reason) - earlier_warnings <= 2
 
 
 def _change_source(story: Story, dataset: str = DATASET) -> str:

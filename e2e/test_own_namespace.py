@@ -1,5 +1,6 @@
 """A team installs lookupdb for its own namespace alone, which enforces the restricted pod security standard: it has a
-Role there and no right elsewhere, and the cluster's operator leaves the team's dataset alone."""
+Role there and no right elsewhere, and a gateway of its own; and the cluster's operator leaves the team's dataset alone.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ pytestmark = pytest.mark.side_by_side
 
 RELEASE: Final = "team"
 FULLNAME: Final = f"{RELEASE}-lookupdb"
+GATEWAY: Final = f"{FULLNAME}-gateway"
+"""The gateway's ServiceAccount: it may read the cluster's public keys, as all may, and nothing else."""
 OPERATOR: Final = "lookupdb.dev/operator"
 RIGHTS: Final = (
     ("list", "", "pods"),
     ("list", "lookupdb.dev", "lookupdatasets"),
     ("create", "batch", "jobs"),
-    ("create", "", "secrets"),
     ("list", "", "configmaps"),
 )
 """Rights of an operator where its datasets are."""
@@ -51,6 +53,9 @@ def test_a_release_for_its_own_restricted_namespace_needs_no_right_elsewhere(new
     assert [right for right in RIGHTS if not _is_allowed(story, *right, story.namespace)] == []
     assert [right for right in RIGHTS if _is_allowed(story, *right, "")] == [], "in all namespaces"
     assert not _is_allowed(story, "get", "", "secrets", story.namespace), "but for its store's, which is named"
+    assert not _is_allowed(story, "patch", "", "secrets", story.namespace), "it may make its store's, and change none"
+    assert [right for right in RIGHTS if _is_allowed(story, *right, story.namespace, GATEWAY)] == []
+    assert not _is_allowed(story, "get", "", "secrets", story.namespace, GATEWAY)
     assert not _is_allowed(story, "get", "", "namespaces", "")
 
     story.delete(LDS, "records")
@@ -86,10 +91,11 @@ def _cluster_objects(story: Story) -> list[str]:
     ]
 
 
-def _is_allowed(story: Story, verb: str, group: str, resource: str, namespace: str) -> bool:
-    """Whether the release's operator has this right, as ``kubectl auth can-i`` asks; no namespace means all of them."""
+def _is_allowed(story: Story, verb: str, group: str, resource: str, namespace: str, account: str = FULLNAME) -> bool:
+    """Whether a ServiceAccount of the release, its operator's unless another is named, has this right, as ``kubectl
+    auth can-i`` asks; no namespace means all of them."""
     spec = {
-        "user": f"system:serviceaccount:{story.namespace}:{FULLNAME}",
+        "user": f"system:serviceaccount:{story.namespace}:{account}",
         "groups": ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{story.namespace}"],
         "resourceAttributes": {"verb": verb, "group": group, "resource": resource, "namespace": namespace},
     }

@@ -14,6 +14,14 @@ IMAGE: Final = os.environ.get("E2E_IMAGE", "lookupdb:0.1.0")
 """Has Python: the very image under test, which every node has. ``e2e/run`` sets the variable."""
 CODE: Final = "e2e-inside"
 CLIENT: Final = "e2e-client"
+INTRUDER: Final = "e2e-intruder"
+TOKENS: Final = "/tokens"
+BUILDER_LABELS: Final = {
+    "app.kubernetes.io/name": "lookupdb",
+    "app.kubernetes.io/managed-by": "lookupdb-operator",
+    "app.kubernetes.io/component": "builder",
+}
+"""By which NetworkPolicies know a builder."""
 CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
 PREFERENCE: Final = {
     "weight": 100,
@@ -41,6 +49,24 @@ def config_map(name: str, files: dict[str, str]) -> Manifest:
 def client() -> Manifest:
     """A pod that waits to be told what to ask."""
     return _pod(CLIENT, ["sleep", "infinity"], volumes={CODE: "/inside"})
+
+
+def intruder(audiences: dict[str, str]) -> Manifest:
+    """A pod that looks like a builder and waits to be told what to ask. Each of the ``audiences`` names a token of its
+    ServiceAccount: a file in TOKENS."""
+    pod = _pod(INTRUDER, ["sleep", "infinity"], volumes={CODE: "/inside", "kube-root-ca.crt": "/ca"})
+    pod["metadata"]["labels"] |= BUILDER_LABELS
+    (container,) = pod["spec"]["containers"]
+    container["volumeMounts"].append({"name": "tokens", "mountPath": TOKENS, "readOnly": True})
+    tokens = [
+        {"serviceAccountToken": {"audience": audience, "expirationSeconds": 600, "path": name}}
+        for name, audience in audiences.items()
+    ]
+    # A volume's name has no dots, and that of the cluster's authority has two.
+    for place in (*pod["spec"]["volumes"], *container["volumeMounts"]):
+        place["name"] = place["name"].replace(".", "-")
+    pod["spec"]["volumes"].append({"name": "tokens", "projected": {"sources": tokens}})
+    return pod
 
 
 def load(name: str, url: str, keys: list[str], settings: dict[str, str]) -> tuple[Manifest, Manifest]:

@@ -1,4 +1,4 @@
-"""The installation under test: its operator's pod and metrics."""
+"""The installation under test: its operator's pod and metrics, its gateway."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from e2e.support.kubectl import Manifest, find, kubectl, ready_pod, run_in, unti
 RELEASE: Final = os.environ.get("E2E_RELEASE", "lookupdb")
 NAMESPACE: Final = os.environ.get("E2E_NAMESPACE", "lookupdb")
 OPERATOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
+GATEWAY: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=gateway"
+AUDIENCE: Final = f"lookupdb-store:{NAMESPACE}/{RELEASE}"
+"""Of the tokens that its gateway takes."""
 
 _METRICS: Final = (
     "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8081/metrics', timeout=10).read().decode())"
@@ -43,6 +46,28 @@ def scale_operator(replicas: int) -> None:
         operator_pod()
     else:
         until(lambda: not find("pods", NAMESPACE, OPERATOR), seconds=120, what="the operator's pod gone")
+
+
+def gateway_url() -> str:
+    """Where pods reach the store, from inside the cluster."""
+    (service,) = find("services", NAMESPACE, GATEWAY)
+    (port,) = service["spec"]["ports"]
+    return f"http://{service['metadata']['name']}.{NAMESPACE}.svc:{port['port']}"
+
+
+def restart_gateway() -> None:
+    """Replaces the gateway's pods one by one, and waits until none of before is left: new ones have the Secret as it is
+    now, which the kubelet may take a minute to hand to one that runs."""
+    (deployment,) = find("deployments", NAMESPACE, GATEWAY)
+    name = f"deployment/{deployment['metadata']['name']}"
+    before = {pod["metadata"]["uid"] for pod in find("pods", NAMESPACE, GATEWAY)}
+    kubectl("rollout", "restart", name, "--namespace", NAMESPACE)
+    kubectl("rollout", "status", name, "--namespace", NAMESPACE, "--timeout=180s", timeout=200)
+    until(
+        lambda: not before & {pod["metadata"]["uid"] for pod in find("pods", NAMESPACE, GATEWAY)},
+        seconds=120,
+        what="the gateway's pods of before gone",
+    )
 
 
 def operator_metrics() -> dict[str, float]:

@@ -50,16 +50,16 @@ def secret() -> Manifest:
 
 @contextmanager
 def other_credentials(**data: str) -> Iterator[None]:
-    """While the block runs, the operator has these credentials and the store its own. Values are base64."""
+    """While the block runs, the gateway has these credentials and the store its own. Values are base64."""
     held = secret()
     name = held["metadata"]["name"]
     try:
         patch("secret", name, {"data": data}, release.NAMESPACE)
-        release.restart_operator()
+        release.restart_gateway()
         yield
     finally:
         patch("secret", name, {"data": held["data"]}, release.NAMESPACE)
-        release.restart_operator()
+        release.restart_gateway()
 
 
 def live_datasets_config_map() -> str:
