@@ -93,6 +93,17 @@ def _references(template: dict[str, Any]) -> list[Any]:
     return [*variables, *sources, *(volume.get("secret") for volume in spec.get("volumes", ()))]
 
 
+@pytest.mark.parametrize("values", [{}, EXTERNAL, {"clusterId": "c1", "listenAddress": "::"}])
+def test_it_takes_its_arguments(values: Values) -> None:
+    gateway = pytest.importorskip("lookupdb_operator.gateway.command", exc_type=ModuleNotFoundError)
+    (container,) = pod(render(values))["containers"]
+    parsed = parse_arguments(gateway.command, container["args"][1:])
+    assert parsed["audiences"] == (names.store_audience(f"{NAMESPACE}/lookupdb"),)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert (parsed["port"], parsed["admin_port"]) == (ports["store"], ports["admin"])
+    assert parsed["host"] == values.get("listenAddress", "0.0.0.0")
+
+
 def test_the_stores_settings_are_its_environment(defaults: Rendered) -> None:
     variables = {variable["name"]: variable["value"] for variable in pod(defaults)["containers"][0]["env"]}
     assert variables["AWS_ENDPOINT_URL"] == f"http://lookupdb-store.{NAMESPACE}.svc:7070"

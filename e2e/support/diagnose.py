@@ -36,7 +36,7 @@ def describe_namespace(name: str) -> str:
 
 
 def describe_operator() -> str:
-    """The installation's pods, its events and the end of the operator's log."""
+    """The installation's pods, its events and the end of the operator's and the gateway's logs."""
     namespace_ = release.NAMESPACE
     return "\n".join(
         [
@@ -46,6 +46,7 @@ def describe_operator() -> str:
             _output(
                 "logs", "-n", namespace_, "-l", release.OPERATOR, "--all-containers", "--previous", "--prefix", TAIL
             ),
+            _output("logs", "-n", namespace_, "-l", release.GATEWAY, "--all-containers", "--prefix", TAIL),
             _output("get", "nodes", "-o", "wide"),
         ]
     )
