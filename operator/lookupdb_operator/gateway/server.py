@@ -32,16 +32,7 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class _Connection(web.RequestHandler):
     """One client."""
 
-    __slots__ = ("socket_transport",)
-
-    def __init__(self, manager: _Connections, **settings: Any) -> None:
-        super().__init__(manager, **settings)
-        self.socket_transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)
-        self.socket_transport = transport
+    __slots__ = ()
 
     def handle_error(
         self,
@@ -66,7 +57,7 @@ class _Connections(web.Server):
         self._handle = handle
         self._settings = settings
         self._most = most
-        self.busy: set[_Connection] = set()
+        self.busy: set[web.RequestHandler] = set()
         """Those with a request in flight."""
         self.idle = asyncio.Event()
         """Set while there are none."""
@@ -84,9 +75,13 @@ class _Connections(web.Server):
             oldest.force_close()
             del self._connections[oldest]
 
+    def abort_busy(self) -> None:
+        """Cut off who has a request in flight."""
+        for connection in self.busy & self._connections.keys():
+            self._connections[connection].abort()
+
     async def _note_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
-        assert isinstance(connection, _Connection)
         self.busy.add(connection)
         self.idle.clear()
         try:
@@ -143,9 +138,7 @@ class Server:
         self._server.close()
         self._connections.pre_shutdown()
         await self._wait_idle(seconds)
-        for connection in tuple(self._connections.busy):
-            if connection.socket_transport:
-                connection.socket_transport.abort()
+        self._connections.abort_busy()
         await self._wait_idle(_ABORT_SECONDS)
         await self._connections.shutdown(1.0)
 
