@@ -9,6 +9,7 @@ import pytest
 from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
+from lookupdb_operator.gateway.command import command
 from lookupdb_operator.plugin import difference_job
 
 GATEWAY = "lookupdb-gateway"
@@ -95,9 +96,8 @@ def _references(template: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("values", [{}, EXTERNAL, {"clusterId": "c1", "listenAddress": "::"}])
 def test_it_takes_its_arguments(values: Values) -> None:
-    gateway = pytest.importorskip("lookupdb_operator.gateway.command", exc_type=ModuleNotFoundError)
     (container,) = pod(render(values))["containers"]
-    parsed = parse_arguments(gateway.command, container["args"][1:])
+    parsed = parse_arguments(command, container["args"][1:])
     assert parsed["audiences"] == (names.store_audience(f"{NAMESPACE}/lookupdb"),)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert (parsed["port"], parsed["admin_port"]) == (ports["store"], ports["admin"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 
-import obstore
 import orjson
 import pytest
 import pytest_asyncio
@@ -27,7 +26,7 @@ def bucket() -> Iterator[Bucket]:
     with s3_server() as url, pytest.MonkeyPatch.context() as environment:
         bucket = new_bucket(url, environment)
         for path in (f"{CLUSTER}/other/x", f"{CLUSTER}/team-b/x", f"{CLUSTER}/tea/x", "another-cluster/team/x", "x"):
-            obstore.put(bucket.store, path, SECRET)
+            bucket.objects.put(path, SECRET)
         yield bucket
 
 

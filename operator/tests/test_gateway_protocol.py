@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import obstore
 import orjson
 import pytest
 from operator_support.gateways import CLUSTER, Standing, standing
@@ -15,6 +14,7 @@ from operator_support.running import until
 from support.buckets import new_bucket, s3_server
 
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.gateway_wire import STREAM_HEADER
 
 MIB = 1 << 20
 OWN = f"/v1/object/{CLUSTER}/team/people-1a2b3c4d"
@@ -195,7 +195,7 @@ async def test_a_listing_with_a_delimiter_has_folders(gateway: Standing) -> None
 
 
 async def test_of_the_cluster_everybody_sees_their_own_namespace(gateway: Standing, bucket: Bucket) -> None:
-    obstore.put(bucket.store, f"{CLUSTER}/other/people-1a2b3c4d/x", b"x")
+    bucket.objects.put(f"{CLUSTER}/other/people-1a2b3c4d/x", b"x")
     of_cluster = f"/v1/list?prefix={CLUSTER}&delimiter=1"
     assert (await gateway.ask("GET", of_cluster)).lines == [{"end": True}]
     await gateway.ask("PUT", f"{OWN}/x", body=b"x")
@@ -214,6 +214,8 @@ async def test_shard_files_may_be_had_from_the_store(bucket: Bucket, tmp_path: P
             assert await response.read() == b"shard.lmdb"
         assert "X-Amz-Expires=300" in location
         assert sent.headers["Cache-Control"] == "no-store"
+        streamed = await gateway.ask("GET", f"{OWN}/shard.lmdb", headers={STREAM_HEADER: "1"})
+        assert (streamed.status, streamed.body) == (200, b"shard.lmdb")
         assert (await gateway.ask("HEAD", f"{OWN}/shard.lmdb")).status == 200
         assert (await gateway.ask("GET", f"{OWN}/manifest.json")).body == b"manifest.json"
         assert (await gateway.ask("GET", f"{OWN}/none.lmdb")).kind == "missing"

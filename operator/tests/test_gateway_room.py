@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import obstore
 import pytest
 from operator_support.gateways import CLUSTER, Signer, Standing, ec_signer, head, jwks, rsa_signer, standing
 from operator_support.kube import Refusal
@@ -167,7 +166,7 @@ async def test_uploads_of_one_namespace_leave_memory_for_another(bucket: Bucket,
 
 
 async def test_a_client_that_does_not_read_is_cut_off(gateway: Standing, bucket: Bucket) -> None:
-    obstore.put(bucket.store, f"{FOLDER}/d/large", bytes(40 * MIB))
+    bucket.objects.put(f"{FOLDER}/d/large", bytes(40 * MIB))
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
     writer.write(head("GET", f"{OWN}/d/large"))
     await until(lambda: gateway.gateway.metrics.requests["read", 499], "the reader to be cut off")

@@ -10,6 +10,7 @@ from support.gateways import FakeGateway, PresignedStore, fake_gateway, gateway_
 
 from lookupdb.errors import StoreUnreachable
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.gateway_wire import STREAM_HEADER
 
 FOLDER = "local/default/things-local/g1"
 SHARD, MANIFEST = f"{FOLDER}/shard.lmdb", f"{FOLDER}/manifest.json"
@@ -54,10 +55,23 @@ def test_the_bytes_come_from_there_and_the_token_does_not_go_there(
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 500, 302])
-def test_one_whose_url_has_expired_is_asked_for_again(
+def test_what_cannot_be_read_there_is_asked_of_the_gateway_itself(
     gateway: FakeGateway, target: PresignedStore, status: int
 ) -> None:
     target.status = status
+    bucket = gateway_bucket(gateway.url, retries=1)
+    assert read(bucket) == CONTENT
+    assert read(bucket, 1000) == CONTENT[1000:]
+    assert [STREAM_HEADER in headers for _method, _path, headers in gateway.requests] == [False, True, True]
+    assert len(target.headers) == 1, "a pod that cannot reach the store does not try for each file"
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 500, 302])
+def test_one_that_fails_again_and_again_is_unreachable(
+    gateway: FakeGateway, target: PresignedStore, status: int
+) -> None:
+    target.status = status
+    gateway.always_redirects = True
     bucket = gateway_bucket(gateway.url, retries=1)
     with pytest.raises(StoreUnreachable, match=rf"it redirects to \S+, which answers with status {status}") as caught:
         read(bucket)

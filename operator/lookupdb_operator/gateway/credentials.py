@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb.errors import StoreError
-from lookupdb.store.bucket import Bucket
+from lookupdb.store.obstore_objects import ObstoreObjects
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ class StoreClient:
         self._variables = read_variables(folder)
         self.bucket = self._make()
 
-    def _make(self) -> Bucket:
+    def _make(self) -> ObstoreObjects:
         _replace(self._variables, self._at_first)
-        return Bucket(self._url)
+        return ObstoreObjects(self._url)
 
     async def run(self, seconds: float = LOOK_SECONDS, on_change: Callable[[], None] = lambda: None) -> None:
         """Look for other credentials again and again, and use them for what begins from then on."""

@@ -10,8 +10,9 @@ from typing import Any, Final
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from lookupdb.store.bucket import PART_BYTES, Bucket, Version, object_version
 from lookupdb.store.gateway_wire import ErrorKind
+from lookupdb.store.object_store import PART_BYTES, Version, object_version
+from lookupdb.store.obstore_objects import ObstoreObjects
 from lookupdb_operator.gateway.problems import RequestProblem, from_store, missing
 
 __all__ = ["LINK_SECONDS", "PART_BYTES", "UPLOADS_AT_ONCE", "Objects", "object_version"]
@@ -27,11 +28,11 @@ _PAGE: Final = 1000
 class Objects:
     """The store, through whichever client is the current one when a call begins."""
 
-    def __init__(self, bucket: Callable[[], Bucket]) -> None:
+    def __init__(self, bucket: Callable[[], ObstoreObjects]) -> None:
         self._bucket = bucket
 
     @contextmanager
-    def _translate(self, bucket: Bucket, action: str, path: str) -> Iterator[None]:
+    def _translate(self, bucket: ObstoreObjects, action: str, path: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:

@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 from obstore.exceptions import BaseError
 
-from lookupdb.store.gateway_wire import END, REDIRECTED_SUFFIX, VERSION_HEADER, ErrorKind
+from lookupdb.store.gateway_wire import END, REDIRECTED_SUFFIX, STREAM_HEADER, VERSION_HEADER, ErrorKind
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES, IDLE_SECONDS
 from lookupdb_operator.gateway.budget import Budget
 from lookupdb_operator.gateway.metrics import GatewayMetrics
@@ -66,7 +66,7 @@ class Reads:
     async def get(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """An object, or what of it begins at an offset, or where it is."""
         offset = parse_offset(request.headers.get("Range"))
-        if self._redirects and target.path.endswith(REDIRECTED_SUFFIX):
+        if self._redirects and target.path.endswith(REDIRECTED_SUFFIX) and STREAM_HEADER not in request.headers:
             await self._objects.head(target.path)
             location = await self._objects.link(target.path)
             return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})

@@ -65,7 +65,13 @@ class _Connections(web.Server):
 
     def __call__(self) -> web.RequestHandler:
         """The protocol of a new client."""
-        return _Connection(self, loop=self._loop, access_log=None, logger=log, **self._settings)
+        return _Connection(
+            self,
+            loop=self._loop,
+            access_log=None,  # type: ignore[arg-type] # as web.Server gives it
+            logger=log,
+            **self._settings,
+        )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Count a client; the oldest idle one makes room, and that is the new one where all others are busy."""

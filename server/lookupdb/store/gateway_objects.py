@@ -26,6 +26,7 @@ from lookupdb.store.gateway_wire import (
     MODE_HEADER,
     OBJECT_PATH,
     REDIRECTED_SUFFIX,
+    STREAM_HEADER,
 )
 from lookupdb.store.object_store import RETRIES, PutMode, Version
 
@@ -43,6 +44,8 @@ class GatewayObjects:
     def __init__(self, url: str, retries: int = RETRIES) -> None:
         """Raises UsageError."""
         self._client = GatewayClient(url, retries)
+        self._follows = True
+        """Whether what a gateway redirects to could be read so far; if not, it is asked for the bytes themselves."""
 
     def get(self, path: str) -> tuple[bytes, Version] | None:
         """Objects that are put on a condition have a limit, and so has what is read at once."""
@@ -76,7 +79,8 @@ class GatewayObjects:
 
     def _open(self, path: str, start: int) -> GatewayAnswer | None:
         headers = {"Range": f"bytes={start}-"} if start else {}
-        answer = self._client.send("read", "GET", _object_target(path), headers=headers)
+        wish = {} if self._follows else {STREAM_HEADER: "1"}
+        answer = self._client.send("read", "GET", _object_target(path), headers=headers | wish)
         try:
             if answer.is_missing():
                 answer.close()
@@ -94,12 +98,14 @@ class GatewayObjects:
         """What a gateway redirects to, if it has the bytes from ``start`` on. Raises TransientFailure if it has not:
         the URL may have expired."""
         redirect.close()
+        self._follows = False
         answer = self._client.follow("read", redirect.location, headers)
         try:
             _check_body(answer, start)
         except StoreError as error:
             answer.close()
             raise TransientFailure(absent_error(error.message)) from error
+        self._follows = True
         return answer
 
     def put(self, path: str, body: bytes, mode: PutMode = None) -> Version:

@@ -36,6 +36,8 @@ MAX_DELETE_BYTES: Final = 2 << 20
 LISTING_TYPE: Final = "application/x-ndjson"
 END: Final = "end"
 """The member of a listing's last line. Without that line a listing is not whole."""
+STREAM_HEADER: Final = "Lookupdb-Stream"
+"""Asks for the bytes themselves, where the gateway would redirect: the client could not read what it was sent to."""
 REDIRECTED_SUFFIX: Final = ".lmdb"
 """Only shard files are worth a second request."""
 

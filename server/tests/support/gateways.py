@@ -31,6 +31,7 @@ from lookupdb.store.gateway_wire import (
     MODE_HEADER,
     OBJECT_PATH,
     REDIRECTED_SUFFIX,
+    STREAM_HEADER,
     TOKEN_FILE_VARIABLE,
     VERSION_HEADER,
     is_object_path,
@@ -80,6 +81,8 @@ class FakeGateway:
     """Of the next requests, one each."""
     redirect: str | None = None
     """The URL before the path to which readers of shard files are sent."""
+    always_redirects: bool = False
+    """Whether they are sent there also if they ask for the bytes."""
     listing_end: bytes = b'{"end":true}\n'
     cuts_listings: int = 0
     """How many of the next ones break off with their connection."""
@@ -95,6 +98,7 @@ class FakeGateway:
             "requests",
             "refusals",
             "redirect",
+            "always_redirects",
             "listing_end",
             "cuts_listings",
         ):
@@ -163,7 +167,8 @@ class _Handler(QuietHandler):
         if found is None:
             self.problem(404, "missing", f"there is no {path}")
             return
-        if self.command == "GET" and self.gateway.redirect and path.endswith(REDIRECTED_SUFFIX):
+        redirects = self.gateway.redirect and (self.gateway.always_redirects or STREAM_HEADER not in self.headers)
+        if self.command == "GET" and redirects and path.endswith(REDIRECTED_SUFFIX):
             self.answer(307, b"", {"Location": f"{self.gateway.redirect}/{path}?X-Amz-Signature=secret"})
             return
         headers = {
