@@ -12,7 +12,7 @@ from manifest_samples import CONFIG, FULL_CONFIG, airports, dataset, everything,
 
 from lookupdb.route.table import routing_table as route_table
 from lookupdb_operator import manifests, names
-from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.model import Manifest, ObservedDataset, Pod
 from lookupdb_operator.status import TablePart
 
@@ -152,6 +152,19 @@ def test_clients_are_those_the_operator_is_told_of() -> None:
         "airports-router": [(routers, 8080), (admin, 9090)],
         "airports-builder": [],
     }
+
+
+SHOPS: dict[str, Any] = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "shop"}}}
+
+
+@pytest.mark.parametrize("config", [CONFIG, FULL_CONFIG])
+def test_clients_that_a_dataset_names_take_the_place_of_those_the_operator_is_told_of(config: Config) -> None:
+    """All else of the policies is as it was; the empty selector, which is about all namespaces, is kept."""
+    without = _ingress(manifests.render_network_policies(airports(), config))
+    named = _ingress(manifests.render_network_policies(airports(router={"clients": [SHOPS]}), config))
+    assert named.pop("airports-router")[0] == ([SHOPS], 8080)
+    without.pop("airports-router")
+    assert named == without
 
 
 def test_every_worker_of_a_shard_server_can_be_reached() -> None:

@@ -164,6 +164,7 @@ def test_a_rollouts_template_changes_with_the_generation(other: dict[str, Any]) 
         pytest.param({"replicas": 5}, CONFIG, id="replicas"),
         pytest.param({"router": {"replicas": 5}}, CONFIG, id="router"),
         pytest.param({"router": {"service": {"type": "NodePort"}}}, CONFIG, id="the routers' Service"),
+        pytest.param({"router": {"clients": [{"podSelector": {}}]}}, CONFIG, id="the routers' clients"),
         pytest.param({"router": {"pod": {"labels": {"a": "b"}}}}, CONFIG, id="routers' pods"),
         pytest.param({"build": {"pod": {"labels": {"a": "b"}}}}, CONFIG, id="builders' pods"),
         pytest.param({"gates": {}}, CONFIG, id="gates"),

@@ -18,6 +18,7 @@ from lookupdb import schema
 from lookupdb.errors import InvalidManifest
 from lookupdb.naming import to_snake_case
 from lookupdb.refresh import Refresh, parse_refresh
+from lookupdb.router_clients import check_router_clients
 from lookupdb.wording import format_count
 
 LOCAL: Final = "local"
@@ -299,7 +300,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         gates=_parse_gates(gates, value["format"]),
         refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),
         serving_workers=spec["serving"]["workers"],
-        router=_parse_router(spec["router"]),
+        router=_parse_router(spec["router"], metadata["name"]),
     )
 
 
@@ -347,7 +348,11 @@ def _parse_csv(csv: dict[str, Any]) -> Csv:
     return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns)
 
 
-def _parse_router(router: dict[str, Any]) -> Router:
+def _parse_router(router: dict[str, Any], name: str) -> Router:
+    try:
+        check_router_clients(router.get("clients", ()))
+    except InvalidManifest as error:
+        raise InvalidManifest(f"{name}: spec.{error.message}", hint=error.hint) from error
     router_fields = {field.name for field in fields(Router)}
     return Router(
         **{to_snake_case(field): value for field, value in router.items() if to_snake_case(field) in router_fields}

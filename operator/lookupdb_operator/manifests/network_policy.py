@@ -19,17 +19,19 @@ Rule = dict[str, Any]
 def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
     """One policy for each component; none at all without ``config.network_policies``.
 
-    Shard servers answer the routers of their own dataset only; routers answer ``config.router_clients``, or anyone;
-    admin ports answer ``config.admin_clients`` (and the node's kubelet, which no policy keeps out).
+    Shard servers answer the routers of their own dataset only; routers answer whom the dataset names, else
+    ``config.router_clients``, or anyone; admin ports answer ``config.admin_clients`` (and the node's kubelet, which no
+    policy keeps out).
     """
     if not config.network_policies:
         return ()
     admin = _allow(config.admin_clients, _port(names.ADMIN_PORT)) if config.admin_clients else []
     routers = {"podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, names.ROUTER)}}
+    clients = dataset.spec["router"].get("clients") or config.router_clients  # the CRD takes no empty list
     shards = {**_port(names.SHARD_PORT), "endPort": names.SHARD_PORT + _MOST_WORKERS - 1}
     return (
         _render_policy(dataset, names.SHARDS, [*_allow([routers], shards), *admin]),
-        _render_policy(dataset, names.ROUTER, [*_allow(config.router_clients, _port(names.ROUTER_PORT)), *admin]),
+        _render_policy(dataset, names.ROUTER, [*_allow(clients, _port(names.ROUTER_PORT)), *admin]),
         _render_policy(dataset, names.BUILDER, []),
     )
 
