@@ -34,6 +34,8 @@ VARIANTS: dict[str, Values] = {
     "one namespace": {"watchNamespaces": ["one"]},
     "no CRD": {"crds": {"enabled": False}},
     "CRD goes": {"crds": {"keep": False}},
+    "delete protection beside a CRD by hand": {"crds": {"enabled": False}, "deleteProtection": {"enabled": True}},
+    "no delete protection": {"deleteProtection": {"enabled": False}},
     "no RBAC": {"rbac": {"create": False}, "serviceAccount": {"create": False, "name": "mine"}},
     "no network policies": {"networkPolicies": {"enabled": False}},
     "named peers": {

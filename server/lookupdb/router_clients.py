@@ -1,4 +1,4 @@
-"""``spec.router.clients``: whether its networks are such, which no schema can tell. Who they let in, the operator says."""
+"""``spec.router.clients``: whether its networks are such, which no schema can tell. The operator lets them in."""
 
 from __future__ import annotations
 
