@@ -120,6 +120,20 @@ class BuildFailure:
     """Of everything that its Job was made from: another one is acted on at once, too."""
 
 
+@dataclass(frozen=True, slots=True)
+class LostGeneration:
+    """The last generation that servers could not fetch as it was published (``plan.generation.losses``)."""
+
+    generation: str
+    reason: str
+    """One of ``plan.reasons.DAMAGE_REASONS``."""
+    message: str
+    count: int
+    """How many were lost in a row, with no build between that something else has asked for."""
+    retry_at: str = ""
+    """From when on it is built again. Empty: the store has it again."""
+
+
 BuildOutcome = Literal["built", "adopted", "unchanged", "waiting", "gateClosed", "failed", "overridden"]
 
 
@@ -352,6 +366,7 @@ class DatasetStatus:
     rollout_ticket: Ticket | None = None
     build: BuildStatus | None = None
     failure: BuildFailure | None = None
+    lost: LostGeneration | None = None
     builds: tuple[BuildRecord, ...] = ()
     """The last ones that ended, newest last."""
     last_checked: str = ""

@@ -13,8 +13,7 @@ from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb.schedule import LONGEST_JITTER
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import clock
-from lookupdb_operator.plan.build import build_outcome
+from lookupdb_operator.plan import clock, retries
 from lookupdb_operator.plan.generation import checks
 from lookupdb_operator.plan.situation import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
@@ -102,7 +101,7 @@ class TestASlot:
     def test_whose_check_fails_is_tried_again_with_the_back_off_of_builds(self) -> None:
         world = scheduled()
         world.fails = lambda spec: broken()
-        pass_time(world, 3600 + 300 + build_outcome.FIRST_RETRY_DELAY)
+        pass_time(world, 3600 + 300 + retries.FIRST_RETRY_DELAY)
         assert due(world)
         assert world.status.failure is not None
         assert world.status.builds[-1].outcome == "failed"

@@ -20,7 +20,16 @@ def test_lives_until_its_steps_are_done_and_says_how_many_there_were() -> None:
 
 def test_lives_every_kind_of_life_in_turn() -> None:
     names = [soak.KINDS[seed % len(soak.KINDS)].name for seed in range(len(soak.KINDS))]
-    assert names == ["faults", "promotions", "shard by shard", "other pods", "two datasets", "rollbacks", "gateways"]
+    assert names == [
+        "faults",
+        "promotions",
+        "shard by shard",
+        "other pods",
+        "two datasets",
+        "rollbacks",
+        "gateways",
+        "losses",
+    ]
 
 
 def test_ends_when_its_time_is_up() -> None:

@@ -32,7 +32,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.plan import recovery
 from lookupdb_operator.plan.build import build_outcome, builds
-from lookupdb_operator.plan.generation import checks, generations, promotion, refusals
+from lookupdb_operator.plan.generation import checks, generations, losses, promotion, refusals
 from lookupdb_operator.plan.rollout import cutover, previous, references, retirement, rollouts, table_content
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
@@ -186,6 +186,17 @@ TRANSITIONS: Final = (
         ),
         written_first="`rejected`; `generations[].prematurePromotion` is empty",
         may_be_deleted="nothing yet: it is not asked for any more, so its rollout is abandoned, or drains",
+    ),
+    Transition(
+        name="note a loss",
+        step=losses.note_loss,
+        edges=(),
+        when=(
+            "a server cannot have the newest generation of the present spec from the store as it was published, and"
+            " none is pinned; or none says so any more, and no build has begun"
+        ),
+        written_first="`lost`",
+        may_be_deleted="nothing",
     ),
     Transition(
         name="decide the build",

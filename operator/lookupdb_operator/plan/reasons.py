@@ -194,7 +194,10 @@ HEALTHY_REASONS: Final = frozenset(
     }
 )
 """What tells of no failure: as it should be, or on the way there."""
-_REFRESH: Final = f"Set the annotation {names.REFRESH} to another value: the dataset is built again."
+_REFRESH: Final = (
+    "The newest generation is built again by itself, unless one is pinned or it is held back; anything is, at once,"
+    f" when the annotation {names.REFRESH} gets another value."
+)
 REMEDIES: Final[Mapping[str, str]] = {
     BAD_SOURCE: "Correct the source, or the spec.",
     GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",

@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import clock
-from lookupdb_operator.plan.build import build_outcome
+from lookupdb_operator.plan import clock, retries
 from lookupdb_operator.plan.generation import history, promotion
 from lookupdb_operator.plan.rollout import references, table_versions
 from lookupdb_operator.plan.situation import Situation
@@ -189,13 +188,18 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
             confirmed_at=clock.clamp_to_now(table.confirmed_at, now),
         )
     if failure is not None:
-        latest = now + timedelta(seconds=build_outcome.retry_delay(failure.count, failure.reason))
+        latest = now + timedelta(seconds=retries.retry_delay(failure.count, failure.reason))
         failure = replace(failure, retry_at=clock.clamp_moment(failure.retry_at, latest))
+    lost = status.lost
+    if lost is not None and lost.retry_at:
+        latest = now + timedelta(seconds=retries.retry_delay(lost.count))
+        lost = replace(lost, retry_at=clock.clamp_moment(lost.retry_at, latest))
     return replace(
         status,
         table=table,
         candidate=candidate,
         failure=failure,
+        lost=lost,
         generations=tuple(
             replace(generation, refreshed_at=clock.clamp_to_now(generation.refreshed_at, now))
             for generation in status.generations

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _BUILT_AT = "2026-01-01T00:00:00Z"
 _NO_SECRET: Final = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
 _STORE_SECRET: Final = {"secretRef": {"name": names.store_secret(NAME, UID)}}
+_LOST: Final = Trouble(reasons.GENERATION_MISSING, "the store has no such generation")
 _NO_FILE: Final = Trouble(reasons.VOLUME_MISSING, "a volume cannot be mounted: its ConfigMap does not exist")
 
 
@@ -50,12 +51,12 @@ def run_job(world: World, job: Thing) -> None:
 
 
 def need_files(world: World, pod: Process) -> None:
-    """Builders and shard servers are not started without the store's Secret, nor builders without the ConfigMap
-    that they have mounted; and say so."""
+    """Builders and shard servers are not started without the store's Secret, nor builders without the ConfigMap that
+    they have mounted, nor servers without their files; and say so."""
     lacks = None if pod.component == names.ROUTER or pod.ready or pod.ended else _find_lack(world, pod)
     if lacks is not None and pod.trouble is None:
         pod.trouble = lacks
-    elif lacks is None and pod.trouble in (_NO_SECRET, _NO_FILE):
+    elif lacks is None and pod.trouble in (_NO_SECRET, _NO_FILE, _LOST):
         pod.trouble = None
 
 
@@ -74,6 +75,8 @@ def refers_to_secret(manifest: Manifest) -> bool:
 def _find_lack(world: World, pod: Process) -> Trouble | None:
     if lacks_secret(world, pod):
         return _NO_SECRET
+    if pod.component == names.SHARDS and pod.labels.get(names.GENERATION) in world.lost:
+        return _LOST
     build = names.build(NAME, pod.labels.get(names.GENERATION, ""))
     is_whole = pod.component != names.BUILDER or ("ConfigMap", build) in world.things
     return None if is_whole else _NO_FILE
@@ -89,7 +92,8 @@ def _run_builder(world: World, generation: str, built: dict[str, Any], job: Mani
     if generation in world.refused:
         return _refusal(generation, content)
     flags = dict(itertools.pairwise(words))
-    is_unchanged = flags.get("--unless-fingerprint") == content[-64:]
+    is_there = any(known == content and name not in world.lost for name, known in world.published.items())
+    is_unchanged = is_there and flags.get("--unless-fingerprint") == content[-64:]
     judged_by = (content, orjson.dumps(built["gates"]).decode(), flags.get("--active", ""))
     known_refusal = flags.get("--unless-refused", "")
     is_refused_again = not is_unchanged and world.refused.get(known_refusal) == judged_by

@@ -167,7 +167,7 @@ class Invariants:
         _check_transitions(before, after, was_lost=forgets)
         self._check_freshness(before, after, pinned)
         self._check_slots(before, after)
-        _check_wish(before, after)
+        self._check_wish(before, after, pinned)
         if not forgets:
             self._check_pin(before, after, pinned)
         if spec.get("suspend") and not self.has_forgotten:
@@ -177,6 +177,27 @@ class Invariants:
             raise Broken("a generation that is rolled out is not kept")
         if rolled & self.refused:
             raise Broken(f"{', '.join(rolled & self.refused)} was refused by a gate, and is rolled out")
+
+    def _check_wish(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
+        """No build begins for which nobody has asked: there is no generation of its spec that is new enough, or a
+        refresh or a check is not answered, or the store has lost that one. Then it is built anew, and not before its
+        time; and not at all while one is pinned."""
+        build, lost = after.build, after.lost
+        if build is None or (before.build is not None and before.build.generation == build.generation):
+            return
+        newest = next((known for known in reversed(after.generations) if known.content == build.content), None)
+        if newest is None or build.slot or build.refresh not in ("", newest.refresh):
+            return
+        if max(names.read_number(newest.generation), newest.verified_by) < after.refreshed_by:
+            return
+        if lost is None or lost.generation != newest.generation or not lost.retry_at or pinned:
+            raise Broken(f"{build.generation} is built, and nobody asked for it")
+        if build.unless_fingerprint or build.unless_success_file:
+            raise Broken(
+                f"{build.generation} is built for {newest.generation}, which is lost, and may be found the same"
+            )
+        if self.operator_now is not None and clock.parse_moment(lost.retry_at) > self.operator_now:
+            raise Broken(f"{build.generation} is built for {newest.generation}, which is lost, before its time")
 
     def _check_suspended(self, before: DatasetStatus, after: DatasetStatus) -> None:
         """Nothing is begun, and routers are sent nowhere."""
@@ -345,19 +366,6 @@ def _list_needs(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[str, int, i
         for shard, named in enumerate(entry["shards"]):
             servers = {host.split(".")[0] for host in named["endpoints"]}
             yield _rollout_of(named["endpoints"][0]), shard, len(servers)
-
-
-def _check_wish(before: DatasetStatus, after: DatasetStatus) -> None:
-    """No build begins for which nobody has asked: there is no generation of its spec that is new enough, or a refresh
-    or a check is not answered."""
-    build = after.build
-    if build is None or (before.build is not None and before.build.generation == build.generation):
-        return
-    newest = next((known for known in reversed(after.generations) if known.content == build.content), None)
-    if newest is None or build.slot or build.refresh not in ("", newest.refresh):
-        return
-    if max(names.read_number(newest.generation), newest.verified_by) >= after.refreshed_by:
-        raise Broken(f"{build.generation} is built, and nobody asked for it")
 
 
 def _check_transitions(before: DatasetStatus, after: DatasetStatus, *, was_lost: bool) -> None:

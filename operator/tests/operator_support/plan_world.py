@@ -103,6 +103,8 @@ class World:
     refuses: Callable[[Manifest], str] = lambda manifest: ""
     published: dict[str, str] = field(default_factory=dict)
     """Generation → content, in the store."""
+    lost: set[str] = field(default_factory=set)
+    """Generations that the store has lost: their servers have their files, or never get them."""
     content_of_source: Callable[[str], str] = lambda url: url
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Generation → what it was judged by, in the store: source, gates, active generation."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from operator_support.gateway_lives import GatewayLives
+from operator_support.losing_simulation import LosingSimulation
 from operator_support.neighbours import Neighbours
 from operator_support.plan_world import World
 from operator_support.simulation import Simulation
@@ -61,6 +62,7 @@ KINDS: Final = (
     Kind("two datasets", Neighbours, lambda neighbours: neighbours.live(MOMENTS)),
     Kind("rollbacks", Simulation, lambda simulation: simulation.live_under_rollbacks(4)),
     Kind("gateways", GatewayLives, lambda simulation: simulation.live(MOMENTS)),
+    Kind("losses", LosingSimulation, lambda simulation: simulation.live(MOMENTS)),
 )
 
 

@@ -10,21 +10,13 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Pod, Trouble
-from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.plan import clock, reasons, retries
 from lookupdb_operator.plan.build import build_job
 from lookupdb_operator.plan.generation import checks, generations, history, refusals
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
 
-FIRST_RETRY_DELAY: Final = 30.0
-"""Seconds. A source that is being uploaded is there the next time."""
-LONGEST_RETRY_DELAY: Final = 1800.0
-"""Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
-LONGEST_WAIT: Final = 300.0
-"""Seconds between two looks for a success file that is not there: it is expected, and data is late until it is seen."""
-MAX_MESSAGE_CHARACTERS: Final = 4000
-"""Characters: a little less than the CRD allows."""
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
 
 
@@ -72,8 +64,10 @@ def _with_verified_generation(
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
-    """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered."""
-    status = replace(status, build=None, failure=None)
+    """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered. Losses
+    are in a row only while nothing else asks for builds."""
+    is_requested = bool(build.slot) or build.refresh not in ("", status.refreshed)
+    status = replace(status, build=None, failure=None, lost=None if is_requested else status.lost)
     return checks.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
 
 
@@ -107,20 +101,14 @@ def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | No
     count = before.count + 1 if before is not None and is_repeated else 1
     return BuildFailure(
         reason=trouble.reason,
-        message=reasons.shorten(trouble.message, MAX_MESSAGE_CHARACTERS),
+        message=reasons.shorten(trouble.message, retries.MAX_MESSAGE_CHARACTERS),
         generation=build.generation,
         content=build.content,
         refresh=build.refresh,
         count=count,
-        retry_at=clock.format_moment(now + timedelta(seconds=retry_delay(count, trouble.reason))),
+        retry_at=clock.format_moment(now + timedelta(seconds=retries.retry_delay(count, trouble.reason))),
         digest=build.digest,
     )
-
-
-def retry_delay(count: int, reason: str = "") -> float:
-    """Seconds between the ``count``-th failure in a row, for ``reason``, and the next attempt."""
-    longest = LONGEST_WAIT if reason == reasons.WAITING_FOR_SOURCE else LONGEST_RETRY_DELAY
-    return clock.doubling_delay(count, FIRST_RETRY_DELAY, longest)
 
 
 def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
@@ -133,13 +121,8 @@ def is_current_failure(failure: BuildFailure, desired: Desired) -> bool:
     return attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
 
 
-def remaining_backoff(retry_at: str, now: datetime) -> float:
-    """Seconds until the next attempt."""
-    return max(0.0, (clock.parse_moment(retry_at) - now).total_seconds())
-
-
 def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until a build that failed is tried again; None when none is due."""
     if status.build is not None or status.failure is None:
         return None
-    return remaining_backoff(status.failure.retry_at, situation.now)
+    return retries.remaining_backoff(status.failure.retry_at, situation.now)

@@ -26,7 +26,7 @@ What ends a build:
     spec.suspend is true       suspension.end_build                its Job is deleted at once
     status was wiped           recovery.recover_status             its number is past, its Job is deleted
 
-After a failure the next build begins after 30 s, doubling up to 30 min (``build_outcome.retry_delay``). A builder that
+After a failure the next build begins after 30 s, doubling up to 30 min (``retries.retry_delay``). A builder that
 hangs while its pod runs is in no trouble: the deadline alone ends it. A Job that succeeded and whose pod is gone ends
 no build: it runs again under its number (``build_job.has_lost_result``).
 
@@ -40,9 +40,9 @@ from __future__ import annotations
 from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
-from lookupdb_operator.plan import clock, reasons, store
+from lookupdb_operator.plan import clock, reasons, retries, store
 from lookupdb_operator.plan.build import build_job, build_outcome
-from lookupdb_operator.plan.generation import checks, generations, refusals
+from lookupdb_operator.plan.generation import checks, generations, losses, refusals
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.rollout import rollouts, suspension
 from lookupdb_operator.plan.situation import Desired, Situation
@@ -109,10 +109,12 @@ def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: 
 
 
 def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
+    if losses.must_wait(status, situation):
+        return True
     failure = status.failure
     if failure is None or store.may_end_failure(failure.reason, status, situation):
         return False
-    return build_outcome.remaining_backoff(failure.retry_at, situation.now) > 0
+    return retries.remaining_backoff(failure.retry_at, situation.now) > 0
 
 
 def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -161,7 +163,7 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     return reasons.assess(
         judge_built(status, situation),
         (diagnose_build(status, situation),),
-        (build_outcome.next_attempt_in(status, situation),),
+        (build_outcome.next_attempt_in(status, situation), losses.next_replacement_in(status, situation)),
         outlook=describe_next_attempt(status, situation),
     )
 
@@ -189,12 +191,13 @@ def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
     is_missing = generation is None or generations.is_build_needed(status, situation.desired)
     if is_missing and situation.desired.is_suspended:
         return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
-    if generation is None or is_missing:
+    damage = None if generation is None else generations.diagnose_damage(generation, status, situation)
+    if generation is None or (is_missing and damage is None):
         return Verdict("False", reasons.BUILDING, "A build is about to begin.")
-    damage = generations.diagnose_damage(generation, status, situation)
     if damage is not None:
         message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
-        return Verdict("False", damage.reason, reasons.write_sentence(damage.reason, message))
+        text = reasons.write_sentence(damage.reason, message)
+        return Verdict("False", damage.reason, f"{text}{losses.describe_replacement(status, situation)}")
     useless = refusals.describe_useless_override(status, situation)
     message = f"{generation.generation} holds {_describe_contents(generation)}.{useless}"
     return Verdict("True", reasons.GENERATION_BUILT, message)

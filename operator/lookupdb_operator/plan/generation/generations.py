@@ -139,11 +139,26 @@ def last_reading(generation: BuiltGeneration) -> int:
 
 
 def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether the store lacks what is asked for: a generation of the present spec, the answer to a refresh, or that to
-    a check of the schedule. A refresh annotation that was removed asks for nothing. A refresh that a generation of
-    another spec has answered asks for one of this spec, too, even after its annotation is removed."""
+    """Whether the store lacks what is asked for: what a user or the schedule asks for, or what it has lost."""
+    newest = up_to_date_generation(status, desired)
+    return is_build_requested(status, desired) or (newest is not None and is_lost(newest, status, desired))
+
+
+def is_build_requested(status: DatasetStatus, desired: Desired) -> bool:
+    """Whether the store lacks what a user or the schedule asks for: a generation of the present spec, the answer to a
+    refresh, or that to a check of the schedule. A refresh annotation that was removed asks for nothing. A refresh that
+    a generation of another spec has answered asks for one of this spec, too, even after its annotation is removed."""
     newest = up_to_date_generation(status, desired)
     return newest is None or desired.refresh not in ("", newest.refresh) or _is_check_due(status)
+
+
+def is_lost(generation: GenerationStatus, status: DatasetStatus, desired: Desired) -> bool:
+    """Whether ``generation`` is to be built again because the store has lost it. Nothing is while a generation is
+    pinned, because another one would not serve; nor what is held back, because the same source would come to the
+    same."""
+    lost = status.lost
+    is_noted = lost is not None and bool(lost.retry_at) and lost.generation == generation.generation
+    return is_noted and not desired.pinned_generation and not is_held_back(generation, status)
 
 
 def _is_check_due(status: DatasetStatus) -> bool:
@@ -151,8 +166,16 @@ def _is_check_due(status: DatasetStatus) -> bool:
 
 
 def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why servers cannot fetch ``generation`` from the store any more. A refresh then builds anew, even from the same
-    source."""
+    """Why servers cannot fetch ``generation`` from the store any more, as they say or have said. Whatever is built then
+    is built anew, even from the same source."""
+    reported = find_reported_damage(generation, status, situation)
+    if reported is not None or status.lost is None or not is_lost(generation, status, situation.desired):
+        return reported
+    return Trouble(status.lost.reason, status.lost.message)
+
+
+def find_reported_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
+    """Why servers cannot fetch ``generation`` from the store, as they say now, or said when they gave their turn up."""
     troubles = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
     ticket = status.rollout_ticket
     if ticket is not None and ticket.given_up:  # it gave its turn up, and its pods are gone

@@ -1,0 +1,87 @@
+"""What the store has lost, and what is built again because of it.
+
+A server that starts fetches its shard, and says when the generation is not in the store any more, or when a file of it
+is not what its checksum says. Of the newest generation of the present spec that is noted in status (``note_loss``),
+and it asks for a build as a refresh does (``generations.is_build_needed``), which answers it by being another
+generation. So there is one build for each loss, whenever an operator ends.
+
+What serves is not touched: its servers have their files. It is replaced when the new generation's servers are ready.
+
+The build waits: 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. A store
+that loses whatever it is given would else be given it all the time. A build that something else asks for waits for
+nothing. Until a build has begun, the loss is forgotten when no server reports it any more.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from lookupdb_operator.model import Trouble
+from lookupdb_operator.plan import clock, reasons, retries
+from lookupdb_operator.plan.generation import generations
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, LostGeneration
+
+
+def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with the loss of the newest generation of the present spec, if servers report one; without the one
+    that none reports any more."""
+    desired = situation.desired
+    newest = generations.up_to_date_generation(status, desired)
+    if newest is None or desired.is_suspended or desired.pinned_generation or generations.is_held_back(newest, status):
+        return status
+    damage = generations.find_reported_damage(newest, status, situation)
+    is_noted = generations.is_lost(newest, status, desired)
+    if damage is not None and not is_noted:
+        return replace(status, lost=_describe_loss(newest, damage, status.lost, situation))
+    if damage is None and is_noted and status.build is None and status.failure is None:
+        return _with_found_generation(status)
+    return status
+
+
+def _describe_loss(
+    generation: GenerationStatus, damage: Trouble, before: LostGeneration | None, situation: Situation
+) -> LostGeneration:
+    count = 1 if before is None else before.count + 1
+    return LostGeneration(
+        generation=generation.generation,
+        reason=damage.reason,
+        message=reasons.shorten(damage.message, retries.MAX_MESSAGE_CHARACTERS),
+        count=count,
+        retry_at=clock.format_moment(situation.now + timedelta(seconds=retries.retry_delay(count))),
+    )
+
+
+def _with_found_generation(status: DatasetStatus) -> DatasetStatus:
+    """``status`` when the store has what it seemed to have lost."""
+    assert status.lost is not None
+    count = status.lost.count - 1
+    return replace(status, lost=replace(status.lost, count=count, retry_at="") if count else None)
+
+
+def must_wait(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether nothing but a loss asks for a build, and its time has not come."""
+    return remaining_wait(status, situation) > 0 and not generations.is_build_requested(status, situation.desired)
+
+
+def remaining_wait(status: DatasetStatus, situation: Situation) -> float:
+    """Seconds until what was lost is built again; 0 when nothing was, or its time has come."""
+    lost, newest = status.lost, generations.up_to_date_generation(status, situation.desired)
+    if lost is None or newest is None or not generations.is_lost(newest, status, situation.desired):
+        return 0.0
+    return retries.remaining_backoff(lost.retry_at, situation.now)
+
+
+def next_replacement_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until what was lost is built again; None when nothing waits for that alone."""
+    return remaining_wait(status, situation) if status.build is None and must_wait(status, situation) else None
+
+
+def describe_replacement(status: DatasetStatus, situation: Situation) -> str:
+    """What becomes of a damaged generation of the present spec: a sentence to add."""
+    if situation.desired.pinned_generation:
+        return " Nothing is built in its place while a generation is pinned: take spec.generation away."
+    if status.lost is None or not must_wait(status, situation):
+        return ""
+    return f" It is built again at {status.lost.retry_at}."

@@ -1,0 +1,188 @@
+"""What the store has lost, of what is served or is to be, is built again by itself: once, after a while, and never
+where another generation would not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from operator_support.plan_samples import condition, says, serving
+from operator_support.plan_world import NEVER, World
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Trouble
+from lookupdb_operator.plan import reasons, retries
+from lookupdb_operator.status import DatasetStatus
+
+
+def losing(generation: str = "g1") -> World:
+    """``generation`` serves, the store has lost it, and a server has to fetch it anew."""
+    world = serving()
+    lose(world, generation)
+    return world
+
+
+def lose(world: World, generation: str) -> None:
+    world.lost.add(generation)
+    server = next(pod for pod in world.pods.values() if pod.labels.get(names.GENERATION) == generation)
+    del world.pods[server.name]
+    world.step()
+
+
+def generations(world: World) -> list[str]:
+    return [found.generation for found in world.status.generations]
+
+
+def test_what_serves_and_is_lost_is_built_again_and_replaced_though_the_source_is_the_same() -> None:
+    world = losing()
+    world.settle(until=lambda: world.status.build is not None)
+    assert world.status.build is not None
+    assert (world.status.build.generation, world.status.build.unless_fingerprint) == ("g2", "")
+    assert world.status.table is not None
+    assert world.status.table.generation == "g1", "what serves goes on"
+    world.settle()
+    assert world.status.generation == "g2"
+    assert world.status.generations[0].fingerprint == world.status.generations[1].fingerprint
+
+
+def test_what_is_to_be_rolled_out_and_is_lost_is_built_again() -> None:
+    world = serving()
+    world.takes.start = NEVER
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle(until=lambda: len(world.status.generations) == 2)
+    world.lost.add("g2")
+    world.takes.start = 1
+    world.settle(until=lambda: world.status.lost is not None)
+    world.settle()
+    assert world.status.generation == "g3"
+
+
+@pytest.mark.parametrize("reason", sorted(reasons.DAMAGE_REASONS))
+def test_says_what_was_lost_and_when_it_is_built_again(reason: str) -> None:
+    world = serving()
+    pod = next(pod for pod in world.pods.values() if pod.component == names.SHARDS)
+    pod.ready, pod.trouble = False, Trouble(reason, "the store gives no g1")
+    planned = world.reconcile()
+    assert planned.status.build is None
+    assert planned.status.lost is not None
+    assert (planned.status.lost.generation, planned.status.lost.reason, planned.status.lost.count) == ("g1", reason, 1)
+    assert says(planned)["Built"] == f"False {reason}"
+    assert f"It is built again at {planned.status.lost.retry_at}." in condition(planned, "Built").message
+    assert planned.next_look_in is not None
+    assert planned.next_look_in <= retries.FIRST_RETRY_DELAY
+    assert retries.remaining_backoff(planned.status.lost.retry_at, world.now) == retries.FIRST_RETRY_DELAY
+
+
+def test_one_loss_asks_for_one_build_whichever_write_an_operator_ends_after() -> None:
+    for steps in range(4):
+        world = losing()
+        for _ in range(200):
+            planned = world.look()
+            world.carry_out(planned, world.dataset, steps)
+            world.start_operator()
+            world.carry_out(world.look(), world.dataset)
+            world.step()
+        assert generations(world) == ["g1", "g2"], f"it ends after {steps} writes"
+        assert world.status.last_generation == 2
+
+
+def test_a_build_that_fails_is_tried_again_as_any_other_though_no_server_is_left_to_report_the_loss() -> None:
+    world = losing()
+    world.fails = lambda spec: Trouble(reasons.OUT_OF_MEMORY, "killed")
+    world.settle(until=lambda: world.status.failure is not None)
+    world.lost.clear()
+    world.step()
+    world.fails = lambda spec: None
+    world.settle()
+    assert world.status.generation in ("g3", "g4")
+
+
+def test_a_store_that_loses_all_it_is_given_is_given_less_and_less() -> None:
+    world = serving()
+    delays = []
+    for number in range(1, 5):
+        lose(world, f"g{number}")
+        world.reconcile()
+        assert world.status.lost is not None
+        assert (world.status.lost.generation, world.status.lost.count) == (f"g{number}", number)
+        delays.append(retries.remaining_backoff(world.status.lost.retry_at, world.now))
+        world.settle(600)
+    assert delays == pytest.approx([30, 60, 120, 240], abs=2)
+    world.annotate("monday")
+    world.settle()
+    assert world.status.lost is None, "what else asks for a build begins anew"
+
+
+def test_a_refresh_waits_for_nothing() -> None:
+    world = losing()
+    world.reconcile()
+    world.annotate("now")
+    planned = world.reconcile()
+    assert planned.status.build is not None
+    assert planned.status.build.unless_fingerprint == ""
+
+
+def test_what_the_store_has_again_before_its_time_is_not_built_again() -> None:
+    world = losing()
+    world.reconcile()
+    assert world.status.lost is not None
+    world.lost.clear()
+    world.settle()
+    assert (world.status.last_generation, world.status.generation) == (1, "g1")
+    assert world.status.lost is None
+
+
+def _pin(world: World) -> None:
+    world.edit(generation="g1")
+
+
+def _suspend(world: World) -> None:
+    world.edit(suspend=True)
+
+
+@pytest.mark.parametrize(("holds", "member"), [(_pin, "generation"), (_suspend, "suspend")])
+def test_nothing_is_built_while_it_is_pinned_or_suspended_and_afterwards_it_is(
+    holds: Callable[[World], None], member: str
+) -> None:
+    world = serving()
+    holds(world)
+    lose(world, "g1")
+    for _ in range(100):
+        world.reconcile()
+        world.step()
+    assert (world.status.last_generation, world.status.lost) == (1, None)
+    world.edit(**{member: None if member == "generation" else False})
+    world.settle()
+    assert world.status.generation == "g2"
+
+
+def test_while_it_is_pinned_it_says_why_nothing_is_built() -> None:
+    world = serving()
+    _pin(world)
+    lose(world, "g1")
+    planned = world.reconcile()
+    assert says(planned)["Built"] == "False GenerationMissing"
+    assert "while a generation is pinned: take spec.generation away" in condition(planned, "Built").message
+
+
+def test_a_pin_that_comes_later_ends_what_was_begun() -> None:
+    world = losing()
+    world.settle(until=lambda: world.status.build is not None)
+    _pin(world)
+    assert world.reconcile().status.build is None
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_waiting() -> None:
+    world = losing()
+    world.reconcile()
+    world.now -= timedelta(hours=5)
+    world.settle(until=lambda: world.status.build is not None)
+    assert generations(world) == ["g1"]
+
+
+def test_the_note_is_read_as_it_was_written() -> None:
+    world = losing()
+    world.reconcile()
+    assert world.status.lost is not None
+    assert DatasetStatus.from_json(world.status.to_json()).lost == world.status.lost
