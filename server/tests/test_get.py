@@ -19,7 +19,7 @@ from support.shards import serving, write_generation
 
 from lookupdb import keys
 from lookupdb.local import client
-from lookupdb.local.run_state import lock_run_directory, run_directory, state_file, write_state
+from lookupdb.local.run_state import RunFolder, state_file
 
 KEYS = [str(number) for number in range(500)]
 
@@ -231,9 +231,9 @@ def test_where_no_up_serves_keys_are_unavailable(tmp_path: Path, words: list[str
 
 def test_names_that_a_hyphen_joins_alike_are_two_datasets(tmp_path: Path, greeter: str) -> None:
     """`up` of a-b/c runs, and that of a/b-c does not."""
-    running = run_directory(tmp_path, "a-b", "c")
-    with lock_run_directory(running, "a-b/c"), lock_run_directory(run_directory(tmp_path, "a", "b-c"), "a/b-c"):
-        write_state(state_file(tmp_path, "a-b", "c"), {"url": greeter})
+    running = RunFolder(tmp_path, "a-b", "c")
+    with running.lock(), RunFolder(tmp_path, "a", "b-c").lock():
+        running.write_state({"url": greeter})
         asked = run_here("get", "--data-dir", str(tmp_path), "a-b/c", "1")
         assert b"answered 200 OK" in asked.stderr
     ended = run_here("get", "--data-dir", str(tmp_path), "a/b-c", "1")

@@ -1,23 +1,27 @@
-"""What `lookupdb up` does when a file of its run folder cannot be written, as on a full disk: it goes on."""
+"""What `lookupdb up` does when a file of its run folder cannot be written, as on a full disk, or was removed: it goes
+on, and whatever becomes of the files, its end leaves no process."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from support.up_stack import Stack, alive, eventually, people, write_dataset, write_people
+from support.up_stack import DEADLINE_SECONDS, Stack, alive, eventually, people, write_dataset, write_people
 from support.waiting import soon
 
-from lookupdb.local import client
+from lookupdb.errors import UsageError
+from lookupdb.local import client, rollout, serving
 from lookupdb.local.router import CutoverFailed, LocalRouter
-from lookupdb.local.run_state import run_directory
+from lookupdb.local.run_state import RunFolder, run_directory
 from lookupdb.local.up import Up, UpOptions
 from lookupdb.runtime import ready_file
 
@@ -146,3 +150,111 @@ async def test_a_candidate_serves_until_the_table_without_it_is_written(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def test_what_was_removed_from_the_run_folder_comes_back_and_a_router_that_died_serves_again(
+    people: Callable[..., Stack],
+) -> None:
+    stack = people()
+    before = stack.state
+    run_folder = run_directory(stack.data, "default", "people")
+    shutil.rmtree(run_folder.parent)
+    os.kill(before["router"], signal.SIGKILL)
+    eventually(lambda: stack.state["router"] != before["router"], "another router")
+    eventually(lambda: answers(stack), "its answer")
+    assert stack.state["url"] == before["url"], "--port 0 took one for as long as it runs"
+    with pytest.raises(UsageError, match=f"^another `lookupdb up` serves default/people .* process {before['pid']}, "):
+        RunFolder(stack.data, "default", "people").lock().__enter__()
+
+
+def test_an_up_whose_run_folder_was_removed_and_made_again_by_another_ends_and_leaves_it(
+    people: Callable[..., Stack],
+) -> None:
+    stack = people()
+    pids = stack.pids
+    folder = RunFolder(stack.data, "default", "people")
+    shutil.rmtree(folder.path)
+    with folder.lock():
+        folder.write_state({"url": "http://127.0.0.1:1"})
+        assert stack.process.wait(DEADLINE_SECONDS) == 1
+        assert "was removed, and another `lookupdb up` has made it again: process " in stack.output
+        assert orjson.loads(folder.state_file.read_bytes())["url"] == "http://127.0.0.1:1"
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_state_file_that_cannot_be_removed_keeps_no_process_running(people: Callable[..., Stack]) -> None:
+    stack = people()
+    pids = stack.pids
+    path = run_directory(stack.data, "default", "people") / "up.json"
+    path.unlink()
+    path.mkdir()
+    # Its standard input ends with `up`, which it does not see: only who stops it ends it.
+    os.kill(pids[1], signal.SIGSTOP)
+    stack.process.send_signal(signal.SIGTERM)
+    eventually(lambda: not alive(pids[0]), "the router to be stopped")
+    os.kill(pids[1], signal.SIGCONT)
+    assert stack.process.wait(DEADLINE_SECONDS) == 0
+    assert "up.json is not removed: Is a directory" in stack.output
+    assert not any(alive(pid) for pid in pids)
+
+
+@asynccontextmanager
+async def watching(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[asyncio.Task[None], Path]]:
+    """An `up` in this process, which is not patient with servers that hang, as a task with its run folder."""
+    monkeypatch.setattr(rollout, "STOP_SECONDS", 0.5)
+    write_dataset(directory)
+    lines: list[str] = []
+    up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, True, 0.1, None, None), lines.append)
+    running = asyncio.create_task(up.run())
+    try:
+        await soon(lambda: any("Ctrl-C" in line for line in lines), "the first generation")
+        yield running, run_directory(directory / "data", "default", "people")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def started(run_folder: Path, name: str) -> int:
+    """The process that has become ready last under ``name``."""
+    return int(orjson.loads((run_folder / f"{name}.ready").read_bytes())["pid"])
+
+
+async def test_the_end_during_a_drain_stops_the_old_servers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that hangs, and does not see that `up` has ended."""
+    monkeypatch.setattr(serving, "DRAIN_MARGIN_SECONDS", 600.0)
+    async with watching(tmp_path, monkeypatch) as (running, run_folder):
+        old = started(run_folder, "r1-shard-0-0")
+        os.kill(old, signal.SIGSTOP)
+        write_people(tmp_path, ada="Duchess")
+        await soon(lambda: orjson.loads((run_folder / "up.json").read_bytes())["generation"] == "g2", "the drain")
+        new = started(run_folder, "r2-shard-0-0")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert not alive(old)
+        assert not alive(new)
+
+
+async def test_the_state_does_not_come_back_while_all_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server dies, and is started again while the router has not ended yet."""
+    may_end = asyncio.Event()
+    stop = LocalRouter.stop
+
+    async def stop_late(router: LocalRouter) -> None:
+        await may_end.wait()
+        await stop(router)
+
+    monkeypatch.setattr(LocalRouter, "stop", stop_late)
+    async with watching(tmp_path, monkeypatch) as (running, run_folder):
+        before = started(run_folder, "r1-shard-0-0")
+        running.cancel()
+        await soon(lambda: not (run_folder / "up.json").exists(), "the state to be removed")
+        os.kill(before, signal.SIGKILL)
+        ready = run_folder / "r1-shard-0-0.ready"
+        await soon(lambda: ready.exists() and started(run_folder, "r1-shard-0-0") != before, "another server")
+        may_end.set()
+        await asyncio.gather(running, return_exceptions=True)
+        assert not (run_folder / "up.json").exists()

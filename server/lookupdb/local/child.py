@@ -20,6 +20,7 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.local.environment import SERVER_VARIABLES, child_environment
+from lookupdb.local.run_state import NotWritten
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,17 @@ class ChildFailed(LookupdbError):
 class Child:
     """``lookupdb ARGUMENTS… --ready-file …``, with its log in ``directory``.
 
-    ``on_ready`` is called each time the process has become ready, with what its ready file says.
+    ``on_ready`` is called each time the process has become ready, with what its ready file says. ``prepare`` is called
+    before each start: it sees to what the process needs, raises NotWritten if it cannot, and returns more arguments.
     """
 
     def __init__(
-        self, name: str, arguments: list[str], directory: Path, on_ready: Callable[[dict[str, Any]], None]
+        self,
+        name: str,
+        arguments: list[str],
+        directory: Path,
+        on_ready: Callable[[dict[str, Any]], None],
+        prepare: Callable[[], list[str]] = list,
     ) -> None:
         self.name = name
         self.log_path = directory / f"{name}.log"
@@ -60,6 +67,7 @@ class Child:
             str(self._ready_path),
         ]
         self._on_ready = on_ready
+        self._prepare = prepare
         self._kernels: str | None = None
         """Those of the process that was ready last."""
         self._first_ready: asyncio.Future[None] | None = None
@@ -116,7 +124,7 @@ class Child:
             ready_at = failure = None
             try:
                 self._process = await self._start_process()
-            except OSError as error:
+            except (OSError, NotWritten) as error:
                 log.error("%s cannot be started: %s", self.name, error)  # noqa: TRY400 - the traceback says no more
                 failure = self._describe_failed_start(error)
             else:
@@ -132,12 +140,14 @@ class Child:
             await asyncio.sleep(backoff)
 
     async def _start_process(self) -> asyncio.subprocess.Process:
-        """Raises OSError, and then no process runs."""
+        """Raises OSError or NotWritten, and then no process runs."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it while `up` runs
         self._ready_path.unlink(missing_ok=True)
+        prepared = self._prepare()
         with self.log_path.open("ab") as output:
             return await asyncio.create_subprocess_exec(
                 *self._command,
+                *prepared,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -172,7 +182,7 @@ class Child:
             await asyncio.sleep(READY_POLL_SECONDS)
         return None
 
-    def _describe_failed_start(self, error: OSError) -> ChildFailed:
+    def _describe_failed_start(self, error: OSError | NotWritten) -> ChildFailed:
         return ChildFailed(
             f"{self.name} cannot be started: {error}",
             hint=f"it needs a process, and the folder {self.log_path.parent} for its log",

@@ -25,10 +25,13 @@ class RetriedWrite:
         self._is_behind = False
         self._timer: asyncio.TimerHandle | None = None
         self._written = asyncio.Event()
+        self._is_closed = False
 
     def run(self) -> None:
         """Write now, and again after a while if that fails. Raises nothing: who has news to be written goes on."""
-        self.cancel()
+        if self._is_closed:
+            return
+        self._cancel()
         try:
             self._write()
         except NotWritten as error:
@@ -48,8 +51,12 @@ class RetriedWrite:
         self.run()
         await self._written.wait()
 
-    def cancel(self) -> None:
-        """Try no more until ``run`` is called again."""
+    def close(self) -> None:
+        """Write nothing any more."""
+        self._is_closed = True
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.local.child import Child
-from lookupdb.local.run_state import write_file
+from lookupdb.local.run_state import RunFolder
 from lookupdb.route import flags
 from lookupdb.spec import DatasetSpec
 
@@ -20,6 +19,7 @@ HOST: Final = "127.0.0.1"
 STOP_SECONDS: Final = 10.0
 CONFIRM_SECONDS: Final = 30.0
 CONFIRM_POLL_SECONDS: Final = 0.05
+_TABLE_FILE: Final = "routing-table.json"
 
 
 class CutoverFailed(LookupdbError):
@@ -29,29 +29,39 @@ class CutoverFailed(LookupdbError):
 
 
 class LocalRouter:
-    """One `lookupdb route`, fed through a routing table file in ``directory``.
+    """One `lookupdb route`, fed through a routing table file in ``folder``.
 
     ``on_change`` is called when it was started again, with another process and admin port.
     """
 
-    def __init__(self, spec: DatasetSpec, port: int, directory: Path, on_change: Callable[[], None]) -> None:
+    def __init__(self, spec: DatasetSpec, port: int, folder: RunFolder, on_change: Callable[[], None]) -> None:
         self._spec = spec
-        self._table_path = directory / "routing-table.json"
+        self._port = port
+        self._folder = folder
+        self._table_path = folder.path / _TABLE_FILE
         self._version = 0
+        self._table: dict[str, Any] = {}
+        """What was written last."""
         self._report: dict[str, Any] = {}
         self._on_change = on_change
-        self._child = Child("router", self._arguments(port), directory, self._record_report)
+        self._child = Child("router", self._arguments(), folder.path, self._record_report, self._prepare)
 
     def _record_report(self, report: dict[str, Any]) -> None:
         previous, self._report = self._report, report
         if previous:
             self._on_change()
 
-    def _arguments(self, port: int) -> list[str]:
+    def _prepare(self) -> list[str]:
+        """Write the table again if somebody has removed it: without one, a router does not start. Returns the port,
+        which a router that is started again takes again. Raises NotWritten."""
+        if not self.has_table():
+            self._folder.write(_TABLE_FILE, self._table)
+        return ["--port", str(self._report.get("port", self._port))]
+
+    def _arguments(self) -> list[str]:
         options = {
             "--table": self._table_path,
             "--host": HOST,
-            "--port": port,
             "--admin-port": 0,
             **flags.render_flags(self._spec.router),
             "--drain-seconds": 0,
@@ -62,6 +72,10 @@ class LocalRouter:
     def has_started(self) -> bool:
         """Whether it has been ready once, so that its ports are known."""
         return bool(self._report)
+
+    def has_table(self) -> bool:
+        """Whether the file of the table is there."""
+        return self._table_path.exists()
 
     @property
     def url(self) -> str:
@@ -105,7 +119,8 @@ class LocalRouter:
             "active": active["generation"],
             "generations": [active],
         }
-        write_file(self._table_path, table)
+        self._folder.write(_TABLE_FILE, table)
+        self._table = table
         return self._version
 
     async def wait_until_confirmed(self, version: int) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import orjson
 
@@ -18,12 +18,19 @@ DATA_DIRECTORY: Final = Path(".lookupdb")
 """Where `up` keeps everything and `get` looks for it, unless --data-dir says otherwise."""
 DEFAULT_NAMESPACE: Final = "default"
 _STATE_FILE: Final = "up.json"
+_LOCK_FILE: Final = "lock"
 
 
 class NotWritten(LookupdbError):
     """A file of a run folder could not be written, for want of room or of permission; the one before still stands."""
 
     reason = "NotWritten"
+
+
+class FolderTaken(LookupdbError):
+    """The run folder was removed while an `up` ran, and is another's now."""
+
+    reason = "FolderTaken"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
@@ -37,22 +44,6 @@ def run_directory(data: Path, namespace: str, name: str) -> Path:
 def state_file(data: Path, namespace: str, name: str) -> Path:
     """Return the file in which a running `up` says how its dataset is reached."""
     return run_directory(data, namespace, name) / _STATE_FILE
-
-
-def write_file(path: Path, members: dict[str, Any]) -> None:
-    """Write ``members`` to ``path``, a file of a run folder, whole or not at all. Raises NotWritten."""
-    try:
-        ready_file.write(path, members)
-    except OSError as error:
-        raise NotWritten(
-            f"{path} cannot be written: {error.strerror or error}",
-            hint="make room on its disk, or let this user write there",
-        ) from error
-
-
-def write_state(path: Path, members: dict[str, Any]) -> None:
-    """Write ``members`` and this process's id. Raises NotWritten."""
-    write_file(path, {"pid": os.getpid(), **members})
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
@@ -72,7 +63,7 @@ def _describe_holder(directory: Path) -> str:
 def is_locked(directory: Path) -> bool:
     """Return whether an `up` runs in ``directory``, though it may not serve yet."""
     try:
-        lock = (directory / "lock").open()
+        lock = (directory / _LOCK_FILE).open()
     except OSError:
         return False
     with lock:
@@ -83,20 +74,95 @@ def is_locked(directory: Path) -> bool:
     return False
 
 
-@contextmanager
-def lock_run_directory(directory: Path, dataset: str) -> Iterator[None]:
-    """Make ``directory`` and hold its lock, so that two `up` do not share it. Raises UsageError."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / "lock").open("a")
-    except OSError as error:
-        raise UsageError(f"cannot write to {directory}: {error.strerror}", hint="give another --data-dir") from error
-    with lock:
+class RunFolder:
+    """The folder of one dataset's `up`, whose lock keeps two `up` from sharing it."""
+
+    def __init__(self, data: Path, namespace: str, name: str) -> None:
+        self.path = run_directory(data, namespace, name)
+        self.state_file = state_file(data, namespace, name)
+        self._dataset = f"{namespace}/{name}"
+        self._lock: IO[str] | None = None
+        self._is_taken = False
+        """Whether another process had the lock when it was last looked at."""
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the folder and hold its lock. Raises UsageError."""
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take_lock()
         except BlockingIOError as error:
             raise UsageError(
-                f"another `lookupdb up` serves {dataset} from {directory}: {_describe_holder(directory)}",
+                f"another `lookupdb up` serves {self._dataset} from {self.path}: {_describe_holder(self.path)}",
                 hint="stop it, or give this one a --data-dir of its own",
             ) from error
-        yield
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {self.path}: {error.strerror}", hint="give another --data-dir"
+            ) from error
+        try:
+            yield
+        finally:
+            assert self._lock is not None
+            self._lock.close()
+
+    def restore(self) -> None:
+        """Make the folder and its lock again if somebody has removed them, unless that fails for now.
+
+        Raises FolderTaken when another `up` holds the lock of the folder that is there now.
+        """
+        try:
+            self._keep_lock()
+        except BlockingIOError as error:
+            if self._is_taken:  # not at once: `lookupdb get` looks at the lock by taking it for a moment
+                raise FolderTaken(
+                    f"{self.path} was removed, and another `lookupdb up` has made it again: "
+                    f"{_describe_holder(self.path)}; this one ends",
+                    hint="give each a --data-dir of its own",
+                ) from error
+            self._is_taken = True
+        except OSError:
+            self._is_taken = False
+        else:
+            self._is_taken = False
+
+    def write(self, name: str, members: dict[str, Any]) -> None:
+        """Write ``members`` to the file ``name``, whole or not at all. Raises NotWritten, also while another process
+        has the lock: the file is its own, too."""
+        path = self.path / name
+        try:
+            self._keep_lock()
+            ready_file.write(path, members)
+        except OSError as error:
+            raise NotWritten(
+                f"{path} cannot be written: {error.strerror or error}",
+                hint="make room on its disk, or let this user write there",
+            ) from error
+
+    def write_state(self, members: dict[str, Any]) -> None:
+        """Write ``members`` and this process's id. Raises NotWritten."""
+        self.write(_STATE_FILE, {"pid": os.getpid(), **members})
+
+    def remove_state(self) -> None:
+        """Remove what ``write_state`` wrote. Raises OSError, also when the folder is another's by now."""
+        self._keep_lock()
+        self.state_file.unlink(missing_ok=True)
+
+    def _keep_lock(self) -> None:
+        """Take the lock unless it is held. Raises OSError: BlockingIOError when another process has it."""
+        with suppress(OSError):
+            held = self._lock and os.fstat(self._lock.fileno())
+            if held and os.path.samestat(held, (self.path / _LOCK_FILE).stat()):  # else that of a folder that is gone
+                return
+        self._take_lock()
+
+    def _take_lock(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = (self.path / _LOCK_FILE).open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = lock

@@ -7,10 +7,10 @@ generation keeps serving whatever goes wrong with the next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from lookupdb import store
@@ -20,25 +20,13 @@ from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
-from lookupdb.local.retried_write import RetriedWrite
-from lookupdb.local.rollout import LocalRollout
-from lookupdb.local.router import HOST, CutoverFailed, LocalRouter
-from lookupdb.local.run_state import (
-    DATA_DIRECTORY,
-    DEFAULT_NAMESPACE,
-    NotWritten,
-    lock_run_directory,
-    run_directory,
-    state_file,
-    write_state,
-)
+from lookupdb.local.router import HOST
+from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder
+from lookupdb.local.serving import Serving
 from lookupdb.manifest import Manifest
 from lookupdb.runtime import listeners
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
-from lookupdb.wording import format_command, format_count
-
-DRAIN_MARGIN_SECONDS: Final = 0.2
-"""Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
+from lookupdb.wording import format_command
 
 MAX_UNSETTLED_CHECKS: Final = 10
 """A source that has changed at each of so many checks is built as it is."""
@@ -88,34 +76,36 @@ class Up:
     def __init__(self, options: UpOptions, say: Say) -> None:
         self._options = options
         self._say = say
-        self._spec = read_manifest(options.manifest)
-        bounds.check_servers(self._spec, options.max_servers)
-        location = (options.data, self._spec.namespace, self._spec.name)
-        self._directory, self._state_file = run_directory(*location), state_file(*location)
+        spec = read_manifest(options.manifest)
+        bounds.check_servers(spec, options.max_servers)
+        self._folder = RunFolder(options.data, spec.namespace, spec.name)
         store_url = str((options.data / "store").absolute())
         self._build_request = builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
-        self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(self._spec)
-        self._router = LocalRouter(self._spec, options.port, self._directory, self._note_restart)
-        self._table = RetriedWrite("the routing table", self._write_table, self._tell)
-        self._state = RetriedWrite(str(self._state_file), self._write_state, self._tell)
-        self._rollout: LocalRollout | None = None
-        self._rollouts = 0
+        self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(spec)
+        self._serving = Serving(spec, self._dataset, self._folder, options.port, options.watch, say)
         self._last_problem = ""
-        self._gates = self._spec.gates.content_hash()
+        self._gates = spec.gates.content_hash()
         self._pinned: str | None = None
         self._backoff = Backoff()
         self._overridden: set[str] = set()
         """The generations with overridden gates that were rolled out, or tried in vain."""
 
+    @property
+    def _spec(self) -> DatasetSpec:
+        return self._serving.spec
+
     async def run(self) -> None:
-        """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin."""
-        with lock_run_directory(self._directory, f"{self._spec.namespace}/{self._spec.name}"):
+        """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin, and when
+        another `up` has taken the run folder."""
+        with self._folder.lock():
             try:
                 self._check_port()
                 await self._begin()
-                await (self._watch() if self._options.watch else asyncio.Event().wait())
+                await _until_one_ends(
+                    self._serving.keep_files(), self._watch() if self._options.watch else asyncio.Event().wait()
+                )
             finally:
-                await self._end()
+                await self._serving.end()
 
     def _check_port(self) -> None:
         """Raises UsageError when the router could not listen, before time goes into a build."""
@@ -133,17 +123,15 @@ class Up:
         if self._options.override_gates not in (None, generation):
             self._say(f"{self._spec.name}: {generation}, which is newer than {self._options.override_gates}, is served")
         try:
-            self._rollout = await self._roll_out(generation, self._spec)
+            await self._serving.load(generation)
         except ChildFailed as error:
             if generation != reusable:
                 raise
             self._say(f"{self._spec.name}: {reusable} cannot be served, building anew\n{error}")
             built = await builds.run_build(self._build_request, None, None)
             assert built is not None, "a build without a fingerprint to compare with always builds"
-            self._rollout = await self._roll_out(built, self._spec)
-        self._router.write_table(self._rollout.table_entry())
-        await self._router.start()
-        self._state.run()
+            await self._serving.load(built)
+        await self._serving.start()
         self._announce()
 
     def _override_gates(self) -> None:
@@ -151,14 +139,6 @@ class Up:
         if generation is not None:
             reasons = "\n".join(self._dataset.admit(generation).overridden)
             self._say(f"{self._spec.name}: {generation} passes, although:\n{reasons}")
-
-    async def _end(self) -> None:
-        self._table.cancel()
-        self._state.cancel()  # or the file would come back
-        self._state_file.unlink(missing_ok=True)
-        await self._router.stop()
-        if self._rollout:
-            await self._rollout.stop()
 
     async def _first_generation(self, manifest: Manifest | None) -> str:
         """Return the generation to begin with: a new one, or that of ``manifest`` if the source has not changed or is
@@ -178,51 +158,14 @@ class Up:
         self._say(f"{self._spec.name}: {reusable} is whole and its source has not changed")
         return reusable
 
-    async def _roll_out(self, generation: str, spec: DatasetSpec) -> LocalRollout:
-        self._rollouts += 1
-        manifest = self._dataset.manifest(generation)
-        path = self._dataset.local_path(generation)
-        assert path is not None, "up's store is a directory"
-        rollout = LocalRollout(
-            f"r{self._rollouts}", spec, manifest, path, self._directory, self._update_endpoints, self._say
-        )
-        await rollout.start()
-        totals = manifest.totals
-        self._say(
-            f"{spec.name}: {generation} is loaded: {format_count(totals.records, 'record')} in "
-            f"{format_count(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
-        )
-        return rollout
-
-    def _update_endpoints(self) -> None:
-        """Write where the servers are now. Raises nothing: who says that a server is back must not end for it."""
-        self._table.run()
-        self._note_restart()
-
-    def _note_restart(self) -> None:
-        """Write the state, unless the router is still to start: it is written then."""
-        if self._router.has_started:
-            self._state.run()
-
-    def _write_table(self) -> None:
-        """Write where the servers of the active generation are. Raises NotWritten."""
-        if self._rollout:
-            self._router.write_table(self._rollout.table_entry())
-
-    def _write_state(self) -> None:
-        """Write where everything is: at the start, and whenever a process was started again. Raises NotWritten."""
-        if self._rollout:
-            router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
-            serving = {"generation": self._rollout.manifest.generation, "watch": self._options.watch}
-            write_state(self._state_file, {**router, **serving, "shards": self._rollout.servers()})
-
     def _announce(self) -> None:
-        spec, url, directory = self._spec, self._router.url, self._directory
+        spec, url = self._spec, self._serving.url
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
         get = format_command("get", *self._data_flag(), _format_dataset(spec), key)
         self._say(
             f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {get}\n\n"
-            f"  Shard servers and admin ports: {self._state_file}; logs: {directory}/*.log\n  Ctrl-C stops it all."
+            f"  Shard servers and admin ports: {self._folder.state_file}; logs: {self._folder.path}/*.log\n"
+            "  Ctrl-C stops it all."
         )
 
     def _data_flag(self) -> list[str]:
@@ -252,8 +195,7 @@ class Up:
             previous = desired or previous
 
     def _current_inputs(self) -> ServingInputs:
-        assert self._rollout is not None
-        manifest = self._rollout.manifest
+        manifest = self._serving.manifest
         return ServingInputs(manifest.content, manifest.fingerprint, self._spec.replicas, self._spec.serving_workers)
 
     async def _look(self) -> DesiredInputs | None:
@@ -270,8 +212,7 @@ class Up:
         return serving and self._desire(serving)
 
     def _desire(self, serving: ServingInputs) -> DesiredInputs:
-        assert self._rollout is not None
-        return DesiredInputs(serving, self._gates, self._rollout.manifest.generation)
+        return DesiredInputs(serving, self._gates, self._serving.manifest.generation)
 
     def _note_gates(self, spec: DatasetSpec) -> None:
         gates = spec.gates.content_hash()
@@ -290,8 +231,7 @@ class Up:
 
     async def _serve_overridden(self, spec: DatasetSpec) -> None:
         """Cut over to a newer generation that a gate had refused, and that a person has let through since."""
-        assert self._rollout is not None
-        active = self._rollout.manifest.generation
+        active = self._serving.manifest.generation
         generation = builds.find_overridden_generation(self._dataset, spec, active, self._overridden)
         if generation is None:
             return
@@ -322,19 +262,15 @@ class Up:
         is served, or the manifest asks for something else. Raises BadSource."""
         if spec.refresh.success_file is None:
             return True
-        assert self._rollout is not None
         success_file = await asyncio.to_thread(read_success_file, spec, volume=self._options.volume)
         if success_file is None:
             self._report_problem(f"{NOT_REBUILT}: waiting for {describe_success_file(spec)}")
             return False
         self._recover()
-        current = self._rollout.manifest
+        current = self._serving.manifest
         inputs = (spec.content_hash(), spec.replicas, spec.serving_workers)
         served = (current.content, self._spec.replicas, self._spec.serving_workers)
         return success_file != current.success_file or inputs != served
-
-    def _tell(self, line: str) -> None:
-        self._say(f"{self._spec.name}: {line}")
 
     def _report_problem(self, problem: str) -> None:
         """Say ``problem``, unless it was the last one said."""
@@ -360,8 +296,7 @@ class Up:
         return new
 
     async def _refresh(self, desired: ServingInputs) -> None:
-        assert self._rollout is not None
-        active = self._rollout.manifest
+        active = self._serving.manifest
         self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
         try:
             spec = self._read_manifest()
@@ -380,38 +315,15 @@ class Up:
     def _find_built(self, spec: DatasetSpec, desired: ServingInputs) -> Manifest | None:
         """Return the manifest of what an attempt before has built, and could not serve; else the active one, if only
         the source differs. Raises StoreError."""
-        assert self._rollout is not None
-        active = self._rollout.manifest
+        active = self._serving.manifest
         built = builds.find_reusable_generation(self._dataset, spec, desired.fingerprint)
         return built or (active if desired.content == active.content else None)
 
     async def _replace(self, generation: str, spec: DatasetSpec) -> None:
         """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
-        await self._cut_over(await self._roll_out(generation, spec), spec)
+        await self._serving.replace(generation, spec)
         self._prune(generation)
         self._say(f"{spec.name}: cut over to {generation}")
-
-    async def _cut_over(self, candidate: LocalRollout, spec: DatasetSpec) -> None:
-        """Swap the routing table; stop the old rollout when no request can be in flight to it any more."""
-        old, self._rollout = self._rollout, candidate  # first: every table written from now on names the candidate
-        assert old is not None
-        try:
-            await self._router.wait_until_confirmed(self._router.write_table(candidate.table_entry()))
-        except NotWritten:  # the old table still stands
-            self._rollout = old
-            await candidate.stop()
-            raise
-        except CutoverFailed:
-            self._rollout = old
-            try:
-                await self._table.run_to_success()  # before: the router may answer from the candidate
-            finally:
-                await candidate.stop()
-            raise
-        self._spec = spec
-        self._state.run()
-        await asyncio.sleep(self._router.deadline_seconds + DRAIN_MARGIN_SECONDS)
-        await old.stop()
 
     def _prune(self, active: str) -> None:
         """Remove generations that are no longer kept. When that fails they stay until the next cutover."""
@@ -423,3 +335,16 @@ class Up:
 
 def _format_dataset(spec: DatasetSpec) -> str:
     return spec.name if spec.namespace == DEFAULT_NAMESPACE else f"{spec.namespace}/{spec.name}"
+
+
+async def _until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Run all until the first one ends, and raise what it raised; the others are cancelled."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

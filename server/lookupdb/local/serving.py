@@ -1,0 +1,170 @@
+"""What a running `up` serves: the router, the rollout in effect, and the files that say where they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from lookupdb.local.retried_write import RetriedWrite
+from lookupdb.local.rollout import LocalRollout
+from lookupdb.local.router import CutoverFailed, LocalRouter
+from lookupdb.local.run_state import NotWritten, RunFolder
+from lookupdb.manifest import Manifest
+from lookupdb.spec import DatasetSpec
+from lookupdb.store import StoredDataset
+from lookupdb.wording import format_count
+
+DRAIN_MARGIN_SECONDS: Final = 0.2
+"""Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
+RESTORE_SECONDS: Final = 1.0
+"""How often it is seen to that the files of the run folder are there."""
+
+
+class Serving:
+    """The processes of one dataset. ``say`` gets the lines meant for the person."""
+
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        dataset: StoredDataset,
+        folder: RunFolder,
+        port: int,
+        watch: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.spec = spec
+        """What is served, or is about to be."""
+        self._dataset = dataset
+        self._folder = folder
+        self._watch = watch
+        self._say = say
+        self._router = LocalRouter(spec, port, folder, self._note_restart)
+        self._table = RetriedWrite("the routing table", self._write_table, self._tell)
+        self._state = RetriedWrite(str(folder.state_file), self._write_state, self._tell)
+        self._active: LocalRollout | None = None
+        self._rollouts: list[LocalRollout] = []
+        """All that may have processes."""
+        self._begun = 0
+
+    @property
+    def manifest(self) -> Manifest:
+        """That of the active generation, once there is one."""
+        assert self._active is not None
+        return self._active.manifest
+
+    @property
+    def url(self) -> str:
+        """The router's URL, once started."""
+        return self._router.url
+
+    async def load(self, generation: str) -> None:
+        """Start the servers of the first generation. Raises ChildFailed; then another one may be loaded."""
+        self._active = await self._roll_out(generation, self.spec)
+
+    async def start(self) -> None:
+        """Route to what is loaded. Raises ChildFailed, and NotWritten."""
+        assert self._active is not None
+        self._router.write_table(self._active.table_entry())
+        await self._router.start()
+        self._state.run()
+
+    async def replace(self, generation: str, spec: DatasetSpec) -> None:
+        """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
+        await self._cut_over(await self._roll_out(generation, spec), spec)
+
+    async def keep_files(self) -> None:
+        """Write again what somebody removes from the run folder. Raises FolderTaken when another `up` has it now."""
+        while True:
+            await asyncio.sleep(RESTORE_SECONDS)
+            self._folder.restore()
+            if not self._router.has_table():
+                self._table.run()
+            if not self._folder.state_file.exists():
+                self._state.run()
+
+    async def end(self) -> None:
+        """Stop all processes, in order, whatever becomes of the files."""
+        self._table.close()
+        self._state.close()  # or a server that is started again would bring the file back
+        try:
+            self._folder.remove_state()
+        except OSError as error:
+            self._tell(f"{self._folder.state_file} is not removed: {error.strerror or error}")
+        try:
+            await self._router.stop()
+        finally:
+            await asyncio.gather(*(rollout.stop() for rollout in self._rollouts))
+
+    async def _roll_out(self, generation: str, spec: DatasetSpec) -> LocalRollout:
+        self._begun += 1
+        manifest = self._dataset.manifest(generation)
+        path = self._dataset.local_path(generation)
+        assert path is not None, "up's store is a directory"
+        rollout = LocalRollout(
+            f"r{self._begun}", spec, manifest, path, self._folder.path, self._update_endpoints, self._say
+        )
+        self._rollouts.append(rollout)
+        try:
+            await rollout.start()
+        except Exception:  # it has stopped them
+            self._rollouts.remove(rollout)
+            raise
+        totals = manifest.totals
+        self._say(
+            f"{spec.name}: {generation} is loaded: {format_count(totals.records, 'record')} in "
+            f"{format_count(len(manifest.shards), 'shard')}, {totals.file_bytes / (1 << 20):,.1f} MiB"
+        )
+        return rollout
+
+    async def _cut_over(self, candidate: LocalRollout, spec: DatasetSpec) -> None:
+        """Swap the routing table; stop the old rollout when no request can be in flight to it any more."""
+        old, self._active = self._active, candidate  # first: every table written from now on names the candidate
+        assert old is not None
+        try:
+            await self._router.wait_until_confirmed(self._router.write_table(candidate.table_entry()))
+        except NotWritten:  # the old table still stands
+            self._active = old
+            await self._retire(candidate)
+            raise
+        except CutoverFailed:
+            self._active = old
+            try:
+                await self._table.run_to_success()  # before: the router may answer from the candidate
+            finally:
+                await self._retire(candidate)
+            raise
+        self.spec = spec
+        self._state.run()
+        await asyncio.sleep(self._router.deadline_seconds + DRAIN_MARGIN_SECONDS)
+        await self._retire(old)
+
+    async def _retire(self, rollout: LocalRollout) -> None:
+        """Stop ``rollout``. When that is interrupted, ``end`` stops it."""
+        await rollout.stop()
+        self._rollouts.remove(rollout)
+
+    def _update_endpoints(self) -> None:
+        """Write where the servers are now. Raises nothing: who says that a server is back must not end for it."""
+        self._table.run()
+        self._note_restart()
+
+    def _note_restart(self) -> None:
+        """Write the state, unless the router is still to start: it is written then."""
+        if self._router.has_started:
+            self._state.run()
+
+    def _write_table(self) -> None:
+        """Write where the servers of the active generation are. Raises NotWritten."""
+        if self._active:
+            self._router.write_table(self._active.table_entry())
+
+    def _write_state(self) -> None:
+        """Write where everything is: at the start, and whenever a process was started again. Raises NotWritten."""
+        if self._active:
+            router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
+            serving = {"generation": self._active.manifest.generation, "watch": self._watch}
+            self._folder.write_state({**router, **serving, "shards": self._active.servers()})
+
+    def _tell(self, line: str) -> None:
+        self._say(f"{self.spec.name}: {line}")
