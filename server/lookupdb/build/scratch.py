@@ -14,6 +14,8 @@ from lookupdb import disk
 from lookupdb.errors import NotEnoughRoom
 
 _PREFIX: Final = "lookupdb-build-"
+_open_folders: set[Path] = set()
+"""Those of this process."""
 
 
 @contextmanager
@@ -32,12 +34,21 @@ def scratch_folder(base: Path) -> Iterator[Path]:
         raise NotEnoughRoom(
             f"cannot make a scratch folder in {base}: {error.strerror}", hint="give another one with --scratch"
         ) from error
+    _open_folders.add(path)
     try:
         yield path
     finally:
+        _open_folders.discard(path)
         shutil.rmtree(path, ignore_errors=True)
         if lock is not None:
             unlock(lock_file, lock)
+
+
+def remove_open_folders() -> None:
+    """Remove the scratch folders of this process, which is about to end without their owners doing it."""
+    for path in tuple(_open_folders):
+        shutil.rmtree(path, ignore_errors=True)
+        path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _remove_abandoned(base: Path) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from lookupdb import store
-from lookupdb.build import adoption, build_report, explain, pipeline, progress_display
+from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
 from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
+from lookupdb.cli.interruption import ended_in_time
 from lookupdb.cli.options import Size, log_format, option
+from lookupdb.runtime import daemon_calls
 from lookupdb.spec import DatasetSpec, read_manifest
 
 
@@ -185,10 +188,26 @@ class _BuildAttempt:
 
 @contextmanager
 def _report_outcome(termination_log: Path | None, began: float, prints_failures: bool) -> Iterator[_BuildAttempt]:
-    """Let SIGTERM end the build as cleanly as Ctrl-C does, and write how it ended, whatever the end."""
+    """Let SIGTERM end the build as cleanly and as soon as Ctrl-C does, and write how it ended, whatever the end."""
     attempt = _BuildAttempt()
+
+    def report_interruption(code: int) -> None:
+        report = build_report.interruption_report(attempt.spec, code, time.monotonic() - began)
+        _write_outcome(report, termination_log, printed=prints_failures)
+
+    def end_at_once(code: int) -> NoReturn:
+        click.echo("interrupted", err=True)
+        daemon_calls.end_at_once(code)
+
+    def force_end(code: int) -> NoReturn:
+        scratch.remove_open_folders()
+        report_interruption(code)
+        if sys.stderr.isatty():
+            click.echo("\x1b[?25h", nl=False, err=True)  # the cursor, which progress bars hide
+        end_at_once(code)
+
     try:
-        with outcome.exit_on_sigterm():
+        with ended_in_time(force_end):
             yield attempt
         if attempt.result:
             _write_outcome(attempt.result, termination_log)
@@ -198,8 +217,9 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        report = build_report.interruption_report(attempt.spec, code, time.monotonic() - began)
-        _write_outcome(report, termination_log, printed=prints_failures)
+        report_interruption(code)
+        if daemon_calls.are_unfinished():
+            end_at_once(code)
         raise
 
 

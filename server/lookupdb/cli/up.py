@@ -15,6 +15,7 @@ from lookupdb.local.bounds import MAX_SERVERS
 from lookupdb.local.builds import BuildFailed
 from lookupdb.local.run_state import DATA_DIRECTORY
 from lookupdb.local.up import Up, UpOptions
+from lookupdb.runtime import daemon_calls
 
 
 @click.command("up")
@@ -80,10 +81,13 @@ def command(
         asyncio.run(_run_until_signal(up))
     except BuildFailed as error:  # the builder has said why
         sys.exit(error.exit_code)
+    if daemon_calls.are_unfinished():
+        daemon_calls.end_at_once(0)
 
 
 async def _run_until_signal(up: Up) -> None:
-    """Run ``up`` until SIGINT or SIGTERM; both are the ordinary way to stop it."""
+    """Run ``up`` until SIGINT or SIGTERM; both are the ordinary way to stop it. The second one kills a builder that has
+    not ended yet."""
     running = asyncio.current_task()
     assert running is not None
     loop = asyncio.get_running_loop()
@@ -94,6 +98,8 @@ async def _run_until_signal(up: Up) -> None:
         if not stopping:
             stopping = True
             running.cancel()
+        else:
+            up.kill_builder()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)

@@ -41,6 +41,10 @@ def may_pass(error: LookupdbError) -> bool:
     return error.exit_code not in _FINAL
 
 
+INTERRUPTION_SECONDS: Final = 10.0
+"""A builder that is interrupted ends sooner by itself: after that it is killed."""
+
+
 class SourceNotReady(BadSource):
     """The success file is not there, and nothing was read."""
 
@@ -106,34 +110,55 @@ def find_overridden_generation(
     )
 
 
-async def run_build(
-    request: BuildRequest, active: str | None, unless: Manifest | None, unless_refused: str | None = None
-) -> str | None:
-    """Build a generation and return its name; None when the source is still that of the generation ``unless``.
+class Builder:
+    """Runs `lookupdb build`, one at a time."""
 
-    Raises BuildFailed, and SourceNotReady when the success file is not there. When cancelled, the builder is
-    interrupted and waited for.
-    """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "lookupdb",
-        *request.arguments(active, unless, unless_refused),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        env=child_environment(BUILDER_VARIABLES),
-    )
-    try:
-        output, _ = await process.communicate()
-    except asyncio.CancelledError:
+    def __init__(self, request: BuildRequest) -> None:
+        self._request = request
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(
+        self, active: str | None = None, unless: Manifest | None = None, unless_refused: str | None = None
+    ) -> str | None:
+        """Build a generation and return its name; None when the source is still that of the generation ``unless``.
+
+        Raises BuildFailed, and SourceNotReady when the success file is not there. When cancelled, the builder is
+        interrupted and waited for, INTERRUPTION_SECONDS at most.
+        """
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "lookupdb",
+            *self._request.arguments(active, unless, unless_refused),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env=child_environment(BUILDER_VARIABLES),
+        )
+        try:
+            output, _ = await process.communicate()
+        except asyncio.CancelledError:
+            await self._interrupt(process)
+            raise
+        if process.returncode != 0:
+            is_refused = process.returncode == GateClosed.exit_code
+            raise BuildFailed("a gate refused it" if is_refused else "the build failed", process.returncode or 1)
+        result = orjson.loads(output.splitlines()[-1])
+        if result["outcome"] == "waiting":
+            raise SourceNotReady(result["message"])
+        return None if result["outcome"] == "unchanged" else str(result["generation"])
+
+    def kill(self) -> None:
+        """Kill the builder, if one runs: the next one removes what it leaves."""
+        if self._process and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _interrupt(self, process: asyncio.subprocess.Process) -> None:
+        """Let the builder undo what it has begun, and end; kill it when that takes too long."""
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        is_refused = process.returncode == GateClosed.exit_code
-        raise BuildFailed("a gate refused it" if is_refused else "the build failed", process.returncode or 1)
-    result = orjson.loads(output.splitlines()[-1])
-    if result["outcome"] == "waiting":
-        raise SourceNotReady(result["message"])
-    return None if result["outcome"] == "unchanged" else str(result["generation"])
+        try:
+            await asyncio.wait_for(process.wait(), INTERRUPTION_SECONDS)
+        except TimeoutError:
+            self.kill()
+            await process.wait()

@@ -25,6 +25,7 @@ from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolde
 from lookupdb.local.serving import Serving
 from lookupdb.manifest import Manifest
 from lookupdb.runtime import listeners
+from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 from lookupdb.wording import format_command
 
@@ -80,7 +81,9 @@ class Up:
         bounds.check_servers(spec, options.max_servers)
         self._folder = RunFolder(options.data, spec.namespace, spec.name)
         store_url = str((options.data / "store").absolute())
-        self._build_request = builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
+        self._builder = builds.Builder(
+            builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
+        )
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(spec)
         self._serving = Serving(spec, self._dataset, self._folder, options.port, options.watch, say)
         self._last_problem = ""
@@ -107,6 +110,10 @@ class Up:
             finally:
                 await self._serving.end()
 
+    def kill_builder(self) -> None:
+        """End a build that runs at once: whoever stops `up` does not wait for it."""
+        self._builder.kill()
+
     def _check_port(self) -> None:
         """Raises UsageError when the router could not listen, before time goes into a build."""
         try:
@@ -128,7 +135,7 @@ class Up:
             if generation != reusable:
                 raise
             self._say(f"{self._spec.name}: {reusable} cannot be served, building anew\n{error}")
-            built = await builds.run_build(self._build_request, None, None)
+            built = await self._builder.run()
             assert built is not None, "a build without a fingerprint to compare with always builds"
             await self._serving.load(built)
         await self._serving.start()
@@ -146,7 +153,7 @@ class Up:
         reusable = manifest.generation if manifest else None
         try:
             refused = self._dataset.newest_refused()
-            built = await builds.run_build(self._build_request, reusable, manifest, refused)
+            built = await self._builder.run(reusable, manifest, refused)
         except (builds.BuildFailed, builds.SourceNotReady) as error:
             if reusable is None:
                 raise
@@ -246,7 +253,7 @@ class Up:
         """Return what ``spec`` and the source ask for now, None if the source is not to be read. Raises BadSource."""
         if not await self._is_source_ready(spec):
             return None
-        objects = await asyncio.to_thread(resolve_source, spec, volume=self._options.volume)
+        objects = await call_in_thread(resolve_source, spec, volume=self._options.volume)
         self._recover()
         found = source_fingerprint(objects)
         if found is None:  # its server should not have to send it at every check
@@ -262,7 +269,7 @@ class Up:
         is served, or the manifest asks for something else. Raises BadSource."""
         if spec.refresh.success_file is None:
             return True
-        success_file = await asyncio.to_thread(read_success_file, spec, volume=self._options.volume)
+        success_file = await call_in_thread(read_success_file, spec, volume=self._options.volume)
         if success_file is None:
             self._report_problem(f"{NOT_REBUILT}: waiting for {describe_success_file(spec)}")
             return False
@@ -302,7 +309,7 @@ class Up:
             spec = self._read_manifest()
             unless = self._find_built(spec, desired)
             refused = self._dataset.newest_refused()
-            built = await builds.run_build(self._build_request, active.generation, unless, refused)
+            built = await self._builder.run(active.generation, unless, refused)
             await self._replace(built or (unless or active).generation, spec)
         except LookupdbError as error:
             again = f", tried again in {self._backoff.note_failure():.0f} s" if builds.may_pass(error) else ""

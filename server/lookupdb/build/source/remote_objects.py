@@ -22,6 +22,7 @@ from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, col
 from lookupdb.errors import BadSource, SourceMissing
 from lookupdb.manifest import SourceFile
 from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, strip_secrets
+from lookupdb.runtime.daemon_calls import call_interruptibly, iterate_interruptibly
 
 _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
 """``timeout`` covers a whole file, however large; ``read_timeout`` ends a transfer that stalls."""
@@ -42,10 +43,10 @@ class RemoteObject:
     def open(self, description: SourceFile) -> Any:
         """Its bytes, as an iterator of chunks. Raises BadSource, also if it no longer matches ``description``."""
         with remote_errors(description.url):
-            result = obstore.get(self.store, self.path)
+            result = call_interruptibly(obstore.get, self.store, self.path)
             if _describe_object(description.url, result.meta) != description:
                 raise PreconditionError("its size, ETag or time is another")
-            return result.stream(min_chunk_size=1 << 20)
+            return iterate_interruptibly(result.stream(min_chunk_size=1 << 20))
 
 
 def find_http(url: str) -> list[LocatedFile]:
@@ -62,7 +63,7 @@ def find_http(url: str) -> list[LocatedFile]:
         # The request is GET, because a url signed for GET answers 403 to HEAD.
         store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]
         try:
-            meta = obstore.get(store, "").meta
+            meta = call_interruptibly(obstore.get, store, "").meta
         except BaseError as error:
             if "Content-Length" not in str(error):
                 raise
@@ -83,7 +84,11 @@ def find_objects(url: str) -> list[LocatedFile]:
             retry_config=_RETRIES,
         )
         if not WILDCARD.search(path):
-            return [LocatedFile(_describe_object(url, obstore.head(store, path)), RemoteObject(store, path))]
+            return [
+                LocatedFile(
+                    _describe_object(url, call_interruptibly(obstore.head, store, path)), RemoteObject(store, path)
+                )
+            ]
         metas = _list_matches(store, path)
     names = collect_matches(url, iter(metas))
     return [
@@ -103,7 +108,7 @@ def _list_matches(store: Any, pattern: str) -> dict[str, Any]:
     fixed = pattern[: WILDCARD.search(pattern).start()]  # type: ignore[union-attr]
     matches = re.compile(pattern_to_regex(pattern)).fullmatch
     objects: dict[str, Any] = {}
-    for batch in obstore.list(store, fixed.rpartition("/")[0] or None):
+    for batch in iterate_interruptibly(obstore.list(store, fixed.rpartition("/")[0] or None)):
         objects.update((meta["path"], meta) for meta in batch if matches(meta["path"]))
         if len(objects) > MAX_FILES:
             break

@@ -1,0 +1,81 @@
+"""SIGINT and SIGTERM end a verb in time, wherever it stands: also in native code, where no handler runs.
+
+A signal is raised in the main thread as soon as that takes it, and everything is undone in order. A thread of its own
+sees to it that this happens: else it ends the program.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn
+
+TAKEN_SECONDS: Final = 1.0
+"""Until the main thread must have taken a signal."""
+UNDO_SECONDS: Final = 5.0
+"""Until everything must be undone from then on: a bucket that does not answer holds that up."""
+EXIT_CODES: Final = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM}
+
+
+@contextmanager
+def ended_in_time(force: Callable[[int], NoReturn]) -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt in the block and SIGTERM SystemExit, once.
+
+    When the block has not ended in time after that, ``force`` is called in another thread, with the exit code: it ends
+    the program.
+    """
+    watch = _Watch(force)
+    previous = {number: signal.signal(number, watch.take) for number in EXIT_CODES}
+    previous_fd = signal.set_wakeup_fd(watch.writing, warn_on_full_buffer=False)
+    watch.thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous_fd)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        watch.close()
+
+
+class _Watch:
+    def __init__(self, force: Callable[[int], NoReturn]) -> None:
+        self._force = force
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self.writing, False)
+        self._is_taken = False
+        self.thread = threading.Thread(target=self._run, name="interruption", daemon=True)
+
+    def take(self, number: int, _frame: FrameType | None) -> None:
+        """The handler of both signals. `lookupdb up` and its terminal both send one: the second undoes no undoing."""
+        if self._is_taken:
+            return
+        self._is_taken = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(EXIT_CODES[signal.SIGTERM])
+
+    def close(self) -> None:
+        os.close(self.writing)
+        self.thread.join()
+        os.close(self._reading)
+
+    def _run(self) -> None:
+        while numbers := os.read(self._reading, 1):  # Python writes each signal's number, whatever it is busy with
+            if numbers[0] in EXIT_CODES and not self._ends_in_time():
+                self._force(EXIT_CODES[signal.Signals(numbers[0])])
+
+    def _ends_in_time(self) -> bool:
+        signalled = time.monotonic()
+        while True:
+            bound = UNDO_SECONDS if self._is_taken else TAKEN_SECONDS
+            left = signalled + bound - time.monotonic()
+            if left <= 0:
+                return False
+            if select.select([self._reading], [], [], min(left, TAKEN_SECONDS))[0] and not os.read(self._reading, 16):
+                return True

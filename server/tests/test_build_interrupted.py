@@ -1,0 +1,217 @@
+"""How SIGINT and SIGTERM end a build that waits for a server which never answers, and the `up` that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from support.buckets import variables
+from support.up_stack import alive, write_dataset
+from support.waiting import soon, until
+from support.web import QuietHandler, web_server
+
+from lookupdb.local import builds
+from lookupdb.local.up import Up, UpOptions
+
+DEADLINE_SECONDS = 60.0
+SOON_SECONDS = 15.0
+"""Far less than a source or a bucket is waited for, far more than a busy machine needs."""
+MANIFEST = """\
+apiVersion: lookupdb.dev/v1alpha1
+kind: LookupDataset
+metadata: {{name: people}}
+spec:
+  source: {{url: "{source}"}}
+  key: {{columns: [email]}}
+  shards: 1
+"""
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(DEADLINE_SECONDS)
+        yield server
+
+
+def url(server: socket.socket) -> str:
+    return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def start_build(directory: Path, store: str, **environment: str) -> subprocess.Popen[str]:
+    words = ["build", "-f", str(directory / "people.yaml"), "--store", store, "--scratch", str(directory / "scratch")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "lookupdb", *words, "--progress", "none"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def interrupt(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
+    """What it has written to standard output and standard error; it has ended soon."""
+    process.send_signal(number)
+    signalled = time.monotonic()
+    try:
+        written = process.communicate(timeout=DEADLINE_SECONDS)
+    finally:
+        process.kill()
+    assert time.monotonic() - signalled < SOON_SECONDS
+    return written
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_build_whose_source_does_not_answer_ends_and_leaves_nothing(
+    tmp_path: Path, silent: socket.socket, number: signal.Signals, code: int
+) -> None:
+    (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
+    process = start_build(tmp_path, str(tmp_path / "store"))
+    with silent.accept()[0]:
+        written, errors = interrupt(process, number)
+    assert (process.returncode, errors) == (code, "interrupted\n")
+    assert orjson.loads(written)["reason"] == "Interrupted"
+
+
+def test_a_build_whose_source_comes_slowly_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    class Trickle(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
+            self.send_response(200)
+            self.send_header("Content-Length", str(1 << 30))
+            self.send_header("ETag", '"1"')
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b"email,title\n")
+                    time.sleep(0.05)
+            except OSError:
+                self.close_connection = True
+
+    with web_server(Trickle) as server:
+        (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{server}/people.csv"))
+        process = start_build(tmp_path, str(tmp_path / "store"))
+        until(lambda: list((tmp_path / "scratch").glob("lookupdb-build-*/source-*")), "the source to be fetched")
+        interrupt(process, signal.SIGINT)
+    assert process.returncode == 130
+    assert list((tmp_path / "scratch").iterdir()) == []
+    left = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert [path for path in left if path.suffix != ".lock"] == []
+
+
+def test_a_build_whose_bucket_does_not_answer_is_ended(tmp_path: Path, silent: socket.socket) -> None:
+    """It waits in native code, which takes no signal: nothing is undone in order."""
+    write_dataset(tmp_path)
+    process = start_build(tmp_path, "s3://lookups/people", **variables(url(silent)))
+    with silent.accept()[0]:
+        written, errors = interrupt(process, signal.SIGTERM)
+    assert (process.returncode, errors) == (143, "interrupted\n")
+    assert orjson.loads(written)["reason"] == "Interrupted"
+
+
+FORCED = """\
+import os, signal, sys, time
+from pathlib import Path
+from lookupdb.build.scratch import remove_open_folders, scratch_folder
+from lookupdb.cli.interruption import ended_in_time
+from lookupdb.runtime.daemon_calls import end_at_once
+
+def force(code):
+    remove_open_folders()
+    end_at_once(code)
+
+with ended_in_time(force), scratch_folder(Path(sys.argv[1])):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as native code: this thread takes no signal
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+def test_whoever_is_ended_while_it_takes_no_signal_has_its_scratch_folder_removed(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FORCED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert len(list(tmp_path.iterdir())) == 2, "the folder and its lock"
+    interrupt(process, signal.SIGINT)
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_up_whose_check_of_the_source_hangs_ends(tmp_path: Path) -> None:
+    hangs = False
+    is_asked = False
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
+            nonlocal is_asked
+            if hangs:
+                is_asked = True
+                time.sleep(SOON_SECONDS + 5)
+            content = b"email,title\nada@example.com,Countess\n"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", '"1"')
+            self.end_headers()
+            self.wfile.write(content)
+
+    with web_server(Handler) as server:
+        (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{server}/people.csv"))
+        words = ["up", "-f", "people.yaml", "--port", "0", "--watch", "--watch-seconds", "0.1"]
+        with (tmp_path / "output").open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "lookupdb", *words], stdout=output, stderr=output, cwd=tmp_path, text=True
+            )
+        until(lambda: "Ctrl-C stops it all" in (tmp_path / "output").read_text(), "the banner")
+        hangs = True
+        until(lambda: is_asked, "a check of the source")
+        interrupt(process, signal.SIGTERM)
+    assert process.returncode == 0
+    assert (tmp_path / "output").read_text().endswith("stopped\n")
+
+
+async def building_up(directory: Path, silent: socket.socket) -> tuple[Up, asyncio.Task[None], int]:
+    """An `up` in this process, the task that runs it, and its builder, which is stopped and takes no signal."""
+    (directory / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
+    up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, True, 0.1, None, None), lambda _: None)
+    running = asyncio.create_task(up.run())
+    (await asyncio.to_thread(silent.accept))[0].close()
+    own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    (builder,) = (int(pid) for pid in own.read_text().split() if alive(int(pid)) and b"build" in command_line(int(pid)))
+    os.kill(builder, signal.SIGSTOP)
+    return up, running, builder
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_up_waits_for_its_builder_for_a_while_and_kills_it(
+    tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds, "INTERRUPTION_SECONDS", 0.2)
+    _, running, builder = await building_up(tmp_path, silent)
+    running.cancel()
+    await soon(running.done, "its end")
+    assert not alive(builder)
+
+
+async def test_a_second_ctrl_c_kills_the_builder_at_once(
+    tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds, "INTERRUPTION_SECONDS", 600.0)
+    up, running, builder = await building_up(tmp_path, silent)
+    running.cancel()
+    await asyncio.sleep(0.1)
+    assert not running.done(), "the builder may undo what it has begun"
+    up.kill_builder()
+    await soon(running.done, "its end")
+    assert not alive(builder)
