@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +263,129 @@ def test_what_was_found_is_printed_when_a_shard_is_away(tmp_path: Path, options:
     assert [line["key"] for line in lines if line.get("unavailable")] == away
     assert ended.returncode == one.returncode == 4
     assert f"{len(away)} keys could not be asked for".encode() in ended.stderr
+
+
+class _Strange(_Handler):
+    """Says what ``answer`` returns, the bytes of a whole answer, and closes the connection."""
+
+    answer: Callable[[], Iterator[bytes]]
+
+    def do_GET(self) -> None:
+        self.close_connection = True
+        with suppress(OSError):  # the client leaves
+            for part in type(self).answer():
+                self.wfile.write(part)
+
+
+def ask_strange(answer: Callable[[], Iterator[bytes]], *keys: str) -> subprocess.CompletedProcess[bytes]:
+    with serve(type("Strange", (_Strange,), {"answer": staticmethod(answer)})) as url:
+        return run_here("get", url, *keys)
+
+
+def answered(status: str, body: bytes, *fields: str) -> Callable[[], Iterator[bytes]]:
+    head = [f"HTTP/1.1 {status}", "Lookupdb-Generation: g1", *fields, f"Content-Length: {len(body)}", "", ""]
+    return lambda: iter(["\r\n".join(head).encode("latin-1") + body])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"found":[],"missing":["a","b"],"unavailable":[]}',
+        b'{"found":"ab","missing":[],"unavailable":[]}',
+        b'{"found":null,"missing":["a","b"],"unavailable":[]}',
+        b'{"found":{},"unavailable":[]}',
+        b'{"found":{"a":1},"missing":[],"unavailable":[]}',
+        b'{"found":{"a":NaN,"b":1},"missing":[],"unavailable":[]}',
+        b'{"found":{"a":1,"b":1},"missing":[],"unavailable":[{}]}',
+    ],
+)
+def test_an_answer_that_is_not_a_routers_calls_no_key_missing(body: bytes) -> None:
+    ended = ask_strange(answered("200 OK", body), "a", "b")
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"answered 200 OK, not as a router does" in ended.stderr
+
+
+def test_a_value_that_no_line_of_json_can_hold_is_told_of() -> None:
+    ended = ask_strange(answered("200 OK", b'{"found":{"a":"\\ud800","b":1},"missing":[],"unavailable":[]}'), "a", "b")
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"error: the value of 'a' cannot be shown in a line of JSON" in ended.stderr
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"]], ids=str)
+def test_a_redirect_is_refused_and_not_followed(greeter: str, keys: list[str]) -> None:
+    ended = ask_strange(answered("302 Found", b"", f"Location: {greeter.replace('//', '//u:secret@')}/"), *keys)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"answered 302 Found, a redirect, which a router never does" in ended.stderr
+    assert b"secret" not in ended.stderr
+
+
+def test_what_a_server_says_controls_no_terminal_and_is_short() -> None:
+    ended = ask_strange(answered("404 \x1b[31mred\x07", b""), "a")
+    assert b"answered 404  [31mred, not as a router does" in ended.stderr
+    problem = {"type": "x/missing", "title": "\x1b[31m\n", "detail": "d" * 60_000}
+    ended = ask_strange(answered("404 Not Found", orjson.dumps(problem)), "a")
+    assert ended.returncode == 3
+    assert b"\x1b" not in ended.stderr
+    assert len(ended.stderr) < 1200
+
+
+def test_a_404_that_is_of_no_generation_says_nothing_of_a_key() -> None:
+    problem = orjson.dumps({"type": "x/missing", "title": "t", "detail": "d"})
+    head = f"HTTP/1.1 404 Not Found\r\nContent-Length: {len(problem)}\r\n\r\n".encode()
+    ended = ask_strange(lambda: iter([head + problem]), "a")
+    assert (ended.returncode, b"answered 404 Not Found, not as a router does" in ended.stderr) == (1, True)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nLookupdb-Generation: g1\r\n"
+
+
+def test_an_answer_without_an_end_is_given_up_after_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1 << 20)
+    ended = ask_strange(lambda: chain([HEAD + b"\r\n"], repeat(bytes(1 << 16))), "a")
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert b"answered with more than 1 MiB, not as a router does" in ended.stderr
+
+
+@pytest.mark.parametrize("begin", [HEAD, HEAD + b"Content-Length: 100000\r\n\r\n"], ids=["head", "body"])
+def test_an_answer_that_comes_byte_by_byte_is_given_up_after_a_while(
+    begin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.5)
+
+    def trickle() -> Iterator[bytes]:
+        yield begin
+        while True:
+            yield b"X: y\r\n"
+            time.sleep(0.1)
+
+    ended = ask_strange(trickle, "a")
+    assert (ended.returncode, ended.stdout) == (4, b"")
+    assert b"did not answer in time" in ended.stderr
+
+
+def test_a_length_beyond_all_numbers_is_no_answer() -> None:
+    ended = ask_strange(lambda: iter([HEAD + b"Content-Length: 99999999999999999999\r\n\r\nab"]), "a")
+    assert (ended.returncode, ended.stdout) == (4, b"")
+    assert b"no answer from" in ended.stderr
+
+
+def test_a_router_of_this_machine_is_not_asked_through_a_proxy(greeter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    assert b"answered 200 OK" in run_here("get", greeter, "1").stderr
+    assert b"answered 200 OK" in run_here("get", greeter.replace("127.0.0.1", "localhost"), "1").stderr
+
+
+def test_an_up_of_another_user_is_asked(tmp_path: Path, greeter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = RunFolder(tmp_path, "default", "people")
+
+    def refuse(_pid: int, _number: int) -> None:
+        raise PermissionError
+
+    with running.lock():
+        running.write_state({"url": greeter})
+        monkeypatch.setattr(os, "kill", refuse)
+        assert b"answered 200 OK" in run_here("get", "--data-dir", str(tmp_path), "people", "1").stderr

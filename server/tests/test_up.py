@@ -50,12 +50,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same, which watches the source."""
+    """The same, which watches the source, in an environment with a proxy that does not answer."""
     directory = tmp_path_factory.mktemp("watching")
     write_dataset(directory)
     patient = MANIFEST.replace("deadlineMilliseconds: 500", "deadlineMilliseconds: 2000")  # no answer may fail
     (directory / "people.yaml").write_text(patient)
-    stack = Stack(directory, "--watch", "--watch-seconds", "0.1")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            patch.setenv(name, f"http://127.0.0.1:{free_port()}")
+        stack = Stack(directory, "--watch", "--watch-seconds", "0.1")
     yield stack
     assert stack.stop() == 0
 

@@ -6,12 +6,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import orjson
 
 from lookupdb.cli.options import option
-from lookupdb.errors import KeyMissing, Unavailable, UsageError
+from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local import client
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, is_locked, read_state, run_directory, state_file
 from lookupdb.wording import format_count
@@ -64,13 +65,22 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
                 missing += 1
                 click.echo(orjson.dumps({"key": key, "value": None, "missing": True}))
                 continue
-            click.echo(orjson.dumps({"key": key, "value": answer.found[key]}))
+            click.echo(_format_line(key, answer.found[key]))
     if unavailable:
         raise Unavailable(
             f"{format_count(unavailable, 'key')} could not be asked for: the shards that may have them are unavailable",
             hint="ask again for those whose line says so: they may or may not exist",
         )
     return KeyMissing.exit_code if missing else 0
+
+
+def _format_line(key: str, value: Any) -> bytes:
+    try:
+        return orjson.dumps({"key": key, "value": value})
+    except TypeError as error:  # half a surrogate pair, or deeper than orjson writes
+        raise LookupFailed(
+            f"the value of {key!r} cannot be shown in a line of JSON: {error}", hint="ask for its key alone"
+        ) from error
 
 
 def _check_router_url(url: str) -> str:

@@ -12,15 +12,25 @@ from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead
 from ipaddress import IPv6Address
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import quote, urlsplit
 
 import orjson
 
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
+from lookupdb.local.loopback import proxy_handlers
 from lookupdb.network import describe_socket_failure, strip_secrets
+from lookupdb.route import budget
+from lookupdb.runtime.daemon_calls import call_interruptibly
 
 TIMEOUT_SECONDS: Final = 30.0
+"""Without a byte of an answer."""
+ANSWER_SECONDS: Final = 120.0
+"""Until an answer must be there, whole."""
+MAX_ANSWER_BYTES: Final = 2 * budget.MAX_ANSWER_BYTES
+"""Of values, keys and JSON: a router sends half as much of values, and raw ones grow by a third."""
+_MAX_REASON_CHARACTERS: Final = 80
+_MAX_PROBLEM_CHARACTERS: Final = 1000
 _NO_GENERATION: Final = "leave --generation out to ask what is active; a router's /v1/dataset lists its candidates"
 GENERATION_FIELD: Final = "Lookupdb-Generation"
 """Of a request, the generation that is asked; of an answer, the one that it is from."""
@@ -29,7 +39,7 @@ _AUTHORITY: Final = re.compile(r"(?:[^/?#]*://)?([^/?#]*).*", re.DOTALL)
 """Whatever ``urlsplit`` thinks of the rest."""
 _URL_EXAMPLES: Final = "give one like http://127.0.0.1:8080, http://[::1]:8080 or https://lookups.example.com/people"
 _UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
-"""What a URL has in escaped form alone. http.client refuses it too, but as it does what a server may not say."""
+"""What a URL has in escaped form alone, http.client refuses it too, but as it does what a server may not say."""
 BATCH_KEYS: Final = 500
 """Keys of the first batch."""
 
@@ -88,12 +98,16 @@ def find_values(url: str, keys: list[str], generation: str | None = None) -> Bat
     request = orjson.dumps({"keys": keys, "partial": True})
     body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation)
     try:
-        answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits)
-        return BatchAnswer(answer["found"], frozenset(answer["unavailable"]))
+        answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits, parse_constant=_refuse_constant)
+        found, unavailable = answer["found"], frozenset(answer["unavailable"])
+        is_whole = isinstance(found, dict) and unavailable.union(found, answer["missing"]).issuperset(keys)
     except RecursionError as error:
         raise LookupFailed("a value is nested too deeply to be shown", hint="ask for its key alone") from error
     except (ValueError, KeyError, TypeError) as error:
         raise _no_router(f"{strip_secrets(url)} answered 200 OK") from error
+    if not is_whole:  # a key that is not spoken of is not missing
+        raise _no_router(f"{strip_secrets(url)} answered 200 OK")
+    return BatchAnswer(found, unavailable)
 
 
 def find_in_batches(
@@ -124,6 +138,17 @@ def _digits(text: str) -> int | orjson.Fragment:
     return int(text) if len(text) < 19 else orjson.Fragment(text)
 
 
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other: no router's."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
     check_url(url)
     headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -131,18 +156,39 @@ def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
         headers[GENERATION_FIELD] = generation
     request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
-                if GENERATION_FIELD not in response.headers:
-                    raise _no_router(f"{strip_secrets(url)} answered {response.status} {response.reason}")
-                answer: bytes = response.read()
-                return answer
-        except urllib.error.HTTPError as error:
-            raise _refusal(error, _read_refusal(error)) from error
-    except (OSError, ValueError, HTTPException) as error:
+        return call_interruptibly(_exchange, request, seconds=ANSWER_SECONDS)
+    except (OSError, ValueError, OverflowError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         description = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
         raise Unavailable(f"no answer from {strip_secrets(url)}: {description}") from error
+
+
+def _exchange(request: urllib.request.Request) -> bytes:
+    """Return the body of the answer. Raises what ``find_values`` does, OSError, ValueError and HTTPException."""
+    opener = urllib.request.build_opener(_NoRedirects, *proxy_handlers(request.full_url))
+    try:
+        with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
+            if GENERATION_FIELD not in response.headers:
+                raise _no_router(_describe_answer(request.full_url, response.status, response.reason))
+            body: bytes = response.read(MAX_ANSWER_BYTES + 1)
+            if len(body) > MAX_ANSWER_BYTES:
+                limit = f"{MAX_ANSWER_BYTES >> 20} MiB"
+                raise _no_router(f"{strip_secrets(request.full_url)} answered with more than {limit}")
+            if response.length:  # a read of so many bytes says nothing of an end that comes too early
+                raise IncompleteRead(body, response.length)
+            return body
+    except urllib.error.HTTPError as error:
+        raise _refusal(error, _read_refusal(error)) from error
+
+
+def _describe_answer(url: str, code: int, reason: str) -> str:
+    return f"{strip_secrets(url)} answered {code} {_printable(reason, _MAX_REASON_CHARACTERS)}".rstrip()
+
+
+def _printable(text: str, characters: int) -> str:
+    """Return ``text`` in one line of so many characters, without what would control a terminal."""
+    shown = "".join(character if character.isprintable() else " " for character in text[:characters])
+    return shown + "…" * (len(text) > characters)
 
 
 def _no_router(answered: str) -> LookupFailed:
@@ -161,13 +207,20 @@ def _read_refusal(error: urllib.error.HTTPError) -> bytes:
 
 
 def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
+    answered = _describe_answer(error.url, error.code, error.reason)
+    if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:  # where to may hold a password
+        return LookupFailed(
+            f"{answered}, a redirect, which a router never does", hint="give the URL of the router itself"
+        )
     try:
         problem = orjson.loads(body)
         kind, text = problem["type"].rpartition("/")[2], f"{problem['title']}: {problem['detail']}"
     except (ValueError, KeyError, TypeError, AttributeError):
-        return _no_router(f"{error.url} answered {error.code} {error.reason}")
+        return _no_router(answered)
+    text = _printable(text, _MAX_PROBLEM_CHARACTERS)
     if kind == "missing":
-        return KeyMissing(text)
+        is_of_a_generation = error.code == HTTPStatus.NOT_FOUND and GENERATION_FIELD in error.headers
+        return KeyMissing(text) if is_of_a_generation else _no_router(answered)
     if kind == "unknown-generation":
         refused = text.partition("; leave Lookupdb-Generation out")[0]  # a header, which is an option here
         return LookupFailed(f"the router answered {error.code}: {refused}", hint=_NO_GENERATION)

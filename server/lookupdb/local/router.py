@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,7 +12,9 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.local.child import Child
+from lookupdb.local.loopback import proxy_handlers
 from lookupdb.local.run_state import RunFolder
+from lookupdb.network import describe_socket_failure
 from lookupdb.route import flags
 from lookupdb.spec import DatasetSpec
 
@@ -131,14 +134,22 @@ class LocalRouter:
                 while not versions or any(number is None or number < version for number in versions):
                     await asyncio.sleep(CONFIRM_POLL_SECONDS)
                     versions = await asyncio.to_thread(self._versions)
-        except (TimeoutError, OSError) as error:
+        except TimeoutError as error:
             raise CutoverFailed(
                 f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, "
                 f"it has {versions}",
                 hint=f"{self.admin_url}/status says why",
             ) from error
+        except OSError as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            described = describe_socket_failure(cause, self.admin_url) if isinstance(cause, OSError) else str(cause)
+            raise CutoverFailed(
+                f"the router does not say whether it has taken over routing table {version}: {described}",
+                hint=f"the router's log, {self._child.log_path}, may say why",
+            ) from error
 
     def _versions(self) -> list[int | None]:
         """Return the versions of the tables that the workers answer from, None for a worker that has none."""
-        with urllib.request.urlopen(f"{self.admin_url}/status", timeout=CONFIRM_SECONDS) as response:  # noqa: S310
+        url = f"{self.admin_url}/status"
+        with urllib.request.build_opener(*proxy_handlers(url)).open(url, timeout=CONFIRM_SECONDS) as response:
             return [worker["report"].get("tableVersion") for worker in orjson.loads(response.read())["workers"]]

@@ -50,7 +50,8 @@ def read_state(path: Path) -> dict[str, Any] | None:
     """Return what the `up` that wrote ``path`` says, None when it no longer runs."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         state: dict[str, Any] = orjson.loads(path.read_bytes())
-        os.kill(state["pid"], 0)
+        with suppress(PermissionError):  # it runs, as another user's
+            os.kill(state["pid"], 0)
         return state
     return None
 

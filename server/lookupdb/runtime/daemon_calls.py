@@ -6,12 +6,12 @@ of the program.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 T = TypeVar("T")
@@ -19,10 +19,13 @@ T = TypeVar("T")
 _unfinished: set[threading.Thread] = set()
 
 
-def call_interruptibly(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """Return what ``function`` returns, or raise what it raises. A signal's handler may raise meanwhile, in the main
-    thread: then the call goes on by itself, and its outcome is dropped."""
-    return _start(function, *arguments, **options).result()
+def call_interruptibly(function: Callable[..., T], *arguments: Any, seconds: float | None = None) -> T:
+    """Return what ``function`` returns, or raise what it raises; TimeoutError when it takes more than ``seconds``.
+
+    A signal's handler may raise meanwhile, in the main thread. Then, and after a timeout, the call goes on by itself,
+    and its outcome is dropped.
+    """
+    return _start(function, *arguments).result(seconds)
 
 
 def iterate_interruptibly(items: Iterable[T]) -> Iterator[T]:
@@ -34,7 +37,9 @@ def iterate_interruptibly(items: Iterable[T]) -> Iterator[T]:
 
 async def call_in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """The same for a task: when it is cancelled, the call goes on by itself."""
-    return await asyncio.wrap_future(_start(function, *arguments, **options))
+    import asyncio  # here: most who call have no event loop
+
+    return await asyncio.wrap_future(_start(partial(function, *arguments, **options)))
 
 
 def are_unfinished() -> bool:
@@ -49,13 +54,13 @@ def end_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _start(function: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
+def _start(function: Callable[..., T], *arguments: Any) -> Future[T]:
     outcome: Future[T] = Future()
 
     def run() -> None:
         if outcome.set_running_or_notify_cancel():
             try:
-                outcome.set_result(function(*arguments, **options))
+                outcome.set_result(function(*arguments))
             except BaseException as error:  # raised where it is waited for
                 outcome.set_exception(error)
         _unfinished.discard(thread)
