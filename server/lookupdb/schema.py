@@ -10,8 +10,8 @@ import difflib
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from importlib import resources
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -38,6 +38,10 @@ _NEARLY: Final = 0.8
 """Of two names this alike, one is a typo of the other."""
 _SUGGESTED_PLACES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
+_SHOWN_PROBLEMS: Final = 20
+_PROBLEM_CHARACTERS: Final = 500
+_LONGEST_TYPO: Final = 80
+"""Of a name that is compared with those of fields, which takes its time. No field's is as long."""
 _TYPES: Final = {
     "string": "text",
     "integer": "a whole number",
@@ -78,44 +82,65 @@ def api_version() -> str:
 def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
     """A copy of ``resource`` with every default filled in and without its status, which users do not set.
 
-    Raises InvalidManifest, which names every invalid field, what was expected and what was found.
+    Raises InvalidManifest, which names the invalid fields, the first 20 of them, what was expected and what was found.
     """
+    try:
+        return _complete(resource)
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except ValueError as error:
+        if "digits" not in str(error):
+            raise
+        problem = "a number in it has more digits than Python writes"
+    raise InvalidManifest(f"{_find_name(resource)}: {problem}", hint=_EVERY_FIELD)
+
+
+def _complete(resource: dict[str, Any]) -> dict[str, Any]:
     from jsonschema import Draft202012Validator  # imported here, because a router reads defaults and validates nothing
 
     schema = resource_schema()
     resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
-    problems = [*_header_problems(resource), *_unknown_fields(resource, schema, "")]
+    problems: list[Callable[[], str]] = [*_header_problems(resource), *_unknown_fields(resource, schema, "")]
     if not problems:
         _fill_defaults(resource, schema)
         validator = Draft202012Validator(schema)
         errors = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
-        problems = [_describe_error(error) for error in errors]
+        problems = [partial(_describe_error, error) for error in errors]
     if not problems:
-        problems = list(_broken_rules(resource, schema, ""))
+        problems = [partial(str, problem) for problem in _broken_rules(resource, schema, "")]
     if problems:
-        metadata = resource.get("metadata")
-        name = metadata.get("name") if isinstance(metadata, dict) else None
-        raise InvalidManifest(
-            f"{name if isinstance(name, str) else 'manifest'}: " + "; ".join(problems), hint=_EVERY_FIELD
-        )
+        raise InvalidManifest(f"{_find_name(resource)}: {_describe_some(problems)}", hint=_EVERY_FIELD)
     return resource
 
 
-def _header_problems(resource: dict[str, Any]) -> Iterator[str]:
+def _find_name(resource: dict[str, Any]) -> str:
+    metadata = resource.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return _cut(name, _SHOWN_CHARACTERS) if isinstance(name, str) else "manifest"
+
+
+def _describe_some(problems: Sequence[Callable[[], str]]) -> str:
+    """Describe the first ones, and say how many more there are."""
+    described = [_cut(describe(), _PROBLEM_CHARACTERS) for describe in problems[:_SHOWN_PROBLEMS]]
+    more = len(problems) - len(described)
+    return "; ".join(described) + (f"; and {more:,} more" if more else "")
+
+
+def _header_problems(resource: dict[str, Any]) -> Iterator[Callable[[], str]]:
     if resource.get("apiVersion") != api_version():
-        yield f"apiVersion must be {api_version()}, found {resource.get('apiVersion')!r}"
+        yield partial(str, f"apiVersion must be {api_version()}, found {_shorten(resource.get('apiVersion'))}")
     kind = crd()["spec"]["names"]["kind"]
     if resource.get("kind") != kind:
-        yield f"kind must be {kind}, found {resource.get('kind')!r}"
+        yield partial(str, f"kind must be {kind}, found {_shorten(resource.get('kind'))}")
     metadata = resource.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if name is not None and not isinstance(name, str):
-        yield f"metadata.name must be text, found {_shorten(name)}: write it in quotes"
+        yield partial(str, f"metadata.name must be text, found {_shorten(name)}: write it in quotes")
     elif name is None:
-        yield "metadata.name must be given, as text"
+        yield partial(str, "metadata.name must be given, as text")
 
 
-def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
+def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[Callable[[], str]]:
     """Report fields that the schema does not have. A cluster drops them with a warning; refusing catches typos."""
     properties = schema.get("properties")
     if path == "metadata":
@@ -126,10 +151,15 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
             if name in properties:
                 yield from _unknown_fields(child, properties[name], where)
             else:
-                yield f"{where} is not a field" + _suggest_field(str(name), properties)
+                yield partial(_describe_unknown_field, path, str(name), properties)
     elif isinstance(value, list) and "items" in schema:
         for number, item in enumerate(value):
             yield from _unknown_fields(item, schema["items"], f"{path}[{number}]")
+
+
+def _describe_unknown_field(path: str, name: str, properties: dict[str, Any]) -> str:
+    where = f"{path}.{_cut(name, _SHOWN_CHARACTERS)}".lstrip(".")
+    return f"{where} is not a field" + (_suggest_field(name, properties) if len(name) <= _LONGEST_TYPO else "")
 
 
 def _suggest_field(name: str, properties: dict[str, Any]) -> str:
@@ -173,9 +203,9 @@ def _fill_defaults(value: Json, schema: dict[str, Any]) -> None:
 
 def _describe_error(error: ValidationError) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-    message = error.message
+    message = error.message.replace(repr(error.instance), _shorten(error.instance), 1)
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
-        message = f"{error.instance!r} is not a quantity, such as 2, 500m or 4Gi"
+        message = f"{_shorten(error.instance)} is not a quantity, such as 2, 500m or 4Gi"
     elif error.validator == "required":
         where += "." + error.message.split("'")[1]
         message = "it is required, and not there"
@@ -187,12 +217,16 @@ def _describe_error(error: ValidationError) -> str:
     elif error.validator == "enum" and isinstance(error.instance, str) and isinstance(error.validator_value, list):
         values, found = [str(value) for value in error.validator_value], error.instance
         begun = [value for value in values if found and value.lower().startswith(found.lower())]
-        similar = begun or difflib.get_close_matches(found, values, n=1, cutoff=_NEARLY)
+        is_short = len(found) <= _LONGEST_TYPO
+        similar = begun or (is_short and difflib.get_close_matches(found, values, n=1, cutoff=_NEARLY))
         message += f", did you mean {similar[0]}?" if similar else ""
     elif error.validator in ("minLength", "maxLength"):
         bound = "at least" if error.validator == "minLength" else "at most"
         characters = format_count(int(str(error.validator_value)), "character")
         message = f"expected {bound} {characters}, found {_shorten(error.instance)}"
+    elif error.validator in ("minItems", "maxItems") and isinstance(error.instance, list):
+        bound = "at least" if error.validator == "minItems" else "at most"
+        message = f"expected {bound} {int(str(error.validator_value)):,} in the list, found {len(error.instance):,}"
     return f"{where.lstrip('.') or 'the manifest'}: {message}"
 
 
@@ -209,8 +243,11 @@ def _describe_type_error(found: Json, expected: str) -> str:
 
 
 def _shorten(found: Json) -> str:
-    text = repr(found)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return _cut(repr(found), _SHOWN_CHARACTERS)
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[:characters] + "…"
 
 
 def _is_satisfied(rule: str, value: Json) -> bool:

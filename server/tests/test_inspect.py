@@ -234,3 +234,10 @@ def test_long_values_are_cut_as_in_a_difference(dataset: StoredDataset, tmp_path
     sample = document(tmp_path, "g1")["sample"]
     assert [record["value"] for record in sample] == ["é" * 4000, "é" * 4000 + "…"]
     assert len(inspect(tmp_path, "g1").stdout) < 4000
+
+
+def test_a_dataset_without_its_namespace_before_the_slash_is_refused(dataset: StoredDataset, tmp_path: Path) -> None:
+    words = ["g1", "--store", str(tmp_path / "store"), "--dataset", "/things"]
+    run = CliRunner().invoke(command, words, standalone_mode=False)
+    assert isinstance(run.exception, UsageError)
+    assert "--dataset /things names no namespace" in str(run.exception)

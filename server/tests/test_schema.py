@@ -230,6 +230,39 @@ def test_what_does_not_fit_is_named_with_its_path(changes: dict[str, Any], said:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {f"shardz{number}": 1 for number in range(1000)},
+            "spec.shardz19 is not a field; did you mean shards?; and 980 more",
+        ),
+        ({"x" * 1_000_000: 1}, f"spec.{'x' * 80}… is not a field"),
+        (
+            {"gates": {"requiredKeys": ["k"] * 50_000}},
+            "spec.gates.requiredKeys: expected at most 100 in the list, found 50,000",
+        ),
+        ({"key": {"columns": []}}, "spec.key.columns: expected at least 1 in the list, found 0"),
+        ({"source": {"url": "a", "format": "csv" * 300_000}}, "csvcsvc… is not one of ['csv', "),
+        ({"serving": {"resources": {"requests": {"cpu": "x" * 1_000_000}}}}, "xxx… is not a quantity"),
+        ({"shards": 10**5000}, "a number in it has more digits than Python writes"),
+    ],
+    ids=["fields", "long field", "long list", "empty list", "long value", "long quantity", "long number"],
+)
+def test_a_message_is_of_bounded_length(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        spec.parse_resource(resource(**changes))
+    assert said in caught.value.message
+    assert len(caught.value.message) < 2000
+
+
+def test_a_manifest_within_itself_is_refused() -> None:
+    within: list[Any] = []
+    within.append(within)
+    with pytest.raises(InvalidManifest, match="nested too deeply"):
+        spec.parse_resource(resource(source={"url": "a", "csv": {"columns": within}}))
+
+
 @pytest.mark.parametrize("member", ["apiVersion", "kind"])
 def test_another_kind_is_refused(member: str) -> None:
     with pytest.raises(InvalidManifest, match=f"{member} must be"):

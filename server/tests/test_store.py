@@ -360,7 +360,8 @@ class TestNames:
     @pytest.mark.parametrize(
         "url",
         ["", "ftp://host/path", "http://host/path", "s3://", "gs://", "az:///path", "s3://[x", "file://[x"]
-        + ["s3:bucket", "s3:/bucket", "s3//bucket", "gs:x", "file:x"],
+        + ["s3:bucket", "s3:/bucket", "s3//bucket", "gs:x", "file:x", "S3:/bucket", "File:/x", "HTTPS:/x"]
+        + ["file://data/x", "file://./x", "file:///x?y", "file:///x#y", "s3://bucket/x?y", "s3://bucket/#"],
     )
     def test_what_is_no_store(self, url: str) -> None:
         with pytest.raises(UsageError, match="is not a store"):

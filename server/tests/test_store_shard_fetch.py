@@ -287,6 +287,12 @@ class TestCommand:
         assert "--dataset other/things is in the namespace other, and --namespace says team" in str(run.exception)
         assert json.loads(run.stdout)["exitCode"] == 2
 
+    def test_a_dataset_without_its_namespace_before_the_slash_is_refused(self, tmp_path: Path) -> None:
+        address = ["--store", str(tmp_path / "store"), "--generation", "g1", "--shard", "0", "--dataset", "/things"]
+        run = CliRunner().invoke(command, [*address, str(tmp_path / "data")], standalone_mode=False)
+        assert isinstance(run.exception, UsageError)
+        assert "--dataset /things names no namespace" in str(run.exception)
+
     def test_a_failure_is_told_in_the_termination_log(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         words = arguments(str(tmp_path / "store"), tmp_path / "data", "--termination-log", str(log))

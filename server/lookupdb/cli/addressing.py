@@ -87,6 +87,9 @@ class GenerationLocator:
         )
 
     def _dataset(self) -> StoredDataset:
+        if self.dataset and self.dataset.startswith("/"):
+            name = self.dataset.lstrip("/")
+            raise UsageError(f"--dataset {self.dataset} names no namespace", hint=f"give {name}, or NAMESPACE/{name}")
         opened_store = store.open_store(self.store_url, self.cluster_id)
         addresses = opened_store.addresses()
         found = [address for address in addresses if self._fits(address)]

@@ -80,6 +80,8 @@ def command(
 def _find_names(namespace: str | None, dataset: str) -> tuple[str, str]:
     """Return the namespace and the name of ``dataset``. Raises UsageError if it has another namespace than is given."""
     own, slash, name = dataset.rpartition("/")
+    if slash and not own:
+        raise UsageError(f"--dataset {dataset} names no namespace", hint=f"give {name} for that of --namespace")
     if not slash:
         return "default" if namespace is None else namespace, name
     if namespace not in (None, own):

@@ -33,7 +33,7 @@ __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 
 _OBJECT_SCHEMES: Final = ("s3", "gs", "az")
 _GATEWAY_SCHEMES: Final = ("http", "https")
-_BROKEN_URL: Final = re.compile(r"(?:file|s3|gs|az|https?)(?::|//)(?!//)")
+_BROKEN_URL: Final = re.compile(r"(?:file|s3|gs|az|https?)(?::|//)(?!//)", re.IGNORECASE)
 """What was to be a URL, and would be a folder of that name."""
 
 
@@ -83,10 +83,11 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
         parts = urlsplit(url if "://" in url else "")
     except ValueError as error:
         raise _bad_url_error(url) from error
-    if parts.scheme in _OBJECT_SCHEMES and parts.netloc:
-        return Store(url, cluster, Bucket(url))
     if parts.scheme in _GATEWAY_SCHEMES and parts.netloc:
         _check_gateway_url(url, parts)
+        return Store(url, cluster, Bucket(url))
+    _check_own_url(url, parts)
+    if parts.scheme in _OBJECT_SCHEMES and parts.netloc:
         return Store(url, cluster, Bucket(url))
     if parts.scheme not in ("", "file") or not url or _BROKEN_URL.match(url):
         raise _bad_url_error(url)
@@ -106,6 +107,17 @@ def _check_gateway_url(url: str, parts: SplitResult) -> None:
         f"{strip_secrets(url)!r} is not a store",
         hint="a gateway's URL is http://host:port; a bucket's begins with s3://, gs:// or az://",
     )
+
+
+def _check_own_url(url: str, parts: SplitResult) -> None:
+    """Raises UsageError if a part of the URL of a bucket or a folder would be overlooked."""
+    if parts.scheme and ("?" in url or "#" in url):
+        raise UsageError(f"{url!r} is not a store: its URL has no ? and no #", hint="in a name they are %3F and %23")
+    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+        raise UsageError(
+            f"{url!r} is not a store: {parts.netloc!r} has the place of a host, and a folder is of this machine",
+            hint="give file:///folder, with three slashes and the whole path, or the folder alone",
+        )
 
 
 def _bad_url_error(url: str) -> UsageError:
