@@ -20,6 +20,6 @@ def is_loopback(url: str) -> bool:
 
 
 def proxy_handlers(url: str) -> list[urllib.request.BaseHandler]:
-    """Return the handlers with which urllib asks ``url`` directly if it is this machine's: ``http_proxy`` may be set,
-    and its proxy is another machine, which has another 127.0.0.1."""
+    """Return the handlers with which urllib asks ``url`` directly if it is this machine's, whatever proxy the
+    environment names: that is another machine, which has another 127.0.0.1."""
     return [_NO_PROXY] if is_loopback(url) else []
