@@ -16,6 +16,8 @@ from lookupdb.store.obstore_objects import ObstoreObjects
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 5.0
+_RETRIES: Final = 1
+"""Of a request, but for the parts of an upload: clients try again themselves, and are to hear soon why they must."""
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*", re.IGNORECASE)
 _CURRENT: Final = "..data"
 """The link by which the kubelet replaces all files at once."""
@@ -46,11 +48,12 @@ class StoreClient:
         self._at_first = dict(os.environ)
         """What the process was given counts where the folder says nothing."""
         self._variables = read_variables(folder)
-        self.bucket = self._make()
+        self.store, self.patient_store = self._make()
 
-    def _make(self) -> ObstoreObjects:
+    def _make(self) -> tuple[ObstoreObjects, ObstoreObjects]:
+        """One for requests, and one for uploads, whose parts are not lost for one that fails."""
         _replace(self._variables, self._at_first)
-        return ObstoreObjects(self._url)
+        return ObstoreObjects(self._url, _RETRIES), ObstoreObjects(self._url)
 
     async def run(self, seconds: float = LOOK_SECONDS, on_change: Callable[[], None] = lambda: None) -> None:
         """Look for other credentials again and again, and use them for what begins from then on."""
@@ -62,7 +65,7 @@ class StoreClient:
                     continue
                 before, self._variables = self._variables, variables
                 try:
-                    self.bucket = self._make()
+                    self.store, self.patient_store = self._make()
                 except StoreError:
                     self._variables = before
                     raise

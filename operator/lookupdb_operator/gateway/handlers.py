@@ -68,7 +68,7 @@ class Handlers:
             status = response.status
         except RequestProblem as problem:
             response, status = self._refuse(request, problem), problem.status
-        except BrokenOff as error:
+        except (BrokenOff, ConnectionError) as error:
             log.warning("a response broke off: %s", error, extra={"operation": operation})
             response = _cut(request)
         except Exception:

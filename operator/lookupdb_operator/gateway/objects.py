@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -13,6 +13,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from lookupdb.store.gateway_wire import ErrorKind
 from lookupdb.store.object_store import PART_BYTES, Version, object_version
 from lookupdb.store.obstore_objects import ObstoreObjects
+from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.problems import RequestProblem, from_store, missing
 
 __all__ = ["LINK_SECONDS", "PART_BYTES", "UPLOADS_AT_ONCE", "Objects", "object_version"]
@@ -26,13 +27,13 @@ _PAGE: Final = 1000
 
 
 class Objects:
-    """The store, through whichever client is the current one when a call begins."""
+    """The store, by the credentials that are the current ones when a call begins."""
 
-    def __init__(self, bucket: Callable[[], ObstoreObjects]) -> None:
-        self._bucket = bucket
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
 
     @contextmanager
-    def _translate(self, bucket: ObstoreObjects, action: str, path: str) -> Iterator[None]:
+    def _translate(self, store: ObstoreObjects, action: str, path: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -40,39 +41,39 @@ class Objects:
         except (AlreadyExistsError, PreconditionError) as error:
             raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there, or of another version") from error
         except (BaseError, OSError, ValueError) as error:
-            raise from_store(bucket.error(action, error)) from error
+            raise from_store(store.error(action, error)) from error
 
     async def head(self, path: str) -> Mapping[str, Any]:
         """The entry of the object at ``path``. Raises RequestProblem."""
-        bucket = self._bucket()
-        with self._translate(bucket, "read", path):
-            return await obstore.head_async(bucket.store, path)
+        store = self._client.store
+        with self._translate(store, "read", path):
+            return await obstore.head_async(store.store, path)
 
     async def open(self, path: str, offset: int) -> Any:
         """The object at ``path`` from byte ``offset`` on, which is smaller than its size: what obstore gives. Raises
         RequestProblem."""
-        bucket = self._bucket()
-        with self._translate(bucket, "read", path):
-            return await obstore.get_async(bucket.store, path, options={"range": {"offset": offset}} if offset else {})
+        store = self._client.store
+        with self._translate(store, "read", path):
+            return await obstore.get_async(store.store, path, options={"range": {"offset": offset}} if offset else {})
 
     def describe_failure(self, error: Exception) -> str:
         """A sentence for the log about a read that broke off."""
-        return self._bucket().error("read", error).message
+        return self._client.store.error("read", error).message
 
     async def put(self, path: str, body: bytes, mode: Any) -> Version:
         """Put ``body`` at ``path``, on the condition ``mode`` if there is one. Raises RequestProblem."""
-        bucket = self._bucket()
-        with self._translate(bucket, "write to", path):
-            result = await obstore.put_async(bucket.store, path, body, mode=mode, use_multipart=False)
+        store = self._client.store
+        with self._translate(store, "write to", path):
+            result = await obstore.put_async(store.store, path, body, mode=mode, use_multipart=False)
             return object_version(result)
 
     async def put_parts(self, path: str, chunks: AsyncIterator[bytes], part_bytes: int) -> Version:
         """Put what ``chunks`` gives at ``path``, in parts. If ``chunks`` raises, nothing is put, and it raises that;
         else it raises RequestProblem. It must not be cancelled: the parts would stay in the store."""
-        bucket = self._bucket()
-        with self._translate(bucket, "write to", path):
+        store = self._client.patient_store
+        with self._translate(store, "write to", path):
             result = await obstore.put_async(
-                bucket.store,
+                store.store,
                 path,
                 chunks,
                 use_multipart=True,
@@ -83,33 +84,33 @@ class Objects:
 
     async def delete(self, paths: Sequence[str]) -> None:
         """Delete those of ``paths`` that exist. Raises RequestProblem."""
-        bucket = self._bucket()
-        with self._translate(bucket, "remove objects from", ""):
+        store = self._client.store
+        with self._translate(store, "remove objects from", ""):
             try:
-                await obstore.delete_async(bucket.store, paths)
+                await obstore.delete_async(store.store, paths)
             except FileNotFoundError:  # some stores refuse to delete what is not there
                 for path in paths:
                     with suppress(FileNotFoundError):
-                        await obstore.delete_async(bucket.store, path)
+                        await obstore.delete_async(store.store, path)
 
     async def pages(self, folder: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """The entries under ``folder``, a page at a time. Raises RequestProblem."""
-        bucket = self._bucket()
-        with self._translate(bucket, "list", folder):
-            async for page in obstore.list(bucket.store, folder, chunk_size=_PAGE):
+        store = self._client.store
+        with self._translate(store, "list", folder):
+            async for page in obstore.list(store.store, folder, chunk_size=_PAGE):
                 yield page
 
     async def folders(self, folder: str) -> list[str]:
         """The folders directly below ``folder``. Raises RequestProblem."""
-        bucket = self._bucket()
-        with self._translate(bucket, "list", folder):
-            found = await obstore.list_with_delimiter_async(bucket.store, folder)
+        store = self._client.store
+        with self._translate(store, "list", folder):
+            found = await obstore.list_with_delimiter_async(store.store, folder)
         return [prefix.rstrip("/") for prefix in found["common_prefixes"]]
 
     async def link(self, path: str) -> str:
         """A URL with which anybody can read the object at ``path``, and nothing else, for ``LINK_SECONDS``. Raises
         RequestProblem."""
-        bucket = self._bucket()
-        with self._translate(bucket, "sign a link to", path):
+        store = self._client.store
+        with self._translate(store, "sign a link to", path):
             seconds = timedelta(seconds=LINK_SECONDS)
-            return await obstore.sign_async(bucket.store, "GET", path, expires_in=seconds)
+            return await obstore.sign_async(store.store, "GET", path, expires_in=seconds)

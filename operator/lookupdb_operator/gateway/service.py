@@ -107,7 +107,7 @@ class Gateway:
 
     def _make_server(self) -> Server:
         options = self._options
-        objects = Objects(lambda: self._client.bucket)
+        objects = Objects(self._client)
         handlers = Handlers(
             cluster=self._cluster,
             keys=self.keys,
