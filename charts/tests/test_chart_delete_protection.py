@@ -7,7 +7,7 @@ from typing import Any
 import cel
 import pytest
 
-from chart_support import CRD, NAMESPACE, Rendered, Values, render
+from chart_support import NAMESPACE, Rendered, Values, render
 from lookupdb_operator import names
 
 ANNOTATION = "lookupdb.dev/delete-protection"
@@ -35,6 +35,8 @@ def answer(policy: Any, old: Any, namespace: Any, kind: str = names.KIND, resour
         "namespaceObject": namespace,
         "request": {"kind": {"kind": kind}, "resource": resource or DATASET},
     }
+    if not all(cel.evaluate(condition["expression"], context) for condition in policy["matchConditions"]):
+        return None
     variables: dict[str, Any] = {}
     for variable in policy["variables"]:
         variables[variable["name"]] = cel.evaluate(variable["expression"], context | {"variables": variables})
@@ -95,8 +97,18 @@ def test_deletions_alone_are_looked_at_and_of_nothing_else(policy: Any) -> None:
     assert {(*rule["apiGroups"], *rule["resources"], *rule.get("resourceNames", ())) for rule in rules} == {
         (names.GROUP, names.PLURAL),
         ("", "namespaces"),
-        ("apiextensions.k8s.io", "customresourcedefinitions", CRD.stem),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
     }
+
+
+def test_another_crd_goes_whatever_it_is_annotated_with(policy: Any) -> None:
+    other = {"metadata": {"name": "others.example.com", "annotations": {ANNOTATION: "true"}}}
+    resource = {"group": "apiextensions.k8s.io", "resource": "customresourcedefinitions"}
+    assert answer(policy, other, None, "CustomResourceDefinition", resource) is None
+
+
+def test_no_rule_goes_by_names_which_the_deletion_of_a_collection_does_not_have(policy: Any) -> None:
+    assert not any("resourceNames" in rule for rule in policy["matchConstraints"]["resourceRules"])
 
 
 def is_there(rendered: Rendered) -> bool:

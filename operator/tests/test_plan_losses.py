@@ -11,8 +11,9 @@ from operator_support.plan_samples import condition, says, serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Trouble
+from lookupdb_operator.model import Trouble, Turn, Turns
 from lookupdb_operator.plan import reasons, retries
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus
 
 
@@ -96,6 +97,49 @@ def test_a_build_that_fails_is_tried_again_as_any_other_though_no_server_is_left
     world.fails = lambda spec: None
     world.settle()
     assert world.status.generation in ("g3", "g4")
+
+
+def test_the_ticket_of_what_was_lost_says_nothing_of_what_replaces_it() -> None:
+    """Others wait for a turn, so the rollout of g2 gives its own up; the servers of g3 take their time."""
+    world = serving()
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle(until=lambda: len(world.status.generations) == 2)
+    world.lost.add("g2")
+    world.takes.build, world.takes.start = 45, 600
+    lost = set()
+    for _ in range(1500):
+        ticket = world.status.rollout_ticket
+        has_given_up = ticket is not None and ticket.given_up
+        world.turns = Turns(Turn(), Turn(must_yield=world.status.last_rollout == 2 and not has_given_up))
+        world.reconcile()
+        lost |= {world.status.lost.generation} if world.status.lost else set()
+        world.step()
+    assert lost == {"g2"}
+    assert (world.status.last_generation, world.status.generation) == (3, "g3")
+
+
+def test_losses_are_not_in_a_row_when_the_spec_has_asked_for_a_build_between_them() -> None:
+    world = losing()
+    world.settle()
+    assert world.status.lost is not None
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle()
+    assert world.status.generation == "g3"
+    assert world.status.lost is None
+
+
+def test_an_edited_count_stays_within_what_the_crd_takes() -> None:
+    world = losing()
+    world.reconcile()
+    lost = world.status.lost
+    assert lost is not None
+    world.status = replace(world.status, lost=replace(lost, generation="g7", count=999_999_999))
+    assert (noted := world.reconcile().status.lost) is not None
+    assert (noted.generation, noted.count) == ("g1", 999_999_999)
+    world.status = replace(world.status, lost=replace(lost, count=0))
+    world.lost.clear()
+    world.settle()
+    assert world.status.lost is None
 
 
 def test_a_store_that_loses_all_it_is_given_is_given_less_and_less() -> None:

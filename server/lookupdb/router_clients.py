@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lookupdb.errors import InvalidManifest
 
 _HINT = "give the first address of a network, / and how many of its bits count, such as 10.1.0.0/16 or 2001:db8::/32"
+
+_LEADING_ZERO: Final = re.compile("/0[0-9]")
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -34,9 +37,14 @@ def _check_block(block: Mapping[str, Any], field: str) -> None:
 
 def _parse_network(text: str, field: str) -> _Network:
     try:
-        return ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError as error:
         raise InvalidManifest(f"{field} is no network, found {text!r}: {error}", hint=_HINT) from error
+    is_mapped = isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped is not None
+    if is_mapped or _LEADING_ZERO.search(text):
+        why = "an IPv4 network is written as such" if is_mapped else "the number of bits begins with 0"
+        raise InvalidManifest(f"{field} is no network, found {text!r}: {why}", hint=_HINT)
+    return network
 
 
 def _is_part(left_out: _Network, network: _Network) -> bool:

@@ -46,6 +46,8 @@ def test_what_a_network_policy_takes_is_accepted_and_means_nothing_to_a_laptop(c
         ({"cidr": "10.0.0.1/8"}, r"ipBlock\.cidr is no network, found '10\.0\.0\.1/8': .*host bits"),
         ({"cidr": "300.0.0.0/8"}, r"ipBlock\.cidr is no network"),
         ({"cidr": "10::1::/8"}, r"ipBlock\.cidr is no network"),
+        ({"cidr": "10.0.0.0/08"}, r"ipBlock\.cidr is no network, .*begins with 0"),
+        ({"cidr": "::ffff:10.0.0.0/104"}, r"ipBlock\.cidr is no network, .*IPv4 network is written as such"),
         ({"cidr": "10.0.0.0/8", "except": ["10.0.0.0/40"]}, r"ipBlock\.except\[0\] is no network"),
         ({"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}, r"except\[0\] is no smaller network within 10\.0\.0\.0/8"),
         ({"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}, r"except\[0\] is no smaller network within"),

@@ -245,6 +245,9 @@ podSelector:
 {{- if and .Values.gateway.enabled $store.embedded.enabled (eq .Values.gateway.reads "redirect") }}
 {{- fail "gateway.reads is \"redirect\", but the embedded store answers nobody except the gateway and the sweep: shard pods cannot be sent to it. Set gateway.reads to \"stream\" or take it away." }}
 {{- end }}
+{{- if and .Values.gateway.enabled (eq (include "lookupdb.gatewayServiceAccount" .) (include "lookupdb.serviceAccount" .)) (or .Values.gateway.serviceAccount.create .Values.serviceAccount.create) }}
+{{- fail (printf "gateway.serviceAccount.name and serviceAccount.name are both %q: the gateway, whom pods of every namespace ask, would have the operator's rights. Give one of them another name." (include "lookupdb.serviceAccount" .)) }}
+{{- end }}
 {{- if and .Values.grafanaDashboard.enabled (not (.Files.Glob "dashboards/*.json")) }}
 {{- fail "grafanaDashboard.enabled is true, but this version of the chart holds no dashboards yet: set it to false." }}
 {{- end }}

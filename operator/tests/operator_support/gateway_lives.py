@@ -34,7 +34,6 @@ class GatewayLives(Simulation):
         self._snapshots.clear()  # they are of an operator that knew other credentials
         self.world.config = replace(self.world.config, gateway=url)
         self.world.store = StoreAccess() if url else _CREDENTIALS
-        self.world.refusals.clear()  # which the operator before had in memory
         self.world.start_operator()
 
     def _change_store(self) -> None:

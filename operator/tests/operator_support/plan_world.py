@@ -139,6 +139,7 @@ class World:
     def start_operator(self) -> None:
         """The operator's process starts anew: what it has only in memory is gone."""
         self.confirmations = Confirmations(self._seconds)
+        self.refusals.clear()
 
     def _seconds(self) -> float:
         return self.now.timestamp()

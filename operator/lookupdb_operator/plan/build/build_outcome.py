@@ -66,7 +66,9 @@ def _with_verified_generation(
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
     """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered. Losses
     are in a row only while nothing else asks for builds."""
-    is_requested = bool(build.slot) or build.refresh not in ("", status.refreshed)
+    lost = status.find_generation(status.lost.generation) if status.lost else None
+    is_of_another_spec = lost is not None and lost.content != build.content
+    is_requested = bool(build.slot) or build.refresh not in ("", status.refreshed) or is_of_another_spec
     status = replace(status, build=None, failure=None, lost=None if is_requested else status.lost)
     return checks.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
 

@@ -178,7 +178,8 @@ def find_reported_damage(generation: GenerationStatus, status: DatasetStatus, si
     """Why servers cannot fetch ``generation`` from the store, as they say now, or said when they gave their turn up."""
     troubles = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
     ticket = status.rollout_ticket
-    if ticket is not None and ticket.given_up:  # it gave its turn up, and its pods are gone
+    # It gave its turn up, and its pods are gone. The ticket of another generation says nothing of this one.
+    if ticket is not None and ticket.given_up and ticket.digest == situation.template_for(generation):
         troubles.append(Trouble(ticket.reason, ticket.message))
     return next(
         (trouble for trouble in troubles if trouble is not None and trouble.reason in reasons.DAMAGE_REASONS), None

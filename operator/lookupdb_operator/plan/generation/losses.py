@@ -15,6 +15,7 @@ nothing. Until a build has begun, the loss is forgotten when no server reports i
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import clock, reasons, retries
@@ -22,6 +23,9 @@ from lookupdb_operator.plan.generation import generations
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, LostGeneration
+
+_MOST_IN_STATUS: Final = 999_999_999
+"""As the CRD has it."""
 
 
 def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -43,7 +47,7 @@ def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def _describe_loss(
     generation: GenerationStatus, damage: Trouble, before: LostGeneration | None, situation: Situation
 ) -> LostGeneration:
-    count = 1 if before is None else before.count + 1
+    count = 1 if before is None else min(before.count + 1, _MOST_IN_STATUS)
     return LostGeneration(
         generation=generation.generation,
         reason=damage.reason,
@@ -56,7 +60,7 @@ def _describe_loss(
 def _with_found_generation(status: DatasetStatus) -> DatasetStatus:
     """``status`` when the store has what it seemed to have lost."""
     assert status.lost is not None
-    count = status.lost.count - 1
+    count = max(status.lost.count - 1, 0)
     return replace(status, lost=replace(status.lost, count=count, retry_at="") if count else None)
 
 
