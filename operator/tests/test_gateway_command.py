@@ -19,8 +19,9 @@ from operator_support.running import until
 from support.buckets import create_bucket, new_bucket, s3_server, variables
 from support.ports import free_port
 
-from lookupdb.errors import UsageError
+from lookupdb.errors import StoreError, UsageError
 from lookupdb_operator.gateway.command import command
+from lookupdb_operator.gateway.credentials import StoreClient
 
 NEEDED = ["--store", "s3://bucket/path", "--audience", AUDIENCE]
 OBJECT = f"/v1/object/{CLUSTER}/team/people-1a2b3c4d/x"
@@ -144,6 +145,28 @@ async def test_a_rotated_secret_needs_no_restart(url: str, tmp_path: Path, monke
         await until(is_put, "the new credentials to count")
     for name in os.environ.keys() - environment.keys():
         monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("AWS_ENDPOINT_URL", b"no url"), ("AWS_REGION", b"a\x00b"), ("AWS_REGION", b"\xff")]
+)
+async def test_a_secret_that_cannot_be_used_leaves_the_last_one_and_refuses_a_start(
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: bytes,
+) -> None:
+    store = new_bucket(url, monkeypatch).url
+    secret = tmp_path / "secret"
+    write_secret(secret, 1, variables(url))
+    async with standing(tmp_path, store, credentials=secret, look_seconds=0.05) as gateway:
+        (secret / "..data" / name).write_bytes(value)
+        await until(lambda: "the last ones stay" in caplog.text, "a word about it")
+        assert (await gateway.ask("PUT", OBJECT, body=b"x")).status == 200
+    with pytest.raises(StoreError, match=r"credentials in .* cannot be read"):
+        StoreClient(store, secret)
 
 
 async def test_every_metric_is_documented(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

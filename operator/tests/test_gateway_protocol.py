@@ -124,6 +124,13 @@ async def test_a_condition_that_is_none_puts_nothing(gateway: Standing, mode: st
     assert (await gateway.ask("GET", f"{OWN}/claim")).status == 404
 
 
+@pytest.mark.parametrize("text", ["a\\nb", "\\u0000", "a\\r\\nX-Amz-Copy-Source: x", "", "\u00fc"])
+async def test_a_version_that_cannot_stand_in_a_header_is_none(gateway: Standing, text: str) -> None:
+    mode = f'{{"e_tag": "{text}"}}'.encode().decode("latin-1")
+    answer = await gateway.ask("PUT", f"{OWN}/x", body=b"x", headers={"Lookupdb-Mode": mode})
+    assert (answer.status, answer.kind) == (400, "invalid")
+
+
 async def test_what_is_put_on_a_condition_is_small(gateway: Standing) -> None:
     too_large = {"Lookupdb-Mode": "create", "Content-Length": str(16 * MIB + 1)}
     answer = await gateway.ask("PUT", f"{OWN}/claim", body=iter_body(16 * MIB + 1), headers=too_large)

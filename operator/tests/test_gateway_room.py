@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from operator_support.running import until
 from support.buckets import new_bucket, s3_server
 
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.gateway_wire import MODE_HEADER
+from lookupdb_operator.gateway.admission import Places
+from lookupdb_operator.gateway.problems import RequestProblem
 
 MIB = 1 << 20
 FOLDER = f"{CLUSTER}/team"
@@ -133,18 +137,42 @@ async def test_clients_that_send_nothing_keep_nobody_away(bucket: Bucket, tmp_pa
             writer.close()
 
 
+async def test_silent_clients_do_not_take_the_descriptors_of_others(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the hard limit is low, too."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    async with standing(tmp_path, bucket.url, max_requests=256) as gateway:
+        assert gateway.gateway.server
+        assert gateway.gateway.server.most_connections + 2 * 256 < 1024
+
+
 async def test_uploads_of_one_namespace_leave_room_for_another(bucket: Bucket, tmp_path: Path) -> None:
     async with standing(tmp_path, bucket.url, max_requests=8) as gateway:
         begun = [await begin_upload(gateway, 100) for _ in range(6)]
-        await until(lambda: gateway.gateway.admission.in_flight == 4, "half of all requests")
-        refused = await gateway.ask("GET", f"{OWN}/d/x")
+        await until(lambda: gateway.gateway.admission.in_flight == 3, "half of the places for files")
+        refused = await gateway.ask("PUT", f"{OWN}/d/y", body=b"y")
         assert (refused.status, refused.kind, refused.headers["Retry-After"]) == (503, "busy", "1")
+        claim = await gateway.ask("PUT", f"{OWN}/d/claim.json", body=b"{}", headers={MODE_HEADER: "create"})
+        assert claim.status == 200, "what is short finds a place beside them"
+        assert (await gateway.ask("GET", f"{OWN}/d/x")).kind == "missing"
         other = await gateway.ask("PUT", f"/v1/object/{CLUSTER}/other/d/x", namespace="other", body=b"x")
         assert other.status == 200
         for writer in begun:
             writer.close()
         await until(lambda: gateway.gateway.admission.in_flight == 0, "nothing in flight")
-        assert (await gateway.ask("GET", f"{OWN}/d/x")).kind == "missing"
+
+
+def test_however_many_namespaces_transfer_files_another_finds_a_place() -> None:
+    places = Places(192)
+    with contextlib.ExitStack() as taken:
+        for number in range(6):
+            with contextlib.suppress(RequestProblem):
+                while True:
+                    taken.enter_context(places.take(f"team-{number}"))
+        assert places.taken < 192
+        taken.enter_context(places.take("another"))
+    assert places.taken == 0
 
 
 async def begin_upload(gateway: Standing, size: int) -> asyncio.StreamWriter:

@@ -1,5 +1,8 @@
 """The bytes that requests may hold together, and how much of them one namespace may have.
 
+One namespace may have half of what the others leave, and what one request needs in any case. Transfers of files have a
+budget of their own, so that what is short finds room beside them.
+
 Who finds no room waits in order. Who waits for room of their own namespace lets others pass; who waits for room at all
 lets nobody pass, so that large requests have their turn.
 """
@@ -31,7 +34,7 @@ class Budget:
     def __init__(self, total: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self.total = total
         self.share = total // 2
-        """Of one namespace."""
+        """Of one namespace, while no other has any."""
         self.used = 0
         self._wait_seconds = wait_seconds
         self._used_by: Counter[str] = Counter()
@@ -40,8 +43,8 @@ class Budget:
     @asynccontextmanager
     async def reserve(self, namespace: str, amount: int) -> AsyncIterator[None]:
         """Have ``amount`` bytes while the block runs. Raises RequestProblem if there is no room for long."""
-        if amount > self.share:
-            raise too_large(f"it needs {amount} bytes of memory, and a namespace has {self.share}")
+        if amount > self.total:
+            raise too_large(f"it needs {amount} bytes of memory, {self.total} are all")
         await self._acquire(namespace, amount)
         try:
             yield
@@ -78,7 +81,8 @@ class Budget:
         for waiter in tuple(self._waiters):
             if waiter.namespace in full:
                 continue
-            if self._used_by[waiter.namespace] + waiter.amount > self.share:
+            of_others = self.used - self._used_by[waiter.namespace]
+            if self._used_by[waiter.namespace] + waiter.amount > max(waiter.amount, (self.total - of_others) // 2):
                 full.add(waiter.namespace)
                 continue
             if self.used + waiter.amount > self.total:

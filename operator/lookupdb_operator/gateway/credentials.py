@@ -19,6 +19,7 @@ LOOK_SECONDS: Final = 5.0
 _RETRIES: Final = 1
 """Of a request, but for the parts of an upload: clients try again themselves, and are to hear soon why they must."""
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*", re.IGNORECASE)
+_URL: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[!-~]*)?")
 _CURRENT: Final = "..data"
 """The link by which the kubelet replaces all files at once."""
 _MAX_BYTES: Final = 1 << 20
@@ -32,10 +33,20 @@ def read_variables(folder: Path | None) -> dict[str, str]:
     current = folder / _CURRENT
     files = (current if current.exists() else folder).resolve()
     return {
-        file.name: file.read_bytes()[:_MAX_BYTES].decode().rstrip("\r\n")
+        file.name: _read_value(file)
         for file in sorted(files.iterdir())
         if _VARIABLE.fullmatch(file.name) and file.is_file()
     }
+
+
+def _read_value(file: Path) -> str:
+    value = file.read_bytes()[:_MAX_BYTES].decode().rstrip("\r\n")
+    if not value.isprintable():
+        raise ValueError(f"{file.name} has control characters")
+    is_url = any(mark in file.name for mark in ("ENDPOINT", "_URL"))
+    if is_url and value and not _URL.fullmatch(value):  # obstore takes it, and panics at each request
+        raise ValueError(f"{file.name} is no URL")
+    return value
 
 
 class StoreClient:
@@ -47,8 +58,17 @@ class StoreClient:
         self._folder = folder
         self._at_first = dict(os.environ)
         """What the process was given counts where the folder says nothing."""
-        self._variables = read_variables(folder)
+        self._variables = self._read_first()
         self.store, self.patient_store = self._make()
+
+    def _read_first(self) -> dict[str, str]:
+        try:
+            return read_variables(self._folder)
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"the store's credentials in {self._folder} cannot be read: {_describe(error)}",
+                hint="each file is one environment variable, as text",
+            ) from error
 
     def _make(self) -> tuple[ObstoreObjects, ObstoreObjects]:
         """One for requests, and one for uploads, whose parts are not lost for one that fails."""
@@ -66,8 +86,9 @@ class StoreClient:
                 before, self._variables = self._variables, variables
                 try:
                     self.store, self.patient_store = self._make()
-                except StoreError:
+                except Exception:
                     self._variables = before
+                    _replace(before, self._at_first)
                     raise
             except (OSError, ValueError, StoreError) as error:
                 log.warning("the store's credentials cannot be read again, the last ones stay: %s", _describe(error))

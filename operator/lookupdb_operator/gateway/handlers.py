@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from lookupdb.store.gateway_wire import MODE_HEADER, ErrorKind
+from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKind
 from lookupdb_operator.gateway.access import owns_folder, owns_object
 from lookupdb_operator.gateway.admission import Admission
 from lookupdb_operator.gateway.keys import Keys
@@ -63,12 +63,12 @@ class Handlers:
             target = parse_target(request.method, request.raw_path)
             operation = target.operation.value
             self._authorize(target, caller, request)
-            with self._admission.admit(caller.namespace):
+            with self._admission.admit(caller.namespace, transfers=_transfers_file(target, request)):
                 response = await self._dispatch(request, target, caller)
             status = response.status
         except RequestProblem as problem:
             response, status = self._refuse(request, problem), problem.status
-        except (BrokenOff, ConnectionError) as error:
+        except BrokenOff as error:
             log.warning("a response broke off: %s", error, extra={"operation": operation})
             response = _cut(request)
         except Exception:
@@ -125,12 +125,24 @@ class Handlers:
                 return await self._writes.delete(request, caller)
 
     def _refuse(self, request: web.BaseRequest, problem: RequestProblem) -> web.StreamResponse:
+        response = problem.render()
         match problem:
             case Unauthenticated(reason=reason):
                 self._metrics.count_refusal(reason, problem.detail, request.remote)
+                response.force_close()  # each guess costs a connection
             case RequestProblem(kind=ErrorKind.FORBIDDEN):
                 self._metrics.count_refusal("forbidden", problem.detail, request.remote)
-        return problem.render()
+        return response
+
+
+def _transfers_file(target: RequestTarget, request: web.BaseRequest) -> bool:
+    """Whether a file is read or put, as against what is short."""
+    match target.operation:
+        case Operation.READ:
+            return target.path.endswith(REDIRECTED_SUFFIX)
+        case Operation.WRITE:
+            return MODE_HEADER not in request.headers
+    return False
 
 
 def _check_headers(request: web.BaseRequest) -> None:

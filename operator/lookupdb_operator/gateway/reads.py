@@ -42,6 +42,7 @@ class Reads:
         self,
         objects: Objects,
         budget: Budget,
+        short_budget: Budget,
         metrics: GatewayMetrics,
         *,
         cluster: str,
@@ -50,6 +51,7 @@ class Reads:
     ) -> None:
         self._objects = objects
         self._budget = budget
+        self._short_budget = short_budget
         self._metrics = metrics
         self._cluster = cluster
         self._redirects = redirects
@@ -60,7 +62,7 @@ class Reads:
         entry = await self._objects.head(target.path)
         response = web.StreamResponse(headers=_object_headers(entry))
         response.content_length = entry["size"]
-        await response.prepare(request)
+        await _prepare(response, request)
         return response
 
     async def get(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
@@ -70,7 +72,8 @@ class Reads:
             await self._objects.head(target.path)
             location = await self._objects.link(target.path)
             return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})
-        async with self._budget.reserve(caller.namespace, READ_BYTES):
+        budget = self._budget if target.path.endswith(REDIRECTED_SUFFIX) else self._short_budget
+        async with budget.reserve(caller.namespace, READ_BYTES):
             if offset is not None:
                 await self._check_offset(target.path, offset)
             result = await self._objects.open(target.path, offset or 0)
@@ -88,7 +91,7 @@ class Reads:
         response.content_length = end - first
         if offset is not None:
             response.headers["Content-Range"] = f"bytes {first}-{end - 1}/{result.meta['size']}"
-        await response.prepare(request)
+        await _prepare(response, request)
         sent = 0
         try:
             async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
@@ -115,11 +118,11 @@ class Reads:
 
     async def list(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """What is in a folder, one line each."""
-        async with self._budget.reserve(caller.namespace, LIST_BYTES):
+        async with self._short_budget.reserve(caller.namespace, LIST_BYTES):
             lines = self._folder_lines(target.path, caller) if target.folders_only else self._entry_lines(target.path)
             first = await anext(lines, b"")  # what the store refuses, it refuses now
             response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
-            await response.prepare(request)
+            await _prepare(response, request)
             try:
                 await self._send(response, first)
                 async for text in lines:
@@ -143,6 +146,14 @@ class Reads:
             return
         for prefix in await self._objects.folders(folder):
             yield _render_folder(prefix)
+
+
+async def _prepare(response: web.StreamResponse, request: web.BaseRequest) -> None:
+    """Send the head of ``response``. Raises BrokenOff."""
+    try:
+        await response.prepare(request)
+    except OSError as error:
+        raise BrokenOff("the client went away") from error
 
 
 def parse_offset(header: str | None) -> int | None:

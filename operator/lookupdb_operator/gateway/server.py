@@ -113,6 +113,7 @@ class Server:
         """Binds at once. Raises UsageError when the port is taken."""
         self._listener: socket.socket = listeners.bind(host, port)
         self.port = listeners.bound_port(self._listener)
+        self.most_connections = max_connections
         self._connections = _Connections(
             handle,
             max_connections,

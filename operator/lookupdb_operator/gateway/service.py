@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lookupdb import __version__
 from lookupdb.network import strip_secrets
-from lookupdb.runtime import listeners
+from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.memory import private_bytes
 from lookupdb.runtime.probe_http import ProbeServer
@@ -80,7 +80,9 @@ class Gateway:
         self.keys = Keys.of_cluster(api)
         self.metrics = GatewayMetrics()
         self.admission = Admission(options.max_requests)
-        self.budget = Budget(options.memory)
+        short = options.memory // 4
+        self.short_budget = Budget(short)
+        self.budget = Budget(options.memory - short)
         self._cluster = options.cluster and check_cluster_id(options.cluster)
         self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
         self.admin_port = listeners.bound_port(self._admin_listener)
@@ -116,6 +118,7 @@ class Gateway:
             reads=Reads(
                 objects,
                 self.budget,
+                self.short_budget,
                 self.metrics,
                 cluster=self._cluster,
                 redirects=options.redirects,
@@ -124,6 +127,7 @@ class Gateway:
             writes=Writes(
                 objects,
                 self.budget,
+                self.short_budget,
                 self.metrics,
                 cluster=self._cluster,
                 part_bytes=options.part_bytes,
@@ -135,7 +139,10 @@ class Gateway:
             handlers.handle,
             host=options.host,
             port=options.port,
-            max_connections=_CONNECTIONS_PER_REQUEST * options.max_requests,
+            max_connections=capacity.limit_connections(
+                _CONNECTIONS_PER_REQUEST * options.max_requests,
+                descriptors.raise_limit() - 2 * options.max_requests,  # to the store, two for an upload
+            ),
             keepalive_seconds=options.keepalive_seconds,
         )
 
@@ -156,8 +163,14 @@ class Gateway:
                 "Client connections that are open now.",
                 lambda: self.server.connections if self.server else 0,
             ),
-            "lookupdb_gateway_budget_bytes": ("Bytes that requests may hold.", lambda: self.budget.total),
-            "lookupdb_gateway_budget_used_bytes": ("Bytes reserved for requests now.", lambda: self.budget.used),
+            "lookupdb_gateway_budget_bytes": (
+                "Bytes that requests may hold.",
+                lambda: self.budget.total + self.short_budget.total,
+            ),
+            "lookupdb_gateway_budget_used_bytes": (
+                "Bytes reserved for requests now.",
+                lambda: self.budget.used + self.short_budget.used,
+            ),
             "lookupdb_gateway_keys_age_seconds": (
                 "Seconds since the keys of service accounts were last read.",
                 lambda: self.keys.age,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ MAX_PARTS: Final = 10_000
 """Of one object, in S3."""
 _MAX_MODE: Final = 2048
 _ROUND: Final = 1 << 20
+_VERSION_TEXT: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 _VERSION_MEMBERS: Final = ("e_tag", "version")
 
 
@@ -39,6 +41,7 @@ class Writes:
         self,
         objects: Objects,
         budget: Budget,
+        short_budget: Budget,
         metrics: GatewayMetrics,
         *,
         cluster: str,
@@ -47,6 +50,7 @@ class Writes:
     ) -> None:
         self._objects = objects
         self._budget = budget
+        self._short_budget = short_budget
         self._metrics = metrics
         self._cluster = cluster
         self._part_bytes = part_bytes
@@ -64,7 +68,8 @@ class Writes:
         length = read_length(request, self.most if mode is None else MAX_CONDITIONAL_BYTES)
         body = Body(request, length, idle_seconds=self._idle_seconds)
         if mode is not None or length <= self._part_bytes:
-            async with self._budget.reserve(caller.namespace, 2 * length + CHUNK_BYTES):  # the chunks, and all of them
+            budget = self._budget if mode is None else self._short_budget
+            async with budget.reserve(caller.namespace, 2 * length + CHUNK_BYTES):  # the chunks, and all of them
                 version = await self._objects.put(target.path, await self._read(body), mode)
         else:
             part_bytes = choose_part_bytes(length, self._part_bytes)
@@ -83,7 +88,7 @@ class Writes:
     async def delete(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         """Delete the objects that the body names, if all of them are the caller's."""
         length = read_length(request, MAX_DELETE_BYTES)
-        async with self._budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+        async with self._short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
             paths = parse_paths(await Body(request, length, idle_seconds=self._idle_seconds).read())
             for path in paths:
                 if not owns_object(check_path(path), self._cluster, caller.namespace):
@@ -110,9 +115,14 @@ def parse_mode(header: str | None) -> Any:
     except ValueError:
         members = None
     is_version = isinstance(members, dict) and members and members.keys() <= {*_VERSION_MEMBERS}
-    if not is_version or not all(isinstance(value, str) for value in (members or {}).values()):
+    if not is_version or not all(_is_version_text(value) for value in (members or {}).values()):
         raise invalid(f'expected {MODE_HEADER}: {CREATE}, or {{"e_tag": …, "version": …}}')
     return members
+
+
+def _is_version_text(value: object) -> bool:
+    """Whether ``value`` can stand in a header to the store."""
+    return isinstance(value, str) and _VERSION_TEXT.fullmatch(value) is not None
 
 
 def parse_paths(text: bytes) -> list[str]:

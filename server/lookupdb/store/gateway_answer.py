@@ -63,7 +63,7 @@ class GatewayAnswer:
         return True
 
     def _problem(self) -> GatewayProblem:
-        body = self._read_some(_MAX_PROBLEM_BYTES) if self._has_body else None
+        body = self._read_all(_MAX_PROBLEM_BYTES) if self._has_body else None
         return parse_problem(self.status, self._header("Content-Type"), body, self._header("Retry-After"))
 
     def expect(self, status: int) -> None:
@@ -90,9 +90,13 @@ class GatewayAnswer:
 
     def body(self, limit: int) -> bytes:
         """All of a body of at most ``limit`` bytes."""
-        if self.length() > limit:
-            raise StoreError(f"{self._message}: it has {self.length()} bytes, expected at most {limit}")
-        return self._read_some(limit)
+        length = self.length()
+        if length > limit:
+            raise StoreError(f"{self._message}: it has {length} bytes, expected at most {limit}")
+        body = self._read_all(limit)
+        if len(body) != length:  # what broke off may look whole
+            raise TransientFailure(absent_error(f"{self._message}: {self._host} ended its answer early"))
+        return body
 
     def put_version(self) -> Version:
         """The version in the answer to a put."""
@@ -118,6 +122,14 @@ class GatewayAnswer:
         """The body as it arrives."""
         while chunk := self._read_some(CHUNK_BYTES):
             yield chunk
+
+    def _read_all(self, limit: int) -> bytes:
+        """The body to its end, or its first ``limit`` bytes."""
+        chunks, missing = [], limit
+        while missing and (chunk := self._read_some(missing)):
+            chunks.append(chunk)
+            missing -= len(chunk)
+        return b"".join(chunks)
 
     def _read_some(self, limit: int) -> bytes:
         """As many bytes, or all that there are."""

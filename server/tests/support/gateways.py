@@ -86,6 +86,8 @@ class FakeGateway:
     listing_end: bytes = b'{"end":true}\n'
     cuts_listings: int = 0
     """How many of the next ones break off with their connection."""
+    cuts_answers: int = 0
+    """How many of the next answers that are no listings break off in the middle of their body."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reset(self) -> None:
@@ -101,6 +103,7 @@ class FakeGateway:
             "always_redirects",
             "listing_end",
             "cuts_listings",
+            "cuts_answers",
         ):
             setattr(self, name, getattr(fresh, name))
 
@@ -176,7 +179,10 @@ class _Handler(QuietHandler):
             VERSION_HEADER: json.dumps(found.version),
             "Last-Modified": format_datetime(found.changed, usegmt=True),
         }
-        send_ranged(self, found.body, headers)
+        if self.gateway.cuts_answers:
+            self.answer(200, found.body, headers)
+        else:
+            send_ranged(self, found.body, headers)
 
     def put(self, path: str) -> None:
         mode = self.headers.get(MODE_HEADER)
@@ -248,6 +254,9 @@ class _Handler(QuietHandler):
         for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
+        if self.gateway.cuts_answers:
+            self.gateway.cuts_answers -= 1
+            body, self.close_connection = body[: len(body) // 2], True
         if self.command != "HEAD":
             self.wfile.write(body)
 
