@@ -48,14 +48,14 @@ _LEAST_MEMORY: Final = 64 << 20
     "--max-requests",
     type=click.IntRange(2, 100_000),
     default=256,
-    help="Requests that are worked on at once; half of them at most of one namespace.",
+    help="Requests that are worked on at once. Transfers of files leave a quarter of them to what is short, and one "
+    "namespace has half of what others leave.",
 )
 @option(
     "--body-memory",
     type=Size(),
     default="256MiB",
-    help="Memory for what is on its way through; half of it at most for one namespace."
-    " Give the container 128 MiB more.",
+    help="Memory for what is on its way through, shared as requests are. Give the container 128 MiB more.",
 )
 @log_format
 def command(**values: Any) -> None:
