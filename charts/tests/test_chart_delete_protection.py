@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import cel
 import pytest
 
 from chart_support import NAMESPACE, Rendered, Values, render
+from lookupdb import schema
 from lookupdb_operator import names
 
 ANNOTATION = "lookupdb.dev/delete-protection"
@@ -35,15 +35,16 @@ def answer(policy: Any, old: Any, namespace: Any, kind: str = names.KIND, resour
         "namespaceObject": namespace,
         "request": {"kind": {"kind": kind}, "resource": resource or DATASET},
     }
-    if not all(cel.evaluate(condition["expression"], context) for condition in policy["matchConditions"]):
+    evaluate = schema.load_cel().evaluate
+    if not all(evaluate(condition["expression"], context) for condition in policy["matchConditions"]):
         return None
     variables: dict[str, Any] = {}
     for variable in policy["variables"]:
-        variables[variable["name"]] = cel.evaluate(variable["expression"], context | {"variables": variables})
+        variables[variable["name"]] = evaluate(variable["expression"], context | {"variables": variables})
     (validation,) = policy["validations"]
-    if cel.evaluate(validation["expression"], context | {"variables": variables}):
+    if evaluate(validation["expression"], context | {"variables": variables}):
         return None
-    return str(cel.evaluate(validation["messageExpression"], context | {"variables": variables}))
+    return str(evaluate(validation["messageExpression"], context | {"variables": variables}))
 
 
 def test_a_dataset_that_is_protected_is_not_deleted_and_the_refusal_says_how_to_lift_that(policy: Any) -> None:

@@ -251,7 +251,7 @@ def _cut(text: str, characters: int) -> str:
 
 
 def _is_satisfied(rule: str, value: Json) -> bool:
-    context = _load_cel().Context({"self": value})
+    context = load_cel().Context({"self": value})
     context.add_function("isQuantity", _is_quantity)
     context.add_function("quantity", parse_quantity)
     context.add_function("compareTo", lambda one, other: (one > other) - (one < other))
@@ -261,13 +261,13 @@ def _is_satisfied(rule: str, value: Json) -> bool:
 @cache
 def _compile_rule(rule: str) -> Program:
     """Compile ``rule``, once: the CRD has a few, and an operator checks them for every dataset."""
-    program: Program = _load_cel().compile(rule)
+    program: Program = load_cel().compile(rule)
     return program
 
 
 @cache
-def _load_cel() -> ModuleType:
-    """Load the extension of the package cel when a rule is first checked, and load it alone.
+def load_cel() -> ModuleType:
+    """Load the extension of the package cel when a rule is first checked, and load it alone: a process can once.
 
     The package imports its command line with it, which took a third of the processor time of a small build, and 11 MB.
     """
