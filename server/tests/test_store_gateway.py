@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import urllib3
 from support.faults import Fault, Proxy, Request, faulty_proxy
 from support.gateways import TOKEN, FakeGateway, Refusal, fake_gateway, gateway_bucket, use_token
 
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable, UsageError
-from lookupdb.store import open_store
+from lookupdb.store import gateway_client, open_store
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import CA_FILE_VARIABLE, MAX_CONDITIONAL_BYTES, MAX_DELETED_PATHS, TOKEN_FILE_VARIABLE
 
@@ -125,6 +130,26 @@ class TestFailures:
         with pytest.raises(StoreError, match="does not speak TLS") as caught:
             gateway_bucket(url).read(PATH)
         assert not isinstance(caught.value, StoreUnreachable)
+
+
+def test_a_replica_that_is_gone_without_a_word_is_left_for_another(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one on a node that is lost: the cluster sends connections there until it has seen that."""
+    monkeypatch.setattr(gateway_client, "REQUEST_TIMEOUT", urllib3.Timeout(connect=1, read=0.2))
+    gateway.put(PATH, b"1")
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        ports = itertools.chain([gone.getsockname()[1]], itertools.repeat(urlsplit(gateway.url).port))
+        connect = urllib3.util.connection.create_connection
+
+        def connect_next(address: tuple[str, int], *rest: Any, **options: Any) -> socket.socket:
+            return connect((address[0], next(ports)), *rest, **options)
+
+        monkeypatch.setattr(urllib3.util.connection, "create_connection", connect_next)
+        bucket = gateway_bucket(gateway.url, retries=3)
+        assert bucket.read(PATH).body == b"1"
+        assert bucket.put_if(PATH, b"2", bucket.read(PATH).version).body == b"2"
+    assert gateway_client.CONNECT_SECONDS * 8 < gateway_client.RETRY_SECONDS, "there is time for each retry"
 
 
 class TestAnotherServer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,22 +20,29 @@ from lookupdb.store.gateway_answer import CHUNK_BYTES, GatewayAnswer, transport_
 from lookupdb.store.gateway_problem import TransientFailure, absent_error
 from lookupdb.store.gateway_token import TokenFile
 from lookupdb.store.gateway_wire import CA_FILE_VARIABLE
-from lookupdb.store.object_store import (
-    CONNECT_SECONDS,
-    MAX_BACKOFF_SECONDS,
-    PROBE_CONNECT_SECONDS,
-    PROBE_SECONDS,
-    RETRY_SECONDS,
-    SILENCE_SECONDS,
-)
+from lookupdb.store.object_store import MAX_BACKOFF_SECONDS, PROBE_CONNECT_SECONDS, PROBE_SECONDS
 
 T = TypeVar("T")
 
+# A gateway has replicas, and one may be on a node that is lost: until the cluster has seen that, every other connection
+# leads there. So each try is short, and another connection is made for the next.
+CONNECT_SECONDS: Final = 3
+SILENCE_SECONDS: Final = 15
+RETRY_SECONDS: Final = 60
 UPLOAD_SILENCE_SECONDS: Final = 300
 """A gateway takes the bytes of an upload when it has room for them, and answers when the store has the last part."""
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _CONNECTIONS: Final = 4
 """That are kept: a builder uploads, and renews its claim beside."""
+_UNACKNOWLEDGED_SECONDS: Final = 60
+"""After which a peer that takes no byte, or does not say that it is there, is gone: also while it may be silent."""
+_SOCKET_OPTIONS: Final = (
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_SECONDS * 1000),
+)
 REQUEST_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 UPLOAD_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=UPLOAD_SILENCE_SECONDS)
 PROBE_TIMEOUT: Final = urllib3.Timeout(connect=PROBE_CONNECT_SECONDS, read=PROBE_SECONDS)
@@ -69,7 +77,9 @@ class GatewayClient:
         self._token = TokenFile(url)
         is_secure = urlsplit(url).scheme == "https"
         settings: dict[str, Any] = {"ssl_context": _trust(os.environ.get(CA_FILE_VARIABLE))} if is_secure else {}
-        self._pool = urllib3.connection_from_url(url, maxsize=_CONNECTIONS, blocksize=CHUNK_BYTES, **settings)
+        self._pool = urllib3.connection_from_url(
+            url, maxsize=_CONNECTIONS, blocksize=CHUNK_BYTES, socket_options=_SOCKET_OPTIONS, **settings
+        )
         self._pool.ConnectionCls = _SecureConnection if is_secure else _PlainConnection
         self._redirects = urllib3.PoolManager(num_pools=1, maxsize=_CONNECTIONS)
 
@@ -85,7 +95,7 @@ class GatewayClient:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | IO[bytes] | None = None,
-        timeout: urllib3.Timeout = REQUEST_TIMEOUT,
+        timeout: urllib3.Timeout | None = None,
     ) -> GatewayAnswer:
         """The head of the answer; whoever takes it closes it. Raises TransientFailure, StoreError."""
         message = self.describe(action)
@@ -96,7 +106,7 @@ class GatewayClient:
                 target,
                 body=body,
                 headers=fields,
-                timeout=timeout,
+                timeout=timeout or REQUEST_TIMEOUT,
                 redirect=False,
                 retries=False,
                 preload_content=False,
