@@ -35,8 +35,9 @@ chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm an
 	$(BIN)/pytest -q -n 2 --dist worksteal charts/tests
 
 SECONDS ?= 60
-fuzz: $(VENV)/.test ## damage files, values, requests, replies and rows for SECONDS, and see that the native kernels keep their promises
-	$(BIN)/python server/native/native_fuzz.py $(SECONDS)
+fuzz: $(VENV)/.test ## send damaged files, values, requests, replies and rows for SECONDS, half of them to the native kernels, and see that promises are kept
+	$(BIN)/python server/native/native_fuzz.py $$(($(SECONDS) / 2))
+	$(BIN)/python -m fuzzing $$(($(SECONDS) / 2))
 
 SEED ?= 0
 soak: $(VENV)/.test ## live random lives of datasets for SECONDS, or STEPS=100000, from SEED on, and check what must hold at each step

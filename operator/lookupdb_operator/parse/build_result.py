@@ -26,9 +26,10 @@ def parse_build_result(message: str | None) -> BuildResult | None:
     counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
     texts = [members.get(member) or "" for member in _TEXTS]
     seconds = members.get("seconds") or 0.0
-    if not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
+    # A bool is an int to Python, and none to the API server, which would refuse the status.
+    if type(seconds) not in (int, float) or not 0 <= seconds < _MOST_SECONDS:
         return None
-    if not all(isinstance(count, int) and 0 <= count <= _MOST for count in counts) or not all(
+    if not all(type(count) is int and 0 <= count <= _MOST for count in counts) or not all(
         isinstance(text, str) for text in texts
     ):
         return None

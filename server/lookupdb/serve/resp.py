@@ -162,9 +162,10 @@ class RequestParser:
     def _read_line(self, element: str) -> bytes | None:
         """Return the next line without its end, None when it has not arrived."""
         end = self._buffer.find(b"\n", self._position)
+        # Also of a line that is whole: what is refused must not depend on the pieces in which it comes.
+        if (len(self._buffer) if end < 0 else end) - self._position > self.limits.max_inline_bytes:
+            raise ProtocolError(f"too big {element}")
         if end < 0:
-            if len(self._buffer) - self._position > self.limits.max_inline_bytes:
-                raise ProtocolError(f"too big {element}")
             return None
         line = bytes(self._buffer[self._position : end])
         self._position = end + 1

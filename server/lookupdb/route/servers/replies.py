@@ -7,6 +7,7 @@ read here instead, element by element: each is announced with its size before it
 from __future__ import annotations
 
 import io
+import re
 from typing import Any, Final, Protocol
 
 import hiredis
@@ -16,6 +17,7 @@ LARGE_REPLY_BYTES: Final = 1 << 20
 _MAX_LINE_BYTES: Final = 4096
 """Of the line that begins an element, or is one: an error's sentence."""
 _CRLF: Final = b"\r\n"
+_NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,8}")
 
 
 class NotResp(Exception):
@@ -77,9 +79,11 @@ class ElementReader:
         if self._value is not None:
             self._value.write(piece[: max(self._remaining - 2, 0)])
         self._remaining -= len(piece)
-        if not self._remaining:
-            if bytes(piece[-2:]) not in (_CRLF, b"\n"):
+        if self._remaining < len(_CRLF):  # the line end has come, or half of it, or its other half
+            line_end = _CRLF[: len(_CRLF) - self._remaining]
+            if not line_end.endswith(piece[-len(line_end) :]):
                 raise NotResp("a value is longer than it was said to be")
+        if not self._remaining:
             self._add(SKIPPED if self._value is None else self._value.getvalue())
             self._value = None
         return offset + len(piece)
@@ -92,7 +96,7 @@ class ElementReader:
             raise NotResp(f"a line of more than {_MAX_LINE_BYTES} bytes")
         if end >= 0:
             line, self._line = self._line, b""
-            if not line.endswith(_CRLF):
+            if line.find(b"\r") != len(line) - len(_CRLF):
                 raise NotResp(f"a line that does not end: {line[:40]!r}")
             self._begin_element(line[:1], line[1:-2])
         return offset + len(piece)
@@ -110,7 +114,7 @@ class ElementReader:
             self._begin_value(_number(rest))
         elif kind == b"-":
             self._add(hiredis.ReplyError(rest.decode(errors="replace")))
-        elif kind == b"_":
+        elif kind == b"_" and not rest:
             self._add(None)
         else:
             raise NotResp(f"an element that is no value: {(kind + rest)[:40]!r}")
@@ -135,6 +139,7 @@ class ElementReader:
 
 
 def _number(digits: bytes) -> int:
-    if not digits.removeprefix(b"-").isdigit() or len(digits) > 10:
+    """As hiredis reads it: without a sign or zeros that mean nothing."""
+    if not _NUMBER.fullmatch(digits):
         raise NotResp(f"a size that is no number: {digits[:40]!r}")
     return int(digits)

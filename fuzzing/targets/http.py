@@ -1,0 +1,182 @@
+"""What clients send to the router, and probes to an admin port."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fuzzing.target import Target, in_pieces
+from lookupdb.keys import MAX_KEY_BYTES, InvalidKey, make_key_encoder, shard_number, shard_numbers
+from lookupdb.route.http import target as request_target
+from lookupdb.route.http.accept import parse_accept
+from lookupdb.route.http.batches import Batches, ListedBatches, choose_batches
+from lookupdb.route.http.limits import MAX_CHUNK_OVERHEAD_BYTES, MAX_HEAD_BYTES, SLICE_BYTES
+from lookupdb.route.http.problems import HttpProblem
+from lookupdb.route.http.request import Request, RequestReader
+from lookupdb.route.lookups.batch_keys import BatchKeys
+from lookupdb.runtime import probe_http
+
+_MAX_BODY: Final = 2048
+_MAX_KEYS: Final = 16
+_STEPS: Final = ((), ("strip",), ("lowercase",), ("strip", "casefold", "nfc"), ("nfc", "lowercase"))
+_SHARDS: Final = 7
+_MAX_HELD: Final = 17 * _MAX_BODY + MAX_HEAD_BYTES + MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES + SLICE_BYTES
+
+
+def _read(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], int | None]:
+    """The requests, and the status with which the bytes behind them are refused."""
+    requests: list[tuple[Any, ...]] = []
+
+    def on_request(request: Request) -> None:
+        members = request.method, request.target, dict(request.fields), request.body, request.connection_field
+        requests.append(members)
+
+    reader = RequestReader(_MAX_BODY, on_request, lambda: None)
+    try:
+        for piece in pieces:
+            reader.feed(piece)
+            assert reader.held_bytes <= _MAX_HELD, f"{reader.held_bytes} bytes are held"
+    except HttpProblem as problem:
+        assert 400 <= problem.kind.status < 600
+        return requests, problem.kind.status
+    finally:
+        reader.close()
+    return requests, None
+
+
+def check_requests(data: bytes) -> None:
+    """Requests are the same, whole and in any pieces, and so is the refusal."""
+    whole, pieces = _read([data]), _read(in_pieces(data))
+    assert whole == pieces, f"whole: {whole}, in pieces: {pieces}"
+
+
+def check_target(data: bytes) -> None:
+    """A key in a path or a query is decoded once, or refused."""
+    origin = request_target.to_origin_form(data)
+    for decode in (request_target.decode_key_in_path, request_target.decode_key_in_query):
+        if not origin.isascii():
+            return
+        try:
+            key = decode(origin)
+        except HttpProblem:
+            continue
+        assert key.encode().decode() == key
+        if "%" not in origin.decode() and decode is request_target.decode_key_in_path:
+            assert key == origin.decode()
+
+
+def check_batch(data: bytes) -> None:
+    """The native kernel and its twin read the same keys of a body, for the same shards, or refuse it alike."""
+    assert _parse(_NATIVE, data) == _parse(_TWIN, data)
+
+
+_NATIVE, _TWIN = choose_batches(), ListedBatches()
+
+
+def _parse(batches: Batches, data: bytes) -> tuple[Any, ...]:
+    try:
+        keys, partial = batches.parse(data, _MAX_KEYS)
+    except HttpProblem as problem:
+        return problem.kind.status, problem.detail
+    groups = [_group(keys, steps) for steps in _STEPS]
+    return keys.to_list(), len(keys), partial, groups
+
+
+def _group(keys: BatchKeys, steps: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    shards = keys.group(make_key_encoder(steps), steps, _SHARDS)
+    return [(keys.shard, keys.packed, keys.positions) for keys in shards]
+
+
+def check_accept(data: bytes) -> None:
+    """An Accept field says of both media types whether they are accepted."""
+    accept = parse_accept(data)
+    if accept is not None:
+        for media_type in ("application/json", "application/octet-stream"):
+            assert accept.allows(media_type) in (True, False)
+
+
+def check_key(data: bytes) -> None:
+    """A key becomes bytes that a shard file can hold, in one of its shards."""
+    text = data.decode(errors="surrogatepass") if _is_text(data) else data.decode(errors="replace")
+    for steps in _STEPS:
+        try:
+            key = make_key_encoder(steps)(text)
+        except InvalidKey:
+            continue
+        assert 0 < len(key) <= MAX_KEY_BYTES
+        assert key.decode()
+        assert shard_numbers([key], _SHARDS) == [shard_number(key, _SHARDS)]
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode(errors="surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check_probe(data: bytes) -> None:
+    """The head of a request to an admin port is read, or refused."""
+    try:
+        request = probe_http._HeadParser().parse(data)
+    except probe_http._BadRequest:
+        return
+    probe_http._render_answer(probe_http._status_answer(404), request)
+
+
+_HEADS: Final = (
+    b"Host: a\r\n",
+    b"Connection: close\r\n",
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Content-Length: 5\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Accept: application/json;q=0.5, */*\r\n",
+    b"Authorization: Bearer abc\r\n",
+    b"Lookupdb-Generation: g1\r\n",
+)
+TARGETS: Final = (
+    Target(
+        "requests",
+        check_requests,
+        (
+            b"GET /v1/lookup/a%20b HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/dataset HTTP/1.1\r\nHost: x\r\n\r\n",
+            b'POST /v1/lookup HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n{"keys":["a"]}',
+            b"POST /v1/lookup HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\nX: y\r\n\r\n",
+            b"OPTIONS * HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\n{}",
+            b"GET http://x/v1/lookup?key=a+b HTTP/1.0\r\n\r\n",
+        ),
+        (*_HEADS, b"\r\n\r\n", b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b"GET ", b"POST ", b"0\r\n\r\n", b"\n", b"\r"),
+    ),
+    Target(
+        "request-targets",
+        check_target,
+        (b"a%20b", b"key=a+b", b"http://host/v1/lookup/%C3%A4", b"a/b?c#d"),
+        (b"%", b"%2F", b"%00", b"%ff", b"key=", b"&", b"?", b"#", b"http://"),
+    ),
+    Target(
+        "batches",
+        check_batch,
+        (
+            b'{"keys":["a","b","a"]}',
+            b'{"partial" : true, "keys" : ["\\u00e4", "\\ud83d\\ude00", "\xc3\xa4"]}',
+            b'{"keys":[]}',
+        ),
+        (b'"keys"', b'"partial"', b"[", b"]", b"{", b"}", b"\\u0000", b"\\ud800", b',"a"', b"\xff", b"\\"),
+    ),
+    Target(
+        "accept-fields",
+        check_accept,
+        (b"application/json;q=0.5, */*", b"application/octet-stream"),
+        (b";q=", b",", b"nan"),
+    ),
+    Target(
+        "keys", check_key, (b"  Stra\xc3\x9fe\xcc\x88 ", b"K\xe2\x84\xaa"), ("\u0130".encode(), "\u1e9e".encode(), b" ")
+    ),
+    Target(
+        "probes",
+        check_probe,
+        (b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", b"HEAD /metrics HTTP/1.0\r\n\r\n"),
+        (*_HEADS, b"GET ", b" HTTP/1.1\r\n"),
+    ),
+)

@@ -1,0 +1,104 @@
+"""RESP: what clients send to shard servers, and what shard servers answer to the router."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import hiredis
+
+from fuzzing.target import Target, in_pieces
+from lookupdb.route.servers.replies import ElementReader, NotResp
+from lookupdb.serve.limits import ServerLimits
+from lookupdb.serve.resp import Command, ProtocolError, RequestParser, keys_of_gets, keys_of_mget
+
+_LIMITS: Final = ServerLimits(max_arguments=64, max_request_bytes=1024, max_inline_bytes=256)
+_KEYS: Final = 3
+
+
+def _read(pieces: list[bytes]) -> tuple[list[Command], str]:
+    """The commands, and why what follows them is refused."""
+    parser, commands = RequestParser(_LIMITS), []
+    try:
+        for piece in pieces:
+            parser.feed(piece)
+            while (command := parser.next()) is not None:
+                commands.append(command)
+            assert parser.held_bytes < 8192, f"{parser.held_bytes} bytes are held"
+    except ProtocolError as error:
+        return commands, str(error)
+    return commands, ""
+
+
+def check_requests(data: bytes) -> None:
+    """Commands are the same in any pieces; what is recognised at once is what the parser reads."""
+    whole = _read([data])
+    assert whole == _read(in_pieces(data))
+    if whole[1]:
+        return  # the limits here are narrow: what is recognised at once knows none of them
+    if (keys := keys_of_gets(data)) is not None:
+        assert whole[0] == [[b"GET", key] for key in keys]
+    if (keys := keys_of_mget(data)) is not None:
+        assert whole[0] == [[b"MGET", *keys]]
+
+
+class _Sink:
+    """Who waits for three values, and wants them all."""
+
+    def expected_keys(self) -> int:
+        return _KEYS
+
+    def accept(self, index: int, size: int) -> bool:
+        assert index < _KEYS
+        return size < 1 << 20
+
+
+def check_replies(data: bytes) -> None:
+    """A large reply is read as hiredis reads it, whole and in pieces."""
+    whole = _read_reply([data])
+    assert whole == _read_reply(in_pieces(data))
+    if whole is not None:
+        reader = hiredis.Reader()
+        reader.feed(data)
+        found = reader.gets()
+        assert _comparable(found if isinstance(found, list) else [found]) == whole
+
+
+def _comparable(values: list[Any]) -> tuple[Any, ...]:
+    """``values``, of which an error equals one with the same words."""
+    return tuple(repr(value) if isinstance(value, hiredis.ReplyError) else value for value in values)
+
+
+def _read_reply(pieces: list[bytes]) -> tuple[Any, ...] | None:
+    """The values; None when they are refused, or not whole."""
+    reader = ElementReader(_Sink())
+    try:
+        for piece in pieces:
+            if reader.is_whole:
+                break
+            assert reader.feed(piece) <= len(piece)
+    except NotResp:
+        return None
+    if not reader.is_whole:
+        return None
+    return _comparable(reader.reply if isinstance(reader.reply, list) else [reader.reply])
+
+
+TARGETS: Final = (
+    Target(
+        "resp-requests",
+        check_requests,
+        (
+            b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*2\r\n$3\r\nGET\r\n$1\r\nc\r\n",
+            b"*4\r\n$4\r\nMGET\r\n$1\r\na\r\n$2\r\nbc\r\n$1\r\nd\r\n",
+            b"PING\r\nGET 'a b' \"c\"\r\n",
+            b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n",
+        ),
+        (b"\r\n", b"\n", b"*", b"$", b"$-1\r\n", b"$0\r\n\r\n", b"*65\r\n", b"GET", b"MGET", b"'", b'"', b"\\x00"),
+    ),
+    Target(
+        "resp-replies",
+        check_replies,
+        (b"*3\r\n$1\r\na\r\n$-1\r\n$12\r\nabcdefghijkl\r\n", b"*3\r\n_\r\n$0\r\n\r\n-ERR damaged\r\n"),
+        (b"\r\n", b"*3\r\n", b"$-1\r\n", b"_\r\n", b"-ERR x\r\n", b"$5\r\nhello\r\n", b":1\r\n", b"%1\r\n", b"$-2\r\n"),
+    ),
+)
