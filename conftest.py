@@ -112,6 +112,16 @@ So do tests, in any module, that ask for ``kernels``, or for a fixture that does
 """
 
 
+TLS_TESTS: tuple[str, ...] = (
+    "test_route_http_connection",
+    "test_route_http_exchanges",
+    "test_route_http_repeated",
+    "test_route_http_request",
+)
+"""The modules whose tests run twice: with clients that speak plain HTTP, and with TLS. A fixture that lives for the
+module asks for ``transport``, to be made anew."""
+
+
 def pytest_report_header() -> str:
     """Say which kernels are tested."""
     return native.describe() + (", and their twins" if native.kernels() is not None else "")
@@ -121,6 +131,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Have the tests of what native kernels do run with both kinds."""
     if metafunc.module.__name__.rpartition(".")[2].startswith(NATIVE_TESTS):
         metafunc.fixturenames.append("kernels")
+    if metafunc.module.__name__.rpartition(".")[2] in TLS_TESTS:
+        if "transport" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("transport")
+        metafunc.parametrize("transport", ("plain", "tls"), indirect=True, scope="module")
     if "kernels" in metafunc.fixturenames:
         kinds = ("native", "python") if native.kernels() is not None else ("python",)
         metafunc.parametrize("kernels", kinds, indirect=True, scope="module")
@@ -131,6 +145,16 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels of this test and of the processes that it starts: ``native`` or ``python``."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(native.VARIABLE, "1" if request.param == "native" else "0")
+        yield str(request.param)
+
+
+@pytest.fixture(scope="module")
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How clients speak to the servers of ``support.http``: ``plain`` or ``tls``."""
+    from support import http
+
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setattr(http, "speaks_tls", request.param == "tls")
         yield str(request.param)
 
 

@@ -27,7 +27,7 @@ ODD_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def server(kernels: str) -> Iterator[Server]:
+def server(kernels: str, transport: str) -> Iterator[Server]:
     lookups = ScriptedLookups(
         values={"KJFK": KENNEDY, "big": b'"' + b"x" * 1_000_000 + b'"', **ODD_KEYS},
         unavailable={"lost", "gone"},
@@ -38,7 +38,7 @@ def server(kernels: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def mixed_server(kernels: str) -> Iterator[Server]:
+def mixed_server(kernels: str, transport: str) -> Iterator[Server]:
     old, new = generation("g9"), generation("g12")
     values = {"old": b"1", "new": b"2", "big": b'"' + b"x" * 1_000_000 + b'"'}
     of_key = {"old": old, "new": new, "gone": old}

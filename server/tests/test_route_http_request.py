@@ -21,7 +21,7 @@ FOUND_A = b'{"generation":"g1","found":{"a":1},"missing":[]}'
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(transport: str) -> Iterator[Server]:
     numbers = {str(number): b"%d" % number for number in range(1000)}
     with serving(ScriptedLookups(values={"a": b"1", "slow": b'"slow"', **numbers}, delays={"slow": 0.05})) as server:
         yield server

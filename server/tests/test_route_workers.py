@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,13 +16,16 @@ from typing import Any
 
 import pytest
 from support.fleets import Shards, fleet, fleet_entry
+from support.http import request
 from support.routers import Clients, Router, routing, starting
 from support.routing import table_file
 from support.shards import write_generation
+from support.tls import TlsSocket, server_identity
 from support.waiting import soon, until
 
 from lookupdb import schema
 from lookupdb.cli import route
+from lookupdb.errors import UsageError
 
 KEYS = {f"k{i}": b"v%d" % i for i in range(200)}
 ONE_FOUND = ('lookupdb_router_requests_total{status="2xx"} 1.0', "lookupdb_router_keys_found_total 1.0")
@@ -235,7 +239,7 @@ def test_a_worker_imports_nothing_it_does_not_need() -> None:
 
 def test_the_defaults_of_the_command_line_are_the_resources() -> None:
     fields = dict(schema.resource_schema()["properties"]["spec"]["properties"]["router"]["properties"])
-    for of_pods_only in ("replicas", "resources", "autoscaling", "pod", "service", "clients"):
+    for of_pods_only in ("replicas", "resources", "autoscaling", "pod", "service", "clients", "tls"):
         del fields[of_pods_only]
     units = {"deadline_ms": "deadlineMilliseconds", "hedge_ms": "hedgeMilliseconds"}
     units |= {f"{name}_timeout": f"{name}TimeoutSeconds" for name in ("header", "idle", "write")}
@@ -243,3 +247,25 @@ def test_the_defaults_of_the_command_line_are_the_resources() -> None:
     camel = {re.sub("_(.)", lambda m: m[1].upper(), name): default for name, default in options.items()}
     camel |= {field: options[name] for name, field in units.items()}
     assert {name: camel[name] for name in fields} == {name: field["default"] for name, field in fields.items()}
+
+
+def test_tls_options_come_together(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="TLS needs a certificate and its key"):
+        route.command.main(["--table", "t", "--tls-cert", str(tmp_path / "tls.crt")], standalone_mode=False)
+
+
+def test_router_speaks_tls_once_there_is_a_certificate(table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    words = ["--tls-cert", str(folder / "tls.crt"), "--tls-key", str(folder / "tls.key")]
+    with starting(table, *words) as router:
+        until(lambda: "there is no" in str(router.reports("error")), "it says that there is no certificate")
+        assert router.get("/readyz", admin=True)[0] == 503
+        server_identity().write(folder)
+        until(lambda: router.get("/readyz", admin=True)[0] == 200, "the certificate is taken")
+        assert router.reports("error") == [None]
+        with socket.create_connection(("127.0.0.1", router.port), timeout=30) as raw:
+            client = TlsSocket(raw).handshake()
+            client.sendall(request("/v1/lookup/k1"))
+            assert client.recv(1 << 16).endswith(b"\r\n\r\nv1")
+        expiry = int(server_identity().certificate.not_valid_after_utc.timestamp())
+        assert f"lookupdb_router_tls_certificate_expiry_timestamp_seconds {float(expiry)}" in metrics_of(router)

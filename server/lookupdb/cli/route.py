@@ -11,6 +11,7 @@ import click
 
 from lookupdb import schema
 from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
+from lookupdb.errors import UsageError
 from lookupdb.route.limits import RouterLimits
 from lookupdb.runtime.launch import become_supervisor
 
@@ -70,6 +71,17 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
     help="The memory that the router may use, whatever clients do: what it takes of requests and answers follows.  "
     "[default: the container's limit; where there is none, 448MiB a worker and 56MiB]",
 )
+@option(
+    "--tls-cert",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The public port speaks TLS with the certificate in this PEM file, and its chain; it is watched.",
+)
+@option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="The certificate's key, not encrypted.")
+@option(
+    "--tls-client-ca",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Clients need a certificate by one of the authorities in this PEM file.",
+)
 @password_file("Shard servers are given the password in this file (or in LOOKUPDB_PASSWORD).")
 @option(
     "--ready-file",
@@ -77,7 +89,15 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
     help='Written when ready: {"pid": …, "port": …, "admin": …}.',
 )
 @log_format
-def command(*, table: Path, ready_file: Path | None, **options: Any) -> None:
+def command(
+    *,
+    table: Path,
+    ready_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    **options: Any,
+) -> None:
     """Answer lookups over HTTP from the shards that a routing table names.
 
     \b
@@ -98,6 +118,20 @@ def command(*, table: Path, ready_file: Path | None, **options: Any) -> None:
         "table": str(table.absolute()),
         "ready_file": None if ready_file is None else str(ready_file),
         "limits": limits,
+        "tls": _tls_files(tls_cert, tls_key, tls_client_ca),
         "log_format": chosen_log_format(),
     }
     become_supervisor("lookupdb.route.router", settings)
+
+
+def _tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> dict[str, str | None] | None:
+    """As the router's settings have them. Raises UsageError."""
+    if certificate is None or key is None:
+        if certificate or key or client_ca:
+            raise UsageError(
+                "TLS needs a certificate and its key",
+                hint="give --tls-cert and --tls-key, or none of the --tls options",
+            )
+        return None
+    paths = {"certificate": certificate, "key": key, "client_ca": client_ca}
+    return {name: None if path is None else str(path.absolute()) for name, path in paths.items()}

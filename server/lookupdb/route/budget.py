@@ -54,14 +54,15 @@ class RouterBudget:
 
     __slots__ = ("answer_bytes", "batch_mark", "large_mark", "limit", "used")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, is_encrypted: bool = False) -> None:
+        """``is_encrypted``: an answer is copied when it is sent, so the largest one may be smaller."""
         self.limit = limit
         self.used = 0
         self.batch_mark = limit // 2
         """Beyond it no batch begins."""
         self.large_mark = limit * 3 // 4
         """Beyond it no large value is received."""
-        self.answer_bytes = min(MAX_ANSWER_BYTES, limit // 2)
+        self.answer_bytes = min(MAX_ANSWER_BYTES, limit // (3 if is_encrypted else 2))
         """The most that the values of one answer may have together."""
 
     def take(self, size: int) -> None:

@@ -20,6 +20,9 @@ COUNTERS: Final = {
     "connections_accepted": "Client connections accepted.",
     "connections_refused": "Client connections closed at once because there were too many.",
     "requests_refused": "Requests that were not HTTP as it should be, or over a limit; their connection was closed.",
+    "tls_handshakes_failed": "TLS handshakes that failed, or that the client did not end.",
+    "tls_certificates_refused": "Times that a certificate, its key or the clients' authorities had changed and could "
+    "not be used.",
     "clients_timed_out": "Client connections closed because the client was too slow, sending or reading.",
     "keys_found": "Keys for which a value was found.",
     "keys_missing": "Keys that no record has.",
@@ -61,7 +64,10 @@ BATCH_MICROSECONDS: Final = "batch_microseconds"
 TABLE_VERSION: Final = "table_version"
 """A gauge of each worker's own; the metric is the lowest, because that is what the router can be relied on for."""
 
-NAMES: Final = (*REQUESTS, *COUNTERS, *GAUGES, *BATCH_BUCKETS, BATCH_MICROSECONDS, TABLE_VERSION)
+CERTIFICATE_EXPIRY: Final = "tls_certificate_expiry_timestamp_seconds"
+"""A gauge of each worker's own, too: the metric is the lowest."""
+
+NAMES: Final = (*REQUESTS, *COUNTERS, *GAUGES, *BATCH_BUCKETS, BATCH_MICROSECONDS, TABLE_VERSION, CERTIFICATE_EXPIRY)
 """All items of a worker's slot."""
 
 INDEX: Final = {name: place for place, name in enumerate(NAMES)}

@@ -10,6 +10,7 @@ from lookupdb.route.counters import (
     BATCH_MICROSECONDS,
     BATCH_SECONDS,
     BATCH_SECONDS_HELP,
+    CERTIFICATE_EXPIRY,
     COUNTERS,
     GAUGES,
     REQUESTS,
@@ -26,13 +27,13 @@ PREFIX: Final = "lookupdb_router"
 
 class RouterCollector:
     """What needs more than a name: requests by class of status, how long batches take, the lowest table version of all
-    workers."""
+    workers, the certificate that expires first."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Three families."""
+        """Four families."""
         requests = [({"status": status}, self._counters.total(name)) for name, status in REQUESTS.items()]
         yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
         counts = [self._counters.total(name) for name in BATCH_BUCKETS]
@@ -41,6 +42,9 @@ class RouterCollector:
         versions = (self._counters.value(TABLE_VERSION, slot) for slot in range(self._counters.slots))
         help_text = "The routing table's version in effect, the lowest of all workers; 0 while there is none."
         yield gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, min(versions))
+        expiries = (self._counters.value(CERTIFICATE_EXPIRY, slot) for slot in range(self._counters.slots))
+        help_text = "When the certificate of the public port expires, of the worker whose does first; 0 without TLS."
+        yield gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, min(expiries))
 
 
 def collectors(counters: Counters, supervisor: Supervisor) -> Sequence[Collector]:

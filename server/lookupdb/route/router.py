@@ -38,6 +38,8 @@ class RouterSettings:
     """None: the container's."""
     password: str | None
     """Of the shard servers."""
+    tls: dict[str, str | None] | None
+    """Paths, as ``TlsFiles`` takes them; None: plain HTTP."""
     ready_file: Path | None
     log_format: str
     limits: RouterLimits
@@ -70,6 +72,7 @@ def router_service(settings: RouterSettings) -> Service:
         "limits": asdict(limits),
         "budget_bytes": budget_bytes,
         "password": settings.password,
+        "tls": settings.tls,
     }
     fleet = Fleet(
         module="lookupdb.route.worker",

@@ -1,6 +1,6 @@
 """``python -m lookupdb.runtime.start MODULE …`` calls ``start()`` of the module: supervisors and workers begin here.
 
-None of them speaks TLS, yet asyncio and uvloop import it: 1 MB of each process, and 4 MB of OpenSSL to map.
+Hardly any of them speaks TLS, yet asyncio and uvloop import it: 1 MB of each process, and 4 MB of OpenSSL to map.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ class _NoTls(types.ModuleType):
 def leave_out_tls() -> None:
     """Let what is imported from here on do without ``ssl``."""
     sys.modules["ssl"] = _NoTls("ssl")
+
+
+def take_in_tls() -> None:
+    """Let what is imported from here on have ``ssl``, in a process that speaks TLS itself: not by asyncio."""
+    if not hasattr(sys.modules.get("ssl"), "__file__"):
+        sys.modules.pop("ssl", None)
 
 
 if __name__ == "__main__":

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import uvloop
 
 from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
+from lookupdb.route.http.certificates import Certificates, TlsFiles
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import DatasetInfo
@@ -24,6 +27,10 @@ from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import BatchWaiter, Problem, Waiter
 from lookupdb.runtime.counters import Counters
 from support.batches import make_values
+from support.tls import TlsSocket, server_identity
+
+speaks_tls = False
+"""Whether servers of tests speak TLS, and so do their clients; see ``conftest.TLS_TESTS``."""
 
 PATIENCE = 30.0
 """Seconds until a test gives up: the machine may be loaded."""
@@ -138,9 +145,10 @@ class ScriptedLookups:
 class Server:
     """An HttpFront that runs on uvloop in a thread of its own."""
 
-    def __init__(self, lookups: Any, limits: RouterLimits) -> None:
+    def __init__(self, lookups: Any, limits: RouterLimits, tls: TlsFiles | None = None) -> None:
         self.lookups = lookups
         self.limits = limits
+        self.tls = tls
         self._slot = Counters(NAMES, 1).slot(0)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._main()), daemon=True)
@@ -154,7 +162,10 @@ class Server:
         self._done = asyncio.Event()
         self.errors: list[dict[str, Any]] = []
         self._loop.set_exception_handler(lambda _loop, context: self.errors.append(context))
-        self.front = HttpFront(self.lookups, self.limits, self._slot)
+        self.certificates = Certificates(self.tls, self._slot, lambda: None) if self.tls else None
+        if self.certificates:
+            self.certificates.start()
+        self.front = HttpFront(self.lookups, self.limits, self._slot, self.certificates)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
@@ -162,6 +173,8 @@ class Server:
         self._started.set()
         await self._done.wait()
         await self.front.close(0.1)
+        if self.certificates:
+            self.certificates.stop()
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in the server's loop; its result, awaited if it can be."""
@@ -192,18 +205,28 @@ class Server:
             raw.close()
             raise
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Client(raw)
+        if self.tls is None:
+            return Client(raw)
+        return Client(cast("socket.socket", TlsSocket(raw).handshake()))
 
 
 @contextmanager
-def serving(lookups: Any = None, **limits: Any) -> Iterator[Server]:
+def serving(lookups: Any = None, tls: TlsFiles | None = None, /, **limits: Any) -> Iterator[Server]:
     """A running server with ``limits`` other than the usual ones."""
-    server = Server(lookups or ScriptedLookups(), replace(LIMITS, **limits))
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    with tls_files() if speaks_tls else nullcontext(tls) as files:
+        server = Server(lookups or ScriptedLookups(), replace(LIMITS, **limits), files)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def tls_files() -> Iterator[TlsFiles]:
+    """A router's certificate."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield TlsFiles(*server_identity().write(Path(folder)), None)
 
 
 @dataclass

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
@@ -20,6 +21,9 @@ from lookupdb.route.lookup_core import LookupCore
 from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.runtime import capacity, descriptors
 from lookupdb.runtime.listeners import BACKLOG
+
+if TYPE_CHECKING:
+    from lookupdb.route.http.certificates import Certificates
 
 _ACCEPTED: Final = INDEX["connections_accepted"]
 _REFUSED: Final = INDEX["connections_refused"]
@@ -34,8 +38,16 @@ _USED: Final = INDEX["budget_used_bytes"]
 class HttpFront:
     """All client connections of one worker. ``counts`` is the worker's slot of ``counters``."""
 
-    def __init__(self, lookups: LookupCore, limits: RouterLimits, counts: memoryview) -> None:
+    def __init__(
+        self,
+        lookups: LookupCore,
+        limits: RouterLimits,
+        counts: memoryview,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """Without ``certificates`` clients speak plain HTTP."""
         self.service = HttpService(lookups, limits, counts)
+        self._certificates = certificates
         self._counts = counts
         self._descriptors = descriptors.raise_limit()
         self._connections: set[HttpConnection] = set()
@@ -54,8 +66,19 @@ class HttpFront:
         if self._sweeping is None:
             self._sweep()
         # The backlog is given again because asyncio would lower it to 100.
-        server = await self._loop.create_server(self.connection, sock=listener, backlog=BACKLOG)
+        accept = self.connection if self._certificates is None else self._encrypt(self._certificates)
+        server = await self._loop.create_server(accept, sock=listener, backlog=BACKLOG)
         self._servers.append(server)
+
+    def _encrypt(self, certificates: Certificates) -> Callable[[], asyncio.Protocol]:
+        """Makes connections behind TLS, each with the certificate of the moment."""
+        from lookupdb.route.http.tls import TlsConnection  # here, because it brings OpenSSL
+
+        def accept() -> TlsConnection:
+            assert certificates.context is not None, "nothing listens before there is a certificate"
+            return TlsConnection(self.connection(), certificates.context)
+
+        return accept
 
     def drain(self) -> None:
         """Go on answering, and have clients leave: every answer from now on closes its connection."""

@@ -40,6 +40,9 @@ MAX_GENERATIONS: Final = 64
 JOINED_BYTES: Final = 256 * 1024
 """An answer to a batch up to this size is sent as one piece; a larger one value by value, and never copied."""
 
+TLS_PIECE_BYTES: Final = 128 * 1024
+"""An answer is encrypted and written in pieces of this size and a record's: what is encrypted is a copy."""
+
 LINGER_SECONDS: Final = 2.0
 """How long after a closing answer what the client still sends is read and dropped, so that it can read the answer:
 closing with unread bytes resets the connection."""

@@ -1,0 +1,264 @@
+"""TLS on the public port: stands between a client's socket and its ``HttpConnection``, to which it is the transport.
+
+Nothing is kept here. What comes is decrypted and handed on as it comes, whether the connection reads or not, and what
+is answered is encrypted and written at once: what the client does not take waits in the socket's transport, encrypted,
+and is counted there as without TLS. A handshake is a request that is not whole: the connection is counted from its
+first packet on, and the front's sweep ends it after ``header_timeout_seconds``.
+
+Either end may close its half of the stream (close_notify): answers that are due still go out. A client whose stream
+ends without is treated alike: a request says itself how long it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from typing import Any, Final, cast
+
+from lookupdb.route.counters import INDEX
+from lookupdb.route.http import problems
+from lookupdb.route.http.answers import CLOSE
+from lookupdb.route.http.connection import HttpConnection
+from lookupdb.route.http.life import READING
+from lookupdb.route.http.limits import TLS_PIECE_BYTES
+from lookupdb.route.http.problems import HttpProblem
+
+log = logging.getLogger(__name__)
+
+_HANDSHAKES_FAILED: Final = INDEX["tls_handshakes_failed"]
+_RECORD_BYTES: Final = 16 << 10
+"""The most of one TLS record: no read gives more."""
+_HANDSHAKE: Final = 0x16
+"""The first byte of whoever begins with a handshake."""
+
+
+class TlsConnection(asyncio.Protocol):
+    """One client's TLS. ``connection`` is what is behind it; ``context`` has the certificate of the moment."""
+
+    __slots__ = (
+        "_connection",
+        "_has_begun",
+        "_incoming",
+        "_is_ended",
+        "_is_open",
+        "_is_shut",
+        "_object",
+        "_outgoing",
+        "_transport",
+    )
+    _transport: asyncio.Transport
+
+    def __init__(self, connection: HttpConnection, context: ssl.SSLContext) -> None:
+        self._connection = connection
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._has_begun = False
+        self._is_open = False
+        """The handshake is done."""
+        self._is_ended = False
+        """The client's stream has ended; what follows is dropped."""
+        self._is_shut = False
+        """Ours has."""
+
+    # What the socket's transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected. One too many is closed without an answer: a handshake would cost more."""
+        self._transport = cast("asyncio.Transport", transport)
+        connection = self._connection
+        connection.connection_made(cast("asyncio.Transport", self))
+        if connection.phase is not READING:
+            connection.abort()
+            return
+        connection.deadline = connection.service.header_deadline
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent something."""
+        if self._is_ended or self._is_shut:
+            return
+        self._incoming.write(data)
+        if not self._is_open:
+            if not self._has_begun:
+                self._has_begun = True
+                if data[0] != _HANDSHAKE:
+                    self._refuse_plain()
+                    return
+            if not self._continue_handshake():
+                return
+        self._read()
+
+    def _read(self) -> None:
+        """Hand on all that has come."""
+        read, first, pieces = self._object.read, b"", None
+        try:
+            while True:
+                piece = read(_RECORD_BYTES)
+                if not piece:
+                    self._is_ended = True
+                    break
+                if not first:
+                    first = piece
+                elif pieces is None:
+                    pieces = [first, piece]
+                else:
+                    pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            self._break()
+            return
+        if self._outgoing.pending:  # what TLS itself has to say
+            self._flush()
+        if first:
+            self._connection.data_received(first if pieces is None else b"".join(pieces))
+        if self._is_ended and not self._transport.is_closing() and not self._connection.eof_received():
+            self.close()
+
+    def eof_received(self) -> bool:
+        """The client's stream has ended, with close_notify before or without."""
+        if not self._is_open:
+            return False
+        if self._is_ended:
+            return self._connection.is_half_closed
+        self._is_ended = True
+        return self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        """The client has ceased to take what it is sent."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client has taken most of what it was sent."""
+        self._connection.resume_writing()
+        if not self._is_open:
+            self._connection.deadline = self._connection.service.header_deadline
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, or broken."""
+        if not self._is_open and self._has_begun:
+            self._connection.counts[_HANDSHAKES_FAILED] += 1
+        self._is_ended = self._is_shut = True
+        connection = self._connection
+        connection.connection_lost(error)
+        # Neither refers to the other any longer: nothing waits for the garbage collector.
+        del self._connection, self._object
+
+    # The handshake
+
+    def _continue_handshake(self) -> bool:
+        """Go on with the handshake. Returns whether it is done."""
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return False
+        except ssl.SSLError as error:
+            log.debug("a TLS handshake failed", extra={"reason": error.reason})
+            self._flush()  # the alert that tells the client why
+            self._leave()
+            return False
+        self._is_open = True
+        self._flush()
+        self._connection.deadline = self._connection.service.idle_deadline
+        return True
+
+    def _refuse_plain(self) -> None:
+        """Tell a client that speaks no TLS, as it would understand."""
+        problem = HttpProblem(problems.MALFORMED, "this port speaks TLS: ask by https")
+        head, body = self._connection.answers.encode_problem(problem, CLOSE)
+        self._transport.write(head + body)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close before the connection has begun."""
+        self._is_ended = self._is_shut = True
+        self._connection.finish()
+
+    def _break(self) -> None:
+        """What came is no TLS."""
+        self._flush()
+        self._connection.abort()
+
+    # What the connection calls: a transport
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``."""
+        if self._is_shut or not self._is_open:
+            return
+        try:
+            written = self._object.write(data)
+        except ssl.SSLError:
+            self._transport.abort()
+            return
+        if written < len(data):
+            self._write_rest(memoryview(data)[written:])
+        self._transport.write(self._outgoing.read())
+
+    def writelines(self, pieces: Any) -> None:
+        """Send ``pieces``, small ones together."""
+        if self._is_shut or not self._is_open:
+            return
+        outgoing = self._outgoing
+        for piece in pieces:
+            self._write_rest(memoryview(piece))
+            if outgoing.pending >= TLS_PIECE_BYTES:
+                self._flush()
+        self._flush()
+
+    def _write_rest(self, rest: memoryview) -> None:
+        """Encrypt ``rest``, record by record."""
+        write, outgoing = self._object.write, self._outgoing
+        try:
+            while rest:
+                rest = rest[write(rest) :]
+                if outgoing.pending >= TLS_PIECE_BYTES:
+                    self._flush()
+        except ssl.SSLError:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        if data := self._outgoing.read():
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Say that no more is sent."""
+        self._shut()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close once what was written is sent."""
+        self._shut()
+        self._transport.close()
+
+    def _shut(self) -> None:
+        if self._is_shut:
+            return
+        self._is_shut = True
+        if self._is_open:
+            with contextlib.suppress(ssl.SSLError):  # that the client has not answered it yet, or broke off before
+                self._object.unwrap()
+            self._flush()
+
+    def abort(self) -> None:
+        """Cut the connection off."""
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the client."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more from the client again."""
+        self._transport.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See asyncio's transports."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that were written and not sent."""
+        return self._transport.get_write_buffer_size()
