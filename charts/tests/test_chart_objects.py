@@ -125,7 +125,7 @@ def test_rights_in_its_own_namespace(defaults: Rendered) -> None:
     own = defaults.get_object("Role", "lookupdb")
     assert own["metadata"]["namespace"] == NAMESPACE
     reads = [rule for rule in own["rules"] if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
-    assert [rule["resourceNames"] for rule in reads] == [["lookupdb-store"]]
+    assert [rule["resourceNames"] for rule in reads] == [["lookupdb-store"], ["lookupdb-shard-key"]]
     bucket = render(EXTERNAL).get_object("Role", "lookupdb")["rules"]
     assert not any("secrets" in rule["resources"] for rule in bucket), "the gateway has the bucket's"
     external = render({**EXTERNAL, **NO_GATEWAY}).get_object("Role", "lookupdb")

@@ -26,11 +26,13 @@ UNUSED = [
     ("update", "lookupdb.dev/lookupdatasets/finalizers"),
 ]
 
+NO_PASSWORDS: Values = {"shardPasswords": {"enabled": False}}
 VARIANTS: dict[str, Values] = {
     "everywhere": {},
     "in a listed namespace": {"watchNamespaces": ["shop"]},
     "everywhere, without a gateway": NO_GATEWAY,
     "in a listed namespace, without a gateway": {"watchNamespaces": ["shop"], **NO_GATEWAY},
+    "everywhere, without passwords": NO_PASSWORDS,
 }
 
 SPEC: dict[str, Any] = {
@@ -56,14 +58,25 @@ async def test_the_operator_may_do_what_it_does_and_no_more(
 
 
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["shop"]}, EXTERNAL])
-def test_with_a_gateway_no_secret_of_a_datasets_namespace_can_be_touched(values: Values) -> None:
-    rendered = render(values)
-    own = {grant.namespace for grant in granted(rendered) if grant.resource == "/secrets"}
-    assert own <= {NAMESPACE}
-    assert any(
-        grant.resource == "/secrets" and grant.namespace != NAMESPACE
-        for grant in granted(render({**values, **NO_GATEWAY}))
-    )
+def test_with_a_gateway_a_secret_of_a_datasets_namespace_can_be_made_and_else_nothing(values: Values) -> None:
+    assert verbs_on_secrets_elsewhere(values) == {"create"}
+    assert verbs_on_secrets_elsewhere({**values, **NO_PASSWORDS}) == set()
+    assert verbs_on_secrets_elsewhere({**values, **NO_GATEWAY}) == {"create", "patch"}
+
+
+@pytest.mark.parametrize("values", [{}, EXTERNAL, NO_GATEWAY, NO_PASSWORDS])
+def test_of_its_own_namespace_the_operator_may_read_what_it_reads_by_name(values: Values) -> None:
+    secrets = [grant for grant in granted(render(values)) if grant.resource == "/secrets"]
+    assert all(grant.names for grant in secrets if grant.verb not in ("create", "patch"))
+    read = {name for grant in secrets if grant.verb == "get" for name in grant.names}
+    assert ("lookupdb-shard-key" in read) == (values is not NO_PASSWORDS)
+
+
+def verbs_on_secrets_elsewhere(values: Values) -> set[str]:
+    """What the operator may do with Secrets outside of the release's namespace."""
+    return {
+        grant.verb for grant in granted(render(values)) if grant.resource == "/secrets" and grant.namespace != NAMESPACE
+    }
 
 
 def test_what_a_rule_covers() -> None:

@@ -99,6 +99,12 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     help="Create that Secret with random credentials, once, if there is none: for the store that the chart brings.",
 )
 @option(
+    "--shard-key-secret",
+    default="",
+    help="Secret in the operator's namespace with the key from which the passwords of shard servers are derived; the"
+    " operator makes it. Without it, shard servers ask for no password.",
+)
+@option(
     "--store-env",
     multiple=True,
     metavar="NAME=VALUE",
@@ -217,6 +223,7 @@ def options(**values: Any) -> OperatorOptions:
         namespaces=values["namespaces"],
         store_secret=values["store_secret"],
         create_store_secret=values["create_store_secret"],
+        shard_key_secret=values["shard_key_secret"],
         store_environment=dict(_variable(text) for text in values["store_env"]),
         living_list=values["living_list"],
         host=values["host"],

@@ -40,6 +40,9 @@ class Config:
     """runAsUser, runAsGroup and fsGroup of every pod; the cluster chooses what is left out."""
     pod_host: str = ANY_ADDRESS
     """Where shard servers and routers listen: ``::`` where pods have IPv6 addresses."""
+    shard_key: bytes = field(default=b"", repr=False)
+    """The release's key, from which the passwords of shard servers are derived; empty: they ask for none. It is secret,
+    and never shown; ``store.shard_key`` reads it from the cluster."""
     gateway: str = ""
     """URL of the gateway before the store, to which builders and fetchers show a token of their namespace. Empty: they
     reach the store themselves, with its credentials."""

@@ -32,6 +32,7 @@ from lookupdb_operator.plan.turn.turn_queues import TurnQueues
 from lookupdb_operator.store.access import StoreAccessReader
 from lookupdb_operator.store.credentials import ensure_credentials
 from lookupdb_operator.store.live_datasets import LiveDatasetsWriter
+from lookupdb_operator.store.shard_key import ShardKeyReader
 from lookupdb_operator.watch.cache import Key, ObjectCache
 from lookupdb_operator.watch.informers import Informers, make_settings
 
@@ -56,6 +57,8 @@ class OperatorOptions:
     """Those that are watched; none given: all."""
     store_secret: str = ""
     create_store_secret: bool = False
+    shard_key_secret: str = ""
+    """Of the release's key; empty: shard servers ask for no password."""
     store_environment: Mapping[str, str] = field(default_factory=dict)
     living_list: str = ""
     host: str = "0.0.0.0"  # noqa: S104 - a pod's probes come from outside of it
@@ -96,6 +99,8 @@ class _Operator:
         self._health_server: HealthServer | None = None
         self._polls = RouterPolls(self._cluster, self._queue.add)
         self._reflecting: asyncio.Task[None] | None = None
+        self._shard_key = b""
+        self._on_shard_key: Callable[[bytes], None] = lambda key: None
         self.informers = Informers(
             self._cache, self._queue.add, api, options.namespaces, on_progress=self._metrics.note_progress
         )
@@ -114,6 +119,10 @@ class _Operator:
         config = replace(options.config, cluster=await _retry_until_done(self._cluster_id))
         if options.create_store_secret:
             await _retry_until_done(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
+        shard_key = self._shard_key_reader()
+        if shard_key:  # without it nothing is planned: a rollout would have no password
+            await _retry_until_done(shard_key.refresh)
+            config = replace(config, shard_key=self._shard_key)
         store = self._store_access_reader(config)
         if store:
             await _retry_until_done(store.refresh)
@@ -134,6 +143,7 @@ class _Operator:
                 wake=self._queue.add,
             ),
         )
+        self._on_shard_key = lambda key: reconciler.use_config(replace(config, shard_key=key))
         resync = Resync(
             cache=self._cache,
             queue=self._queue,
@@ -141,6 +151,7 @@ class _Operator:
             listing=self._listing,
             store=store,
             live_datasets=self._live_datasets_writer(config),
+            shard_key=shard_key,
             metrics=self._metrics,
             health=health,
             seconds=options.resync_seconds,
@@ -170,6 +181,16 @@ class _Operator:
             environment=self._options.store_environment,
             salt=f"{config.store} {config.cluster}",
         )
+
+    def _shard_key_reader(self) -> ShardKeyReader | None:
+        options = self._options
+        if not options.shard_key_secret:
+            return None
+        return ShardKeyReader(self._cluster, options.namespace, options.shard_key_secret, self._note_shard_key)
+
+    def _note_shard_key(self, key: bytes) -> None:
+        self._shard_key = key
+        self._on_shard_key(key)
 
     def _live_datasets_writer(self, config: Config) -> LiveDatasetsWriter | None:
         if not self._options.living_list:

@@ -189,6 +189,8 @@ class ShardSet:
     trouble: Trouble | None = None
     """Why its pods cannot be made (quota)."""
     deleting: bool = False
+    password_key: str = ""
+    """The password-key label."""
     deletion: Deletion | None = None
     """While it is being deleted."""
 
@@ -205,6 +207,8 @@ class RouterReport:
     """The highest that any of its workers answers from; 0 when none reports one."""
     is_empty: bool = False
     """Whether it reports that none of its workers has a table: it answers nobody."""
+    missing_keys: frozenset[str] = frozenset()
+    """Fingerprints of keys that it needs, and that are not mounted or are not what they are called."""
 
 
 @dataclass(frozen=True, slots=True)

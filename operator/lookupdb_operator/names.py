@@ -25,6 +25,8 @@ DATASET_UID: Final = f"{GROUP}/dataset-uid"
 GENERATION: Final = f"{GROUP}/generation"
 ROLLOUT: Final = f"{GROUP}/rollout"
 SHARD: Final = f"{GROUP}/shard"
+PASSWORD_KEY: Final = f"{GROUP}/password-key"
+"""On a StatefulSet: the fingerprint of the key from which the password of its servers is derived."""
 APP: Final = "app.kubernetes.io/name"
 INSTANCE: Final = "app.kubernetes.io/instance"
 COMPONENT: Final = "app.kubernetes.io/component"
@@ -74,6 +76,7 @@ _NUMBER_DIGITS: Final = 9
 _LARGEST_RECOVERED: Final = 10**8
 """Numbers beyond are claimed by nobody before long. A label that says one is somebody's own, and would use them up."""
 
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
 _OF_ROLLOUT: Final = re.compile(r"-(r[1-9][0-9]{0,8})(?:-s[0-9]+)?\Z")
 _OF_BUILD: Final = re.compile(r"-(g[1-9][0-9]{0,8})-build\Z")
 
@@ -87,6 +90,8 @@ DATASET_PATH: Final = "/etc/lookupdb/dataset"
 DATASET_FILE: Final = "dataset.yaml"
 TABLE_PATH: Final = "/etc/lookupdb/table"
 TABLE_FILE: Final = "routing-table.json"
+PASSWORD_KEYS_PATH: Final = "/etc/lookupdb/password-keys"  # noqa: S105 - the name of a folder
+"""In routers: keys from which the passwords of shard servers are derived, each in a file called by its fingerprint."""
 STORE_TOKEN_PATH: Final = f"/var/run/secrets/{GROUP}/store"
 """In builders and fetchers, when the store is behind a gateway: the folder of the token that they show to it."""
 STORE_TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
@@ -148,6 +153,12 @@ def store_secret(dataset: str, uid: str) -> str:
     return f"{dataset}-store-{uid[:_UID_DIGITS]}"
 
 
+def password_key_secret(dataset: str, fingerprint: str) -> str:
+    """The Secret with the key of the dataset's shard servers' passwords: ``airports-router-8d3f6b1a``. Nobody may look
+    whether it is there: of one name there is one content, because the name has the key's fingerprint."""
+    return f"{dataset}-router-{fingerprint}"
+
+
 def store_audience(identity: str) -> str:
     """Of the tokens that the gateway of one installation takes: ``lookupdb-store:lookupdb/lookupdb``. To another
     installation's, or to the API server, they are worth nothing."""
@@ -191,6 +202,11 @@ def recover_number(label: str) -> int:
     would leave too few numbers to come."""
     number = read_number(label)
     return number if number <= _LARGEST_RECOVERED else 0
+
+
+def recover_password_key(label: str) -> str:
+    """The fingerprint that an object's label says; empty for what is none."""
+    return label if _FINGERPRINT.fullmatch(label) else ""
 
 
 def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, str]:

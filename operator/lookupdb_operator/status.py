@@ -249,6 +249,8 @@ class RolloutStatus:
     overtaken_by: str = ""
     """The generation that came before the rest of it, because a window of it was stuck: it keeps the shards that it
     has, and does not go on. Empty: none did."""
+    password_key: str = ""
+    """Fingerprint of the key from which the password of its servers is derived; empty: they ask for none."""
 
     @property
     def is_candidate(self) -> bool:
@@ -274,6 +276,8 @@ class TableCandidate:
     generation: str
     replicas: int
     workers: int
+    password_key: str = ""
+    """As its rollout has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +288,8 @@ class TablePart:
     generation: str
     workers: int
     shard_ranges: str
+    password_key: str = ""
+    """As its rollout has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +309,8 @@ class TableStatus:
     candidate: TableCandidate | None = None
     parts: tuple[TablePart, ...] = ()
     """Which shards other rollouts serve, while ``rollout`` replaces them shard by shard; by number of the rollout."""
+    password_key: str = ""
+    """As its rollout has it."""
 
     @property
     def is_mixed(self) -> bool:
@@ -381,6 +389,10 @@ class DatasetStatus:
     store_digest: str = ""
     """Of the store's address and credentials, as last written to the dataset's Secret."""
     store_written_at: str = ""
+    """When that was."""
+    password_key: str = ""
+    """Fingerprint of the key of shard servers' passwords whose Secret was last made; empty: none."""
+    password_key_written_at: str = ""
     """When that was."""
 
     def to_json(self) -> dict[str, Any]:

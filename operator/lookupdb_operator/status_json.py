@@ -18,7 +18,15 @@ from lookupdb_operator.shard_ranges import ALL, parse_shards
 MOMENTS: Final = frozenset(
     {
         *("built_at", "confirmed_at", "finished_at", "refreshed_at", "retry_at", "started_at", "written_at"),
-        *("store_written_at", "last_checked", "last_refreshed", "next_check", "since", "kept_since"),
+        *(
+            "store_written_at",
+            "password_key_written_at",
+            "last_checked",
+            "last_refreshed",
+            "next_check",
+            "since",
+            "kept_since",
+        ),
         *("slot", "due", "skipped"),
     }
 )

@@ -134,6 +134,13 @@ s3://lookupdb
 {{- end }}
 {{- end }}
 
+{{/* The Secret with the key of shard servers' passwords, which the operator makes. */}}
+{{- define "lookupdb.shardKeySecret" -}}
+{{- if .Values.shardPasswords.enabled }}
+{{- include "lookupdb.fullname" . }}-shard-key
+{{- end }}
+{{- end }}
+
 {{/* The store's environment that is no secret, as a map. */}}
 {{- define "lookupdb.storeEnv" -}}
 {{- $env := dict }}

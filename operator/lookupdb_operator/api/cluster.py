@@ -254,6 +254,7 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         workers = orjson.loads(text)["workers"]
         reports = [worker["report"] or {} for worker in workers]
         versions = [report.get("tableVersion") for report in reports]
+        missing = frozenset(str(mark) for report in reports for mark in report.get("missingKeys") or ())
         foreign = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
         problem = next((str(report["error"]) for report in reports if report.get("error")), "")
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -263,8 +264,8 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
     known = [version for version in versions if isinstance(version, int)]
     newest = max(known, default=0)
     if not known or len(known) < len(versions):
-        return RouterReport(None, problem or "a worker has no routing table yet", newest, is_empty=not known)
-    return RouterReport(min(known), problem, newest)
+        return RouterReport(None, problem or "a worker has no routing table yet", newest, not known, missing)
+    return RouterReport(min(known), problem, newest, missing_keys=missing)
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from lookupdb_operator import kinds
+from lookupdb_operator import manifests as manifests_of
 from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
@@ -80,6 +81,11 @@ class Reconciler:
         self._events = EventBudget(clock)
         self._repairs = Repairs(clock)
         self._confirmations = Confirmations(clock)
+
+    def use_config(self, config: Config) -> None:
+        """Look with other settings from now on."""
+        self._config = config
+        self._turns.use_config(config)
 
     async def look(self, key: Key) -> float | None:
         """Bring dataset ``key`` a step nearer to what its spec asks for. Seconds until the next look, if any is due.
@@ -241,6 +247,9 @@ class Reconciler:
         for manifest in manifests:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             try:
+                if manifests_of.is_made_once(manifest):
+                    await self._cluster.create_secret(manifest)
+                    continue
                 # What is not known to be ours may be somebody else's: it is not taken from them.
                 answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
             except (Refused, NotFound, Conflict) as error:

@@ -20,6 +20,7 @@ from lookupdb_operator.loop.queue import LookQueue
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.store.access import StoreAccessReader
 from lookupdb_operator.store.live_datasets import LiveDatasetsWriter
+from lookupdb_operator.store.shard_key import ShardKeyReader
 from lookupdb_operator.watch.cache import Key, ObjectCache
 from lookupdb_operator.watch.informers import Informers
 
@@ -38,7 +39,8 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class Resync:
-    """Compares the cache with lists, reads the store's Secret unless a gateway does, queues every dataset."""
+    """Compares the cache with lists, reads the Secrets of the release (the store's unless a gateway does), queues every
+    dataset."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Resync:
         listing: Listing,
         store: StoreAccessReader | None,
         live_datasets: LiveDatasetsWriter | None,
+        shard_key: ShardKeyReader | None = None,
         metrics: Metrics,
         health: Health,
         seconds: float,
@@ -59,6 +62,7 @@ class Resync:
         self._listing = listing
         self._store = store
         self._live_datasets = live_datasets
+        self._shard_key = shard_key
         self._metrics = metrics
         self._health = health
         self._seconds = seconds
@@ -84,6 +88,8 @@ class Resync:
                 await self._compare_children(next(self._kinds_to_compare))
                 if self._store and await self._store.refresh():
                     log.info("the store's credentials have changed")
+                if self._shard_key and await self._shard_key.refresh():
+                    log.warning("the key of shard servers' passwords has changed: every dataset is rolled out anew")
             except ApiError as error:
                 log.warning("resync: %s", error)
                 continue

@@ -32,6 +32,10 @@ class TurnTaking:
         self._is_loaded = False
         self._granted: frozenset[Key] = frozenset()
 
+    def use_config(self, config: Config) -> None:
+        """Plan with other settings from now on."""
+        self._config = config
+
     def plan(self, observed: Observed, decide: Decide, now: datetime) -> Plan:
         """What ``decide`` plans for ``observed`` with its turns. Nothing else runs before the plan is noted: no turn is
         granted twice."""

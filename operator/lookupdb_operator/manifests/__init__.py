@@ -10,6 +10,7 @@ from lookupdb_operator.manifests.builder import build_digest, render_builder
 from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, take_fingerprint
 from lookupdb_operator.manifests.metadata import read_digest, write_mark
 from lookupdb_operator.manifests.network_policy import render_network_policies
+from lookupdb_operator.manifests.passwords import is_made_once, password_key, render_key_secret
 from lookupdb_operator.manifests.routers import render_routers, router_replicas, with_replicas
 from lookupdb_operator.manifests.routing_table import has_room_for_both, render_nudge, render_routing_table
 from lookupdb_operator.manifests.shards import (
@@ -28,8 +29,11 @@ __all__ = [
     "find_changer",
     "has_room_for_both",
     "hash_held_fields",
+    "is_made_once",
+    "password_key",
     "read_digest",
     "render_builder",
+    "render_key_secret",
     "render_network_policies",
     "render_nudge",
     "render_routers",

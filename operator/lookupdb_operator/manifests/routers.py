@@ -7,7 +7,7 @@ from typing import Any, Final
 from lookupdb.route import flags
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import pods, resources
+from lookupdb_operator.manifests import passwords, pods, resources
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import drop_empty, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
@@ -17,12 +17,15 @@ SPARE_SECONDS: Final = 15
 """On top of the drain time, before a router is killed: it finishes within 5 seconds, or ends itself."""
 
 
-def render_routers(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
-    """A dataset's routers. They start without a routing table, and wait for one."""
+def render_routers(
+    dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...] = ()
+) -> tuple[Manifest, ...]:
+    """A dataset's routers. They start without a routing table, and wait for one. ``password_keys`` are the fingerprints
+    of the keys that they need."""
     metadata = render_metadata(dataset, names.router(dataset.name), names.ROUTER)
     selector = names.selector(dataset.name, dataset.uid, names.ROUTER)
     fixed = (
-        _render_deployment(dataset, config, metadata, selector),
+        _render_deployment(dataset, config, password_keys, metadata, selector),
         _render_service(dataset, metadata, selector),
         stamp(render_disruption_budget(metadata, selector)),
     )
@@ -45,7 +48,11 @@ def with_replicas(deployment: Manifest, replicas: int) -> Manifest:
 
 
 def _render_deployment(
-    dataset: ObservedDataset, config: Config, metadata: dict[str, Any], selector: dict[str, str]
+    dataset: ObservedDataset,
+    config: Config,
+    password_keys: tuple[str, ...],
+    metadata: dict[str, Any],
+    selector: dict[str, str],
 ) -> Manifest:
     manifest = stamp(
         {
@@ -56,14 +63,17 @@ def _render_deployment(
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
                 "selector": {"matchLabels": selector},
-                "template": _render_template(dataset, config, selector),
+                "template": _render_template(dataset, config, password_keys, selector),
             },
         }
     )
     return with_replicas(manifest, router_replicas(dataset, 0))
 
 
-def _render_template(dataset: ObservedDataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:
+def _render_template(
+    dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...], selector: dict[str, str]
+) -> dict[str, Any]:
+    keys = [passwords.router_volume(dataset, password_keys)] if password_keys else []
     return pods.render_template(
         dataset,
         config,
@@ -72,16 +82,16 @@ def _render_template(dataset: ObservedDataset, config: Config, selector: dict[st
         names.labels(dataset.name, dataset.uid, names.ROUTER),
         {
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + SPARE_SECONDS,
-            "containers": [_render_container(dataset, config)],
+            "containers": [_render_container(dataset, config, password_keys)],
         },
         # Optional: routers are there before the first routing table is. Mounted whole, because the kubelet does not
         # update single files.
-        [{"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}}],
+        [{"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}}, *keys],
         annotations=pods.SAFE_TO_EVICT,
     )
 
 
-def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any]:
+def _render_container(dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...]) -> dict[str, Any]:
     assert dataset.parsed is not None, "there are no routers of a spec that cannot be used"
     options = {
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
@@ -90,7 +100,9 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
         "--port": names.ROUTER_PORT,
         "--admin-port": names.ADMIN_PORT,
         **flags.render_flags(dataset.parsed.router),
+        **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
     }
+    keys = [passwords.ROUTER_MOUNT] if password_keys else []
     return pods.render_container(
         dataset,
         config,
@@ -98,7 +110,7 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
         "route",
         ["route", *(str(word) for pair in options.items() for word in pair)],
         resources.router(dataset.spec),
-        [{"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True}],
+        [{"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True}, *keys],
         ports=[pods.render_port("http", names.ROUTER_PORT), pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
         **pods.render_probes(),

@@ -89,6 +89,7 @@ def _entry(
     return {
         "generation": part.generation,
         "rollout": part.rollout,
+        **_key_member(part.password_key),
         "records": generation.records,
         "bytes": generation.bytes,
         "builtAt": generation.built_at,
@@ -111,10 +112,17 @@ def _render_shards(
             continue
         servers = TableCandidate(part.rollout, part.generation, table.replicas, part.workers)
         about: dict[str, object] = {}
+        if table.password_key or part.password_key:
+            about = {"rollout": part.rollout, **_key_member(part.password_key)}
         if part.generation != table.generation:
-            about = {"generation": part.generation, "builtAt": generations[part.generation].built_at}
+            about |= {"generation": part.generation, "builtAt": generations[part.generation].built_at}
         shards.append(about | {"endpoints": _endpoints(dataset, servers, shard)})
     return shards
+
+
+def _key_member(password_key: str) -> dict[str, object]:
+    """Of servers that ask for a password: the fingerprint of the key that it is derived from."""
+    return {"passwordKey": password_key} if password_key else {}
 
 
 def _endpoints(dataset: ObservedDataset, part: TableStatus | TableCandidate, shard: int) -> list[str]:

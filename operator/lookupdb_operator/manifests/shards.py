@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import pods, resources, store_access
+from lookupdb_operator.manifests import passwords, pods, resources, store_access
 from lookupdb_operator.manifests.builder import TERMINATION_LOG
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import digest, render_metadata, stamp
@@ -52,7 +52,7 @@ def _render_unstamped(
     yield _render_service(dataset, rollout)
     for shard in select_shards(rollout.shard_ranges, generation.shards):
         template = _render_template(dataset, rollout, generation, config, shard)
-        yield _render_stateful_set(dataset, rollout, shard, replicas, template)
+        yield _render_stateful_set(dataset, rollout, shard, replicas, template, config)
         yield _disruption_budget(dataset, rollout, shard)
 
 
@@ -91,7 +91,7 @@ def template_digest(dataset: ObservedDataset, generation: GenerationStatus, conf
     """
     template = _render_template(dataset, _ANY, generation, config, 0)
     return digest(
-        [generation.generation, generation.shards, digest(_render_stateful_set(dataset, _ANY, 0, 1, template))]
+        [generation.generation, generation.shards, digest(_render_stateful_set(dataset, _ANY, 0, 1, template, config))]
     )
 
 
@@ -116,13 +116,19 @@ def _render_service(dataset: ObservedDataset, rollout: RolloutStatus) -> Manifes
 
 
 def _render_stateful_set(
-    dataset: ObservedDataset, rollout: RolloutStatus, shard: int, replicas: int, template: dict[str, Any]
+    dataset: ObservedDataset,
+    rollout: RolloutStatus,
+    shard: int,
+    replicas: int,
+    template: dict[str, Any],
+    config: Config,
 ) -> Manifest:
+    labels = _labels(rollout, shard) | passwords.server_labels(dataset, config)
     name = names.shard_set(dataset.name, rollout.rollout, shard)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": render_metadata(dataset, name, names.SHARDS, _labels(rollout, shard)),
+        "metadata": render_metadata(dataset, name, names.SHARDS, labels),
         "spec": {
             "serviceName": names.rollout(dataset.name, rollout.rollout),
             "replicas": replicas,
@@ -163,7 +169,7 @@ def _render_template(
         {
             "terminationGracePeriodSeconds": GRACE_SECONDS,
             "initContainers": [_render_fetcher(dataset, generation, config, shard, amounts)],
-            "containers": [_render_server(dataset, config, shard, amounts)],
+            "containers": [_render_server(dataset, rollout, config, shard, amounts)],
         },
         [{"name": "data", **_render_volume(dataset.spec["serving"], generation)}, *store_access.render_volumes(config)],
         annotations=pods.SAFE_TO_EVICT,
@@ -210,7 +216,7 @@ def _render_fetcher(
 
 
 def _render_server(
-    dataset: ObservedDataset, config: Config, shard: int, amounts: resources.Resources
+    dataset: ObservedDataset, rollout: RolloutStatus, config: Config, shard: int, amounts: resources.Resources
 ) -> dict[str, Any]:
     workers = dataset.spec["serving"]["workers"]
     flags = {
@@ -219,6 +225,7 @@ def _render_server(
         "--host": config.pod_host,
         "--port": names.SHARD_PORT,
         "--admin-port": names.ADMIN_PORT,
+        **passwords.server_flags(dataset, config, rollout.rollout),
     }
     ports = [pods.render_port(f"resp-{i}" if i else "resp", names.SHARD_PORT + i) for i in range(workers)]
     return pods.render_container(

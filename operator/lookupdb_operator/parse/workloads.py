@@ -88,6 +88,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         changed=drift.changed,
         changed_by=drift.changed_by,
         deleting=is_deleting(body),
+        password_key=names.recover_password_key(labels.get(names.PASSWORD_KEY) or ""),
         deletion=parse_deletion(body),
     )
 

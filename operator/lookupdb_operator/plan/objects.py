@@ -10,7 +10,7 @@ from typing import Final
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
-from lookupdb_operator.plan import lifecycle, reasons
+from lookupdb_operator.plan import lifecycle, password_keys, reasons
 from lookupdb_operator.plan.build import build_job
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.rollout import cutover, rollouts, suspension
@@ -44,16 +44,16 @@ class ObjectChanges:
     delete: tuple[ObjectRef, ...]
 
 
-def plan_changes(status: DatasetStatus, secret: tuple[Manifest, ...], situation: Situation) -> ObjectChanges:
-    """What to write and delete, so that exactly the objects that ``status`` asks for exist. ``secret`` is the store's,
-    when it is due."""
+def plan_changes(status: DatasetStatus, secrets: tuple[Manifest, ...], situation: Situation) -> ObjectChanges:
+    """What to write and delete, so that exactly the objects that ``status`` asks for exist. ``secrets`` are those that
+    are due: the store's, and that of the key of passwords."""
     observed = situation.observed
     manifests_due = desired_objects(status, situation)
     is_suspended = situation.desired.is_suspended
     repairable = suspension.without_edits(manifests_due, situation) if is_suspended else manifests_due
     repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, situation))
     return ObjectChanges(
-        apply=(*secret, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
+        apply=(*secrets, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
         delete=find_garbage(
             status, suspension.without_permanent_objects(observed) if is_suspended else observed, manifests_due
         ),
@@ -68,10 +68,10 @@ def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | Non
 def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
     """The objects that ``status`` asks for, in the order in which they are written. Builds, rollouts and routing tables
     that are as they should be are left out: rendering a thousand shards takes long."""
-    present = _observed_stamps(situation.observed)
+    present, keys = _observed_stamps(situation.observed), password_keys.list_needed(status, situation)
     return (
         *_list_build_objects(status, situation, present),
-        *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients)),
+        *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients, keys)),
         *_list_rollout_objects(status, situation, present),
         *_list_table_objects(status, situation, present),
     )
@@ -193,7 +193,7 @@ def render_router_nudges(status: DatasetStatus, observed: Observed) -> tuple[Man
 
 
 def with_pending_refusals(apply: Iterable[Manifest], observed: Observed) -> Observed:
-    """``observed`` with the refusals of what is still to be written, and of the Secret, which nobody sees."""
+    """``observed`` with the refusals of what is still to be written, and of Secrets, which nobody sees."""
     pending = {object_name(manifest) for manifest in apply}
     refusals = {name: why for name, why in observed.refusals.items() if name in pending or name[0] == "Secret"}
     return replace(observed, refusals=refusals)

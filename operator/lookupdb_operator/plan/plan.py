@@ -9,6 +9,7 @@ each sees what those before it have decided.
     builds         what keeps the build that has its turn from getting on
     rollouts       the same of the rollout that has its turn
     store          is the store's Secret to be written?
+    password_keys  is the Secret of the key of shard servers' passwords to be made?
     objects        which objects should exist, and differ; which ones should not exist
     serving        Ready: which servers and routers are there; pods that nobody is there to end
     builds         Built
@@ -26,7 +27,8 @@ the same objects, but for one.
 The store's Secret may be missed: nobody reads it, so the next pass knows of it what status says, and status notes it
 before it is written (``store.note_secret``). When the operator ends in between, or the write gets no answer, a rotated
 credential stays stale until a build or a rollout begins, the credentials change again, or a pod is in trouble because
-of the store (``store.is_due``). With a gateway before the store there is no such Secret.
+of the store (``store.is_due``). With a gateway before the store there is no such Secret. That of the key of passwords
+is as blind, but never stale: it is made again when a router says that it lacks it (``password_keys.is_due``).
 """
 
 from __future__ import annotations
@@ -35,7 +37,17 @@ from datetime import datetime
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
-from lookupdb_operator.plan import conditions, lifecycle, objects, reasons, recovery, serving, standstill, store
+from lookupdb_operator.plan import (
+    conditions,
+    lifecycle,
+    objects,
+    password_keys,
+    reasons,
+    recovery,
+    serving,
+    standstill,
+    store,
+)
 from lookupdb_operator.plan.build import builds
 from lookupdb_operator.plan.generation import checks, freshness
 from lookupdb_operator.plan.rollout import cutover, rollouts
@@ -64,7 +76,11 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     if secret or config.gateway:
         status = store.note_secret(status, situation)
     deadlines.append(store.next_write_in(status, situation))
-    changes = objects.plan_changes(status, secret, situation)
+    key_secret = password_keys.render_due_secret(status, situation)
+    note_key = password_keys.note_secret if key_secret else password_keys.forget_secret
+    status = note_key(status, situation)
+    deadlines.append(password_keys.next_attempt_in(status, situation))
+    changes = objects.plan_changes(status, (*secret, *key_secret), situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation))
     status = freshness.note_refresh(serving.with_serving_status(status, observed))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import clock, retries
+from lookupdb_operator.plan import clock, password_keys, retries
 from lookupdb_operator.plan.generation import history, promotion
 from lookupdb_operator.plan.rollout import references, table_versions
 from lookupdb_operator.plan.situation import Situation
@@ -52,7 +52,7 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     status = _without_outdated_table(status, situation)
     return replace(
         status,
-        rollouts=(*status.rollouts, *unknown),
+        rollouts=tuple(password_keys.recover_key(rollout, observed) for rollout in (*status.rollouts, *unknown)),
         last_rollout=max(status.last_rollout, last_rollout),
         last_generation=max(status.last_generation, last_generation),
     )
@@ -205,6 +205,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
             for generation in status.generations
         ),
         store_written_at=clock.clamp_to_now(status.store_written_at, now),
+        password_key_written_at=clock.clamp_to_now(status.password_key_written_at, now),
         build_ticket=turns.clamp_ticket(status.build_ticket, now),
         rollout_ticket=turns.clamp_ticket(status.rollout_ticket, now),
         build=None if status.build is None else _with_past_stall(status.build, now),

@@ -214,13 +214,17 @@ def template_digest(ingredients: Ingredients, generation: GenerationStatus) -> s
     return _render_once(ingredients, ("template digest", generation), render)
 
 
-def render_permanent_objects(ingredients: Ingredients) -> tuple[Manifest, ...]:
-    """What exists from the first pass on: network policies and routers. Not to be changed."""
+def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str, ...] = ()) -> tuple[Manifest, ...]:
+    """What exists from the first pass on: network policies and routers, which have the keys ``password_keys``. Not to
+    be changed."""
     dataset, config = ingredients.dataset, ingredients.config
     return _render_once(
         ingredients,
-        "always",
-        lambda: (*manifests.render_network_policies(dataset, config), *manifests.render_routers(dataset, config)),
+        ("always", password_keys),
+        lambda: (
+            *manifests.render_network_policies(dataset, config),
+            *manifests.render_routers(dataset, config, password_keys),
+        ),
     )
 
 

@@ -82,7 +82,16 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
     type=click.Path(dir_okay=False, path_type=Path),
     help="Clients need a certificate by one of the authorities in this PEM file.",
 )
-@password_file("Shard servers are given the password in this file (or in LOOKUPDB_PASSWORD).")
+@password_file(
+    "Shard servers are given the password in this file (or in LOOKUPDB_PASSWORD), but those whose key the routing "
+    "table names."
+)
+@option(
+    "--password-key-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder of keys that the routing table names, each in a file called by its fingerprint; passwords of "
+    "shard servers are derived from them. It is watched.",
+)
 @option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -96,6 +105,7 @@ def command(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    password_key_dir: Path | None,
     **options: Any,
 ) -> None:
     """Answer lookups over HTTP from the shards that a routing table names.
@@ -117,6 +127,7 @@ def command(
         **options,
         "table": str(table.absolute()),
         "ready_file": None if ready_file is None else str(ready_file),
+        "password_key_dir": None if password_key_dir is None else str(password_key_dir.absolute()),
         "limits": limits,
         "tls": _tls_files(tls_cert, tls_key, tls_client_ca),
         "log_format": chosen_log_format(),

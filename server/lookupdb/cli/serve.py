@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+from lookupdb import shard_passwords
 from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
+from lookupdb.errors import UsageError
 from lookupdb.runtime.launch import become_supervisor
 from lookupdb.serve.limits import ServerLimits, WarmPolicy
 
@@ -38,6 +41,11 @@ _LIMITS = ServerLimits()
 @option("--read-rate", type=Size(), default="1GiB", help="Bytes a second at which the file is verified.")
 @password_file("Clients must AUTH with the password in this file (or in LOOKUPDB_PASSWORD).")
 @option(
+    "--password-sha256",
+    metavar="HEX",
+    help="The same, by the SHA-256 of the password: 64 digits. Anybody may see them if it is long and random.",
+)
+@option(
     "--max-connections",
     type=click.IntRange(min=1),
     default=_LIMITS.max_connections,
@@ -61,7 +69,9 @@ _LIMITS = ServerLimits()
     help='Written when ready: {"pid": …, "ports": […], "admin": …}.',
 )
 @log_format
-def command(*, path: Path, ready_file: Path | None, **options: Any) -> None:
+def command(
+    *, path: Path, ready_file: Path | None, password: str | None, password_sha256: str | None, **options: Any
+) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
     Every Redis client can ask: GET MGET EXISTS DBSIZE PING ECHO INFO HELLO AUTH CLIENT COMMAND CONFIG SELECT RESET
@@ -78,7 +88,25 @@ def command(*, path: Path, ready_file: Path | None, **options: Any) -> None:
         **options,
         "path": str(path),
         "ready_file": None if ready_file is None else str(ready_file),
+        "password_sha256": _choose_hash(password, password_sha256),
         "limits": limits,
         "log_format": chosen_log_format(),
     }
     become_supervisor("lookupdb.serve.server", settings)
+
+
+def _choose_hash(password: str | None, password_sha256: str | None) -> str | None:
+    """The SHA-256 of what clients must show; None for nothing. Raises UsageError."""
+    if password is not None and password_sha256 is not None:
+        raise UsageError(
+            "a password and the hash of one are given",
+            hint="give either --password-sha256, or --password-file or LOOKUPDB_PASSWORD",
+        )
+    if password is not None:
+        return shard_passwords.hash_password(password.encode())
+    if password_sha256 is not None and not re.fullmatch("[0-9a-f]{64}", password_sha256):
+        raise UsageError(
+            f"--password-sha256 must be 64 hexadecimal digits in small letters, found {password_sha256[:80]!r}",
+            hint="as printed by: printf %s PASSWORD | sha256sum",
+        )
+    return password_sha256

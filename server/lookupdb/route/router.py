@@ -37,7 +37,9 @@ class RouterSettings:
     memory_limit: int | None
     """None: the container's."""
     password: str | None
-    """Of the shard servers."""
+    """Of the shard servers whose routing table entry names no key."""
+    password_key_dir: str | None
+    """The folder of the keys from which the others' passwords are derived."""
     tls: dict[str, str | None] | None
     """Paths, as ``TlsFiles`` takes them; None: plain HTTP."""
     ready_file: Path | None
@@ -73,6 +75,7 @@ def router_service(settings: RouterSettings) -> Service:
         "budget_bytes": budget_bytes,
         "password": settings.password,
         "tls": settings.tls,
+        "password_key_dir": settings.password_key_dir,
     }
     fleet = Fleet(
         module="lookupdb.route.worker",

@@ -22,11 +22,13 @@ from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
 from lookupdb.route.servers.link import LinkSettings
+from lookupdb.route.servers.passwords import Passwords
 from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.runtime import start as process_start
 from lookupdb.runtime import worker
+from lookupdb.runtime.watched_files import Content, WatchedFiles, list_folder
 from lookupdb.runtime.worker import WorkerBoot
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ REPORT_SECONDS: Final = 0.05
 
 
 def endpoint_settings(
-    limits: RouterLimits, slot: memoryview, budget: RouterBudget, password: str | None
+    limits: RouterLimits, slot: memoryview, budget: RouterBudget, passwords: Passwords
 ) -> EndpointSettings:
     """The settings of all endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
     return EndpointSettings(
@@ -52,7 +54,7 @@ def endpoint_settings(
             counters=slot,
             random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
             budget=budget,
-            password=password,
+            passwords=passwords,
         ),
     )
 
@@ -110,8 +112,10 @@ async def route(boot: WorkerBoot) -> None:
         if cutover.is_complete:
             complete.set()
 
-    endpoints = endpoint_settings(limits, slot, budget, boot.config["password"])
+    passwords = Passwords(boot.config["password"])
+    endpoints = endpoint_settings(limits, slot, budget, passwords)
     cutover = Cutover(lookups, endpoints, on_change, boot.config["dataset_uid"])
+    keys = _watch_keys(boot.config["password_key_dir"], passwords, on_change)
     watcher = TableWatcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
     if boot.index == 0 and not watcher.has_found:
@@ -137,7 +141,23 @@ async def route(boot: WorkerBoot) -> None:
     watcher.stop()
     if certificates is not None:
         certificates.stop()
+    if keys:
+        keys.stop()
     cutover.close()
+
+
+def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[], None]) -> WatchedFiles | None:
+    """Have ``passwords`` take the keys in ``folder`` now, and whenever they change."""
+    if folder is None:
+        return None
+
+    def take(content: Content) -> None:
+        passwords.take_files(content)
+        on_change()
+
+    keys = WatchedFiles(lambda: list_folder(Path(folder)), take)
+    keys.start()
+    return keys
 
 
 def _watch_certificates(files: dict[str, Any], slot: memoryview, on_change: Callable[[], None]) -> Certificates:

@@ -102,7 +102,7 @@ def _info(session: Session, command: Command) -> Reply:
 
 
 def _auth(session: Session, command: Command) -> Reply:
-    if session.worker.password is None:
+    if session.worker.password_sha256 is None:
         return _reply_error(session, "ERR AUTH called without any password configured for the shard server")
     user = command[1] if len(command) == 3 else b"default"
     if user == b"default" and session.authorise(command[-1]):

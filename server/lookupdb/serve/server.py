@@ -44,7 +44,8 @@ class ServerSettings:
     warm: WarmPolicy
     read_rate: int
     """Bytes a second at which the file is verified and warmed."""
-    password: str | None
+    password_sha256: str | None
+    """Of what clients must show first: 64 hexadecimal digits. None: nothing."""
     ready_file: Path | None
     log_format: str
     limits: ServerLimits
@@ -144,7 +145,7 @@ def _config(served: ServedShard, settings: ServerSettings) -> Mapping[str, Any]:
         "identity": asdict(server_identity(served)),
         "dictionary_bytes": served.manifest.dictionary_bytes,
         "limits": settings.limits.to_config(),
-        "password": settings.password,
+        "password_sha256": settings.password_sha256,
     }
 
 

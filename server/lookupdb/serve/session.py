@@ -24,7 +24,8 @@ class WorkerContext:
     limits: ServerLimits
     slot: memoryview
     """Its counters; ``shard_counters`` has the place of each."""
-    password: bytes | None = None
+    password_sha256: bytes | None = None
+    """Of what clients must show first; None: nothing."""
     port: int = 0
     file_bytes: int = 0
     replies: KeyReplies = field(init=False)
@@ -58,7 +59,7 @@ class Session:
 
     def reset(self) -> None:
         """Forget what the client has said of itself since it connected."""
-        self.is_authorised = self.worker.password is None
+        self.is_authorised = self.worker.password_sha256 is None
         self.unauthenticated_since = time.monotonic()
         """Since when it owes the password."""
         self.name = b""
@@ -76,10 +77,11 @@ class Session:
 
     def authorise(self, password: bytes) -> bool:
         """Return whether the password is right; if so, the client may ask from now on."""
-        expected = self.worker.password
-        import hmac  # here, because it brings OpenSSL: half a MB that a server without a password spares
+        expected = self.worker.password_sha256
+        import hashlib  # here, because they bring OpenSSL: half a MB that a server without a password spares
+        import hmac
 
-        if expected is None or not hmac.compare_digest(password, expected):
+        if expected is None or not hmac.compare_digest(hashlib.sha256(password).digest(), expected):
             return False
         self.is_authorised = True
         return True

@@ -77,14 +77,14 @@ def _open_context(boot: WorkerBoot, listener: socket.socket) -> WorkerContext:
             f"{path}: expected {config['bytes']} bytes as verified, found {size}",
             hint="shard files are immutable: never write to one that is served; fetch or build it again",
         )
-    password = config.get("password")
+    password_sha256 = config.get("password_sha256")
     identity = ServerIdentity(**config["identity"])
     return WorkerContext(
         shard=_open_shard(path, identity, config["dictionary_bytes"]),
         identity=identity,
         limits=ServerLimits(**config["limits"]),
         slot=boot.counters().slot(boot.index),
-        password=None if password is None else password.encode(),
+        password_sha256=None if password_sha256 is None else bytes.fromhex(password_sha256),
         port=listener.getsockname()[1],
         file_bytes=size,
     )

@@ -7,6 +7,7 @@ connection.turn()
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import socket
@@ -65,7 +66,10 @@ class LoneConnection:
     def __init__(self, shard: ShardReader, limits: ServerLimits, password: bytes | None = None) -> None:
         self.slot = memoryview(bytearray(8 * len(shard_counters.NAMES) + 8)).cast("Q")
         identity = ServerIdentity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
-        self.worker = WorkerContext(shard=shard, identity=identity, limits=limits, slot=self.slot, password=password)
+        digest = None if password is None else hashlib.sha256(password).digest()
+        self.worker = WorkerContext(
+            shard=shard, identity=identity, limits=limits, slot=self.slot, password_sha256=digest
+        )
         server, self.client = socket.socketpair()
         server.setblocking(False)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -8,6 +8,7 @@ with InProcessWorker(path, "native") as worker:
 
 from __future__ import annotations
 
+import hashlib
 import select
 import socket
 import time
@@ -44,7 +45,7 @@ class InProcessWorker:
                 identity=identity,
                 limits=limits or ServerLimits(),
                 slot=self.slot,
-                password=password,
+                password_sha256=None if password is None else hashlib.sha256(password).digest(),
             )
         self._poller = Poller()
         self._turn = make_turn(self.worker, self._poller)

@@ -1,7 +1,7 @@
 {{/* What the operator may do wherever it acts on datasets: what it does, and no more (charts/tests/test_chart_rights.py).
 It lists and watches, and never gets one object. What it applies it patches; where an apply makes an object, it creates.
-With a gateway it has no right on Secrets there. Without one, none is got or listed; but who patches one is answered with
-what it holds. */}}
+With a gateway it can do nothing with Secrets there but make one that is not there: the key of a dataset's passwords.
+Without one, none is got or listed; but who patches one is answered with what it holds. */}}
 {{- define "lookupdb.rules" -}}
 - apiGroups: [lookupdb.dev]
   resources: [lookupdatasets]
@@ -38,6 +38,10 @@ what it holds. */}}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, patch]
+{{- else if .Values.shardPasswords.enabled }}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 {{- end }}
 - apiGroups: [""]
   resources: [events]

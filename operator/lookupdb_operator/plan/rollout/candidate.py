@@ -63,7 +63,11 @@ def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situa
     desired, referenced = situation.desired, None if status.table is None else status.table.candidate
     if referenced is None or referenced.rollout != rollout.rollout:
         wanted = TableCandidate(
-            rollout.rollout, rollout.generation, desired.replicas, rollout.workers or desired.workers
+            rollout.rollout,
+            rollout.generation,
+            desired.replicas,
+            rollout.workers or desired.workers,
+            password_key=rollout.password_key,
         )
     elif desired.is_suspended:
         wanted = referenced

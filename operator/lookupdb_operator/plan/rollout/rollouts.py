@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from lookupdb_operator import names
+from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Observed, ObservedDataset, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, promotion
@@ -170,6 +170,7 @@ def _with_claimed_rollout(generation: GenerationStatus, status: DatasetStatus, s
         started_at=clock.format_moment(situation.now),
         workers=situation.desired.workers,
         shard_ranges=shorten_shards(shard_windows.first_window(generation, status, situation), generation.shards),
+        password_key=manifests.password_key(situation.dataset, situation.config),
     )
     return replace(status, rollouts=(*status.rollouts, claimed), last_rollout=number)
 

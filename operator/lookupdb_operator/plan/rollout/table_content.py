@@ -69,7 +69,9 @@ def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Si
     if not rollouts.is_servable(target, replicas, status, situation):
         return None
     workers = target.workers or desired.workers
-    return TableStatus(0, target.rollout, target.generation, replicas, workers, "", parts=parts)
+    return TableStatus(
+        0, target.rollout, target.generation, replicas, workers, "", parts=parts, password_key=target.password_key
+    )
 
 
 def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TablePart]:
@@ -81,7 +83,13 @@ def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TableP
     for rollout in references.serving_rollouts(status):
         shards = references.routed_shards(rollout, status) - held
         if rollout.rollout != target.rollout and shards:
-            yield TablePart(rollout.rollout, rollout.generation, workers[rollout.rollout], format_shards(shards))
+            yield TablePart(
+                rollout.rollout,
+                rollout.generation,
+                workers[rollout.rollout],
+                format_shards(shards),
+                password_key=rollout.password_key,
+            )
 
 
 def _reachable_replicas(table: TableStatus, replicas: int, status: DatasetStatus, situation: Situation) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from lookupdb.route.servers.passwords import PasswordRef
 from lookupdb.shard_name import FORMAT_VERSION
 
 QUESTION: Final = b"*2\r\n$4\r\nINFO\r\n$8\r\nlookupdb\r\n"
@@ -27,6 +28,8 @@ class ShardIdentity:
     shards: int
     normalize: tuple[str, ...]
     value_format: str
+    password: PasswordRef | None = None
+    """Which password it asks for; None: the one that all ask for, or none."""
 
     def members(self) -> dict[str, str]:
         """As ``INFO lookupdb`` names them."""

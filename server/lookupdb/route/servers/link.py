@@ -18,6 +18,7 @@ from lookupdb.route.servers.connection import ServerConnection
 from lookupdb.route.servers.heartbeat import Heartbeat
 from lookupdb.route.servers.identity import ShardIdentity
 from lookupdb.route.servers.link_state import TRANSITIONS, LinkEvent, LinkState
+from lookupdb.route.servers.passwords import Passwords, UnknownKey
 from lookupdb.route.servers.proof import NotProven, connect
 
 log = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ class LinkSettings:
     """The worker's slot (see ``counters``)."""
     random: random.Random
     budget: RouterBudget
-    password: str | None = None
-    """Sent to every endpoint before it is asked for its proof."""
+    passwords: Passwords = field(default_factory=Passwords)
+    """An endpoint is shown its password before it is asked for its proof."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
@@ -122,11 +123,12 @@ class Link:
         """A connection to the endpoint, which has proven itself; None if there is none: then the user was told."""
         settings = self._settings
         try:
+            password = settings.passwords.find(self._identity.password)
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await connect(self._address, self._identity, settings.password, self._on_lost, settings.budget)
+                return await connect(self._address, self._identity, password, self._on_lost, settings.budget)
         except TimeoutError:
             self._fail(f"did not connect and prove itself within {CONNECT_SECONDS:g} s")
-        except NotProven as error:
+        except (NotProven, UnknownKey) as error:
             settings.counters[_PROOFS_FAILED] += 1
             self._fail(str(error))
         except OSError as error:

@@ -7,6 +7,7 @@
 | PROOF | the server is connected to, and proves what it serves | ``Link._use`` |
 | FAILURE | it does not within 2 s (``CONNECT_SECONDS``), or there is an OSError | ``Link._connect`` |
 | FAILURE | it serves something else, refuses the password, says too much | ``NotProven``, raised in ``proof`` |
+| FAILURE | the key of its password is not there | ``UnknownKey``, raised in ``Passwords.find`` |
 | LOSS | the other end closes or resets, or TCP keepalive gives it up | ``ServerConnection.connection_lost`` |
 | LOSS | it sends what is not RESP, or more than was asked | ``ServerConnection.data_received``, ``_keep`` |
 | LOSS | it sends a reply that was not asked for, or of the wrong shape | ``Lane._on_reply`` |

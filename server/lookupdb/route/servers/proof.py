@@ -48,9 +48,13 @@ async def connect(
             connection.write(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]
             admitted = await _next(replies)
             if admitted != b"OK":
-                raise NotProven(f"does not accept the password: {str(admitted)[:200]}")
+                which = identity.password or "password"
+                raise NotProven(f"does not accept the {which}: {str(admitted)[:200]}")
         connection.write(QUESTION)
-        mismatch = identity.mismatch(await _next(replies))
+        answer = await _next(replies)
+        if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("NOAUTH"):
+            raise NotProven(f"wants a password, and the routing table names none: {str(answer)[:200]}")
+        mismatch = identity.mismatch(answer)
         if mismatch:
             raise NotProven(mismatch)
         if not replies.empty():

@@ -100,6 +100,7 @@ class Cutover:
             "unreachedShards": live.unreached[:_MAX_REPORTED] if live else None,
             "error": self._error or self._waiting(),
             "endpoints": reported.problems(_MAX_REPORTED) if reported else [],
+            "missingKeys": self._missing_keys(),
         }
 
     @property
@@ -122,6 +123,11 @@ class Cutover:
         self._lookups.live = None
         self._pool.close_unused(())
 
+    def _missing_keys(self) -> list[str]:
+        """Of passwords, by the keys' fingerprints: those that a table names and that no file holds now."""
+        passwords = {ref for live in (self._next, self._lookups.live) if live for ref in live.passwords}
+        return self._settings.link.passwords.list_missing(passwords)[:_MAX_REPORTED]
+
     def _waiting(self) -> str | None:
         if not self._next:
             return None if self._lookups.live else WAITING
@@ -129,7 +135,9 @@ class Cutover:
         if not awaited:  # it takes effect in a moment
             return None
         shards = ", ".join(map(str, awaited[:_MAX_REPORTED]))
-        return f"version {self._next.table.version} waits for an endpoint to prove itself of shard {shards}"
+        why = self._next.password_failure(awaited)
+        waits = f"version {self._next.table.version} waits for an endpoint to prove itself of shard {shards}"
+        return f"{waits}: {why}" if why else waits
 
     def _awaited_shards(self, new: LiveTable) -> list[int]:
         current = self._lookups.live

@@ -5,7 +5,7 @@ Endpoints outlive tables: one that stands in the old and the new table under the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.pending import LookupReplicas
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.identity import ShardIdentity
+from lookupdb.route.servers.passwords import PasswordRef
 from lookupdb.route.shards.endpoint import Endpoint
 from lookupdb.route.shards.replicas import ShardReplicas
 from lookupdb.route.shards.settings import EndpointSettings
@@ -91,6 +92,22 @@ class LiveTable:
         """Of the generations that are asked for by name: nothing waits for them."""
         return _endpoints(self._candidates())
 
+    @property
+    def passwords(self) -> set[PasswordRef]:
+        """Those that its servers ask for."""
+        shards = (shard for entry in self.table.entries for shard in entry.shards)
+        return {shard.password for shard in shards if shard.password}
+
+    def password_failure(self, shards: Collection[int]) -> str:
+        """Which server of ``shards`` of the active entry is not usable on account of its password, and why; empty when
+        none is known."""
+        for number in shards:
+            for endpoint in self.active.shards[number].endpoints:
+                failure = endpoint.last_failure or ""
+                if "password" in failure:
+                    return f"{endpoint.address} {failure}"
+        return ""
+
     def problems(self, most: int) -> list[dict[str, Any]]:
         """Endpoints that are not ready, at most so many, with why; those of the active generation first."""
         found: list[dict[str, Any]] = []
@@ -160,6 +177,7 @@ class EndpointPool:
             shards=len(entry.shards),
             normalize=entry.normalize,
             value_format=entry.value_format,
+            password=entry.shards[number].password,
         )
         endpoints = [self._connect_endpoint(address, identity) for address in entry.shards[number].endpoints]
         is_candidate = entry.generation != table.active

@@ -9,6 +9,11 @@ still serves says so::
     {"generation": "g12", "builtAt": "2026-11-20T00:00:00Z", "endpoints": ["10.0.0.1:6379"]}
 
 All generations of a mixed table have the entry's number of shards, normalisation and value format.
+
+An entry whose servers ask for a password names the key that it is derived from, by its fingerprint: ``"passwordKey":
+"8d3f6b1a"``. The password is that of the entry's rollout. A shard that servers of another rollout serve may say so,
+``"rollout": "r33"``, with the key of their password, and without one when they ask for none. In both format versions: a
+router that knows nothing of passwords shows none, is refused, and stays with the table that it has.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import orjson
 from lookupdb.errors import LookupdbError
 from lookupdb.keys import NORMALIZATIONS
 from lookupdb.route.servers.address import ServerAddress
+from lookupdb.route.servers.passwords import PasswordRef
 
 FORMAT_VERSION: Final = 1
 """In which each entry is of one generation."""
@@ -35,6 +41,7 @@ MAX_SHARDS: Final = 1024
 MAX_ENDPOINTS: Final = 4096
 """Of one shard: 64 replicas of 64 workers."""
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
+_KEY: Final = re.compile(r"[0-9a-f]{8}")
 _PORT_MAX: Final = 65535
 
 
@@ -65,6 +72,8 @@ class ShardEntry:
     """When the generation was built: ISO 8601, with its time zone."""
     endpoints: tuple[ServerAddress, ...]
     """At least one."""
+    password: PasswordRef | None = None
+    """Which password they ask for; None: none that the table knows of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +191,18 @@ def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
         raise InvalidTable(f"{where}.valueFormat must be json or raw, found {value_format!r}")
     shards = _check_count(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
     built_at = _moment_member(members, where)
+    rollout = _text_member(members, "rollout", where)
+    of_entry = ShardEntry(name, built_at, (), _password(members, rollout, where))
     return GenerationEntry(
         generation=name,
-        rollout=_text_member(members, "rollout", where),
+        rollout=rollout,
         records=_count_member(members, "records", where),
         bytes=_count_member(members, "bytes", where),
         built_at=built_at,
         normalize=_steps(_member(members, "normalize", list, where), f"{where}.normalize"),
         value_format="json" if value_format == "json" else "raw",
         shards=tuple(
-            _shard(shard, f"{where}.shards[{i}]", name, built_at, may_mix=may_mix) for i, shard in enumerate(shards)
+            _shard(shard, f"{where}.shards[{i}]", of_entry, may_mix=may_mix) for i, shard in enumerate(shards)
         ),
     )
 
@@ -222,9 +233,24 @@ def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def _shard(value: Any, where: str, generation: str, built_at: str, *, may_mix: bool) -> ShardEntry:
-    """A shard of the entry of ``generation``, which was built at ``built_at``."""
+def _password(members: dict[str, Any], rollout: str, where: str) -> PasswordRef | None:
+    """The password that servers of ``rollout`` ask for, by what stands beside it."""
+    if "passwordKey" not in members:
+        return None
+    key = _text_member(members, "passwordKey", where)
+    if not _KEY.fullmatch(key):
+        _fail(f"{where}.passwordKey must be the 8 hexadecimal digits of a key's fingerprint, found {key[:64]!r}")
+    return PasswordRef(rollout, key)
+
+
+def _shard(value: Any, where: str, of_entry: ShardEntry, *, may_mix: bool) -> ShardEntry:
+    """A shard of an entry whose shards are like ``of_entry``, unless they say otherwise."""
     members = _check_type(value, dict, where)
+    generation, built_at, password = of_entry.generation, of_entry.built_at, of_entry.password
+    if "rollout" in members:
+        password = _password(members, _text_member(members, "rollout", where), where)
+    elif "passwordKey" in members:
+        _fail(f"{where} must name the rollout of its passwordKey")
     if "generation" in members:
         if not may_mix:
             _fail(f"{where} must not name a generation in format version {FORMAT_VERSION}, in which the entry does")
@@ -233,7 +259,7 @@ def _shard(value: Any, where: str, generation: str, built_at: str, *, may_mix: b
             generation, built_at = own_generation, _moment_member(members, where)
     endpoints = _check_count(_member(members, "endpoints", list, where), MAX_ENDPOINTS, where)
     addresses = tuple(_address(endpoint, f"{where}.endpoints[{i}]") for i, endpoint in enumerate(endpoints))
-    return ShardEntry(generation, built_at, tuple(dict.fromkeys(addresses)))
+    return ShardEntry(generation, built_at, tuple(dict.fromkeys(addresses)), password)
 
 
 def _address(value: Any, where: str) -> ServerAddress:
