@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -63,6 +63,8 @@ class Process:
     """Of its pod, as the Deployment had it: of a router."""
     needs_secret: bool = False
     """Whether it is not started without the store's Secret."""
+    keys: dict[str, bytes] = field(default_factory=dict)
+    """The keys of passwords that a router has read, by their fingerprints, until it starts anew."""
 
 
 @dataclass

@@ -9,6 +9,7 @@ import orjson
 
 from lookupdb_operator import names
 from operator_support.plan_objects import NAME, Process, Thing
+from operator_support.plan_passwords import can_open, check_lets_in, mount_keys
 
 if TYPE_CHECKING:
     from operator_support.plan_world import World
@@ -35,23 +36,27 @@ def run_router(world: World, pod: Process) -> None:
     if pod.dies_at is not None or table is None or world.age(pod) < world.takes.router_start:
         return
     content = _table(table.manifest["data"][names.TABLE_FILE])
+    mount_keys(world, pod)
+    check_lets_in(world, pod)
     _sync_mount(world, pod, table, content)
     if pod.down_until is not None:
         if world.now < pod.down_until or pod.mounted is None:
             return
         pod.down_until, pod.trouble = None, None
-        pod.ready = True
+        pod.ready = can_open(world, pod, pod.mounted)
     if pod.mounted is None:
         return
     if pod.table is None or pod.table["version"] < pod.mounted["version"]:
         if pod.table is not None and world.proves_servers and not _proves(world, pod.table, pod.mounted):
+            return
+        if pod.table is not None and not can_open(world, pod, pod.mounted):
             return
         if pod.table is not None:
             world.invariants.left(pod.table, world.now)
         pod.table = pod.mounted
         world.invariants.took(pod.table)
     elif pod.table["version"] >= content["version"]:
-        pod.ready = pod.trouble is None
+        pod.ready = pod.trouble is None and (pod.ready or can_open(world, pod, pod.table))
 
 
 def _proves(world: World, before: dict[str, Any], after: dict[str, Any]) -> bool:

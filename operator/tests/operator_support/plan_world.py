@@ -18,7 +18,7 @@ import orjson
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.confirmations import Confirmations
-from lookupdb_operator.manifests import read_digest
+from lookupdb_operator.manifests import is_made_once, read_digest
 from lookupdb_operator.model import (
     BuildJob,
     BuildResult,
@@ -51,6 +51,7 @@ from operator_support.plan_objects import (
     label,
     ref,
 )
+from operator_support.plan_passwords import missing_keys
 from operator_support.plan_routers import keep_routers, run_router
 
 NEVER: Final = 1e9
@@ -98,6 +99,8 @@ class World:
     pods: dict[str, Process] = field(default_factory=dict)
     store: StoreAccess = field(default_factory=lambda: StoreAccess({"AWS_ACCESS_KEY_ID": "a"}, "d1"))
     secret: Manifest | None = None
+    keys: dict[str, Manifest] = field(default_factory=dict)
+    """The Secrets of keys of passwords, by name."""
     predecessors: tuple[Predecessor, ...] = ()
     refusals: dict[Key, str] = field(default_factory=dict)
     refuses: Callable[[Manifest], str] = lambda manifest: ""
@@ -226,7 +229,8 @@ class World:
 
     def _report(self, pod: Process) -> RouterReport:
         if pod.table is not None:
-            return RouterReport(pod.table["version"], newest=pod.table["version"])
+            version, missing = pod.table["version"], missing_keys(self, pod)
+            return RouterReport(version, newest=version, missing_keys=missing)
         if pod.down_until is not None:
             return RouterReport(None, "it does not answer")
         return RouterReport(None, "a worker has no routing table yet", is_empty=True)
@@ -241,7 +245,17 @@ class World:
         name = ref(thing).name
         shard, labels = names.read_shard(name) or 0, (names.read_rollout(name), label(thing, names.GENERATION))
         replicas = thing.manifest["spec"]["replicas"]
-        return ShardSet(ref(thing), *labels, shard, read_digest(thing.manifest), replicas, ready)
+        mark = label(thing, names.PASSWORD_KEY)
+        return ShardSet(ref(thing), *labels, shard, read_digest(thing.manifest), replicas, ready, password_key=mark)
+
+    def password_of(self, name: str) -> str | None:
+        """The hash of the password that the servers of the StatefulSet ``name`` ask for; empty for none. None when
+        there is no such set."""
+        thing = self.things.get(("StatefulSet", name))
+        if thing is None:
+            return None
+        words = thing.manifest["spec"]["template"]["spec"]["containers"][0]["args"]
+        return str(words[words.index("--password-sha256") + 1]) if "--password-sha256" in words else ""
 
     def _pod(self, pod: Process) -> Pod:
         waits = pod.trouble is not None and not pod.ready
@@ -312,7 +326,9 @@ class World:
             self.refusals[key] = why
             return
         self.refusals.pop(key, None)
-        if key[0] == "Secret":
+        if key[0] == "Secret" and is_made_once(manifest):
+            self.keys.setdefault(key[1], manifest)
+        elif key[0] == "Secret":
             self.secret = manifest
         elif key[0] == "Pod":
             self._nudge(manifest)
@@ -488,6 +504,7 @@ class World:
         """A router's container ends, and is started anew a while later."""
         pod.down_until = self.now + timedelta(seconds=min(seconds, NEVER))
         pod.ready, pod.table = False, None
+        pod.keys.clear()
         pod.trouble = Trouble(reasons.OUT_OF_MEMORY, "container router was killed")
 
     def add(self, name: str, owner: Thing, component: str, manifest: Manifest) -> None:

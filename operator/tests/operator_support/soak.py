@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from operator_support.gateway_lives import GatewayLives
 from operator_support.losing_simulation import LosingSimulation
 from operator_support.neighbours import Neighbours
+from operator_support.password_lives import PasswordLives
 from operator_support.plan_world import World
 from operator_support.simulation import Simulation
 
@@ -62,6 +63,7 @@ KINDS: Final = (
     Kind("two datasets", Neighbours, lambda neighbours: neighbours.live(MOMENTS)),
     Kind("rollbacks", Simulation, lambda simulation: simulation.live_under_rollbacks(4)),
     Kind("gateways", GatewayLives, lambda simulation: simulation.live(MOMENTS)),
+    Kind("passwords", PasswordLives, lambda simulation: simulation.live(MOMENTS)),
     Kind("losses", LosingSimulation, lambda simulation: simulation.live(MOMENTS)),
 )
 

@@ -1,0 +1,93 @@
+"""What routers of the model cluster know of the passwords of its servers, as ``lookupdb route`` and ``serve`` have it:
+keys come from Secrets that a router has mounted and are remembered, servers take one password for as long as they live.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from lookupdb import shard_passwords
+from operator_support.plan_invariants import Broken
+from operator_support.plan_objects import Process
+
+if TYPE_CHECKING:
+    from operator_support.plan_world import World
+
+
+def mount_keys(world: World, pod: Process) -> None:
+    """Have the router ``pod`` take the keys that are there by now."""
+    for secret, mark in _mounted_secrets(pod.template):
+        if secret in world.keys:
+            pod.keys[mark] = base64.b64decode(world.keys[secret]["data"]["key"])
+
+
+def missing_keys(world: World, pod: Process) -> frozenset[str]:
+    """What the router says that it lacks: of the tables that it answers from, or is about to."""
+    there = {mark for secret, mark in _mounted_secrets(pod.template) if secret in world.keys}
+    tables = (table for table in (pod.table, pod.mounted) if table is not None)
+    return frozenset(mark for table in tables for _, _, mark in _servers(orjson.dumps(table)) if mark) - there
+
+
+def can_open(world: World, pod: Process, table: dict[str, Any]) -> bool:
+    """Whether the router is let in by all servers of the active generation of ``table`` that are there."""
+    return not any(refusing_servers(world, pod, {**table, "generations": table["generations"][:1]}))
+
+
+def refusing_servers(world: World, pod: Process, table: dict[str, Any]) -> list[str]:
+    """The StatefulSets of all generations of ``table`` whose servers take another password than the router shows."""
+    return [
+        name
+        for name, rollout, mark in _servers(orjson.dumps(table))
+        if world.password_of(name) not in (None, _hash(pod.keys[mark], rollout) if mark in pod.keys else "")
+    ]
+
+
+def check_lets_in(world: World, pod: Process) -> None:
+    """A router that answers is let in by the servers that it asks, for as long as it answers."""
+    if pod.ready and pod.table is not None and not can_open(world, pod, pod.table):
+        raise Broken(f"{pod.name} is ready, and servers of its table refuse its password:\n{world.describe()}")
+
+
+@functools.lru_cache(256)
+def _mounted_secrets(template: str) -> tuple[tuple[str, str], ...]:
+    """Secret and fingerprint of each key."""
+    spec = orjson.loads(template)["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    words = spec["containers"][0]["args"]
+    if "--password-key-dir" not in words:
+        return ()
+    folder = words[words.index("--password-key-dir") + 1]
+    sources = [
+        source["secret"]
+        for name, path in mounts.items()
+        if path == folder
+        for source in volumes[name]["projected"]["sources"]
+    ]
+    assert all(secret["optional"] for secret in sources)
+    return tuple((secret["name"], item["path"]) for secret in sources for item in secret["items"])
+
+
+@functools.lru_cache(1024)
+def _hash(key: bytes, rollout: str) -> str:
+    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout).encode())
+
+
+@functools.lru_cache(1024)
+def _servers(table: bytes) -> tuple[tuple[str, str, str], ...]:
+    """StatefulSet, rollout and fingerprint of each server that the table names."""
+    return tuple(_list_servers(orjson.loads(table)))
+
+
+def _list_servers(table: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for entry in table["generations"]:
+        for shard in entry["shards"]:
+            named = shard if "rollout" in shard else entry
+            for endpoint in shard["endpoints"]:
+                name = endpoint.partition(".")[0].rpartition("-")[0]
+                yield name, named["rollout"], named.get("passwordKey", "")
