@@ -125,14 +125,23 @@ def test_rights_in_its_own_namespace(defaults: Rendered) -> None:
     own = defaults.get_object("Role", "lookupdb")
     assert own["metadata"]["namespace"] == NAMESPACE
     reads = [rule for rule in own["rules"] if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
-    assert [rule["resourceNames"] for rule in reads] == [["lookupdb-store"], ["lookupdb-shard-key"]]
+    assert sorted(rule["resourceNames"] for rule in reads) == [["lookupdb-shard-key"], ["lookupdb-store"]]
     bucket = render(EXTERNAL).get_object("Role", "lookupdb")["rules"]
-    assert not any("secrets" in rule["resources"] for rule in bucket), "the gateway has the bucket's"
+    of_key = [
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["lookupdb-shard-key"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+    ]
+    assert [rule for rule in bucket if "secrets" in rule["resources"]] == of_key, "the gateway has the bucket's"
     external = render({**EXTERNAL, **NO_GATEWAY}).get_object("Role", "lookupdb")
     secrets = [rule for rule in external["rules"] if rule["resources"] == ["secrets"]]
     assert secrets == [
-        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["bucket-credentials"], "verbs": ["get"]}
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["bucket-credentials"], "verbs": ["get"]},
+        *of_key,
     ]
+    without = render({**EXTERNAL, "shardPasswords": {"enabled": False}})
+    assert not any("secrets" in rule["resources"] for rule in without.get_object("Role", "lookupdb")["rules"])
+    assert not any("shard-key" in argument for argument in without.operator_arguments())
+    assert "--shard-key-secret=lookupdb-shard-key" in defaults.operator_arguments()
 
 
 def test_the_clusters_id_is_read_only_when_it_is_not_given(defaults: Rendered) -> None:

@@ -118,6 +118,39 @@ async def test_behind_a_gateway_no_secret_is_read_or_written_but_to_make_the_emb
     assert [path for _, path in kube.reads if "secrets" in path] == ["/api/v1/namespaces/lookupdb/secrets/store"]
 
 
+async def test_shard_servers_have_passwords_whose_keys_are_made_and_never_read_but_the_releases(
+    kube: Kube, kubelet: Kubelet
+) -> None:
+    kube.put(dataset())
+    gateway = {"gateway": "http://lookupdb-gateway.lookupdb.svc:7071"}
+    chosen = options(
+        admin_port=kubelet.admin_port, shard_key_secret="lookupdb-shard-key", config=gateway, resync_seconds=1
+    )
+    async with operating(chosen) as operator:
+        await all_steps(kube, kubelet)
+        await until(lambda: condition(kube, "RolledOut")["reason"] == "UpToDate", "the end", lambda: seen(kube))
+        await looked_again(operator)
+        first = copy.deepcopy(_password_secrets(kube))
+        assert len(first) == 1
+        made = [write for write in kube.writes if write.kind == "Secret" and write.namespace == "shop"]
+        assert {write.verb for write in made} == {"post"}
+        settled = len(kube.writes)
+        await looked_again(operator)
+        assert kube.writes[settled:] == [], "a Secret that is there is not made again"
+        # Whoever deletes the release's key has all passwords changed.
+        del kube.objects["Secret", "lookupdb", "lookupdb-shard-key"]
+        await until(lambda: len(_password_secrets(kube)) == 2, "the Secret of another key", lambda: seen(kube))
+        await until(lambda: status_of(kube)["lastRollout"] == 2, "another rollout", lambda: seen(kube))
+        assert {name: _password_secrets(kube)[name] for name in first} == first
+    secrets_read = {path for _, path in kube.reads if "secrets" in path}
+    assert secrets_read == {"/api/v1/namespaces/lookupdb/secrets/lookupdb-shard-key"}
+
+
+def _password_secrets(kube: Kube) -> dict[str, Any]:
+    """By name, what they hold."""
+    return {secret["metadata"]["name"]: secret["data"] for secret in kube.all("Secret", "shop")}
+
+
 async def test_an_operator_that_is_started_anew_at_every_step_goes_on(kube: Kube, kubelet: Kubelet) -> None:
     kube.put(dataset())
     chosen = options(admin_port=kubelet.admin_port)
