@@ -28,7 +28,12 @@ RIGHTS: Final = (
     ("list", "", "configmaps"),
 )
 """Rights of an operator where its datasets are."""
-KEPT: Final = {f"Secret/{FULLNAME}-store", f"ConfigMap/{FULLNAME}-living", f"Pod/{FULLNAME}-test-lookup"}
+KEPT: Final = {
+    f"Secret/{FULLNAME}-store",
+    f"Secret/{FULLNAME}-shard-key",
+    f"ConfigMap/{FULLNAME}-living",
+    f"Pod/{FULLNAME}-test-lookup",
+}
 """Objects that outlive the release: those that the operator has made, and the pod of helm's test."""
 
 
