@@ -28,12 +28,17 @@ from lookupdb_operator import manifests
 _REBUILD = dataclasses.replace(
     BUILD, generation="g13", active="g12", unless_fingerprint="f0f1f2", unless_success_file="a0a1a2"
 )
+_PASSWORDS = dataclasses.replace(CONFIG, shard_key=bytes(32))
+_KEY = manifests.password_key(airports(), _PASSWORDS)
 _FILES: dict[str, tuple[Any, ...]] = {
     **{f"airports/{part}": objects for part, objects in rendered(airports()).items()},
     **{f"everything/{part}": objects for part, objects in rendered(everything(), FULL_CONFIG).items()},
     "everything/build": manifests.render_builder(everything(), _REBUILD, FULL_CONFIG),
     "configmap/build": manifests.render_builder(from_config_map(), BUILD, CONFIG),
     "gateway/build": manifests.render_builder(everything(), BUILD, GATEWAY_CONFIG),
+    "passwords/key-secret": (manifests.render_key_secret(airports(), _PASSWORDS),),
+    "passwords/router": manifests.render_routers(airports(), _PASSWORDS, (_KEY, "f0f1f2f3")),
+    "passwords/shards": rendered(airports(shards=1), _PASSWORDS)["shards"],
     "gateway/shards": rendered(airports(shards=1), GATEWAY_CONFIG)["shards"],
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner
 from support.fleets import Shards, fleet, fleet_entry
 from support.routers import Clients, Router, routing, starting
 from support.routing import entry, mixed, table, table_file
@@ -16,6 +17,8 @@ from support.shards import Running, write_generation
 from support.waiting import soon, until
 
 from lookupdb import shard_passwords
+from lookupdb.cli import serve
+from lookupdb.errors import UsageError
 from lookupdb.route.servers.passwords import MOST_KEYS, PasswordRef, Passwords, UnknownKey
 from lookupdb.route.table.routing_table import InvalidTable
 
@@ -242,3 +245,19 @@ class TestARouter:
 def entry_of(generation: Path, shards: Shards, mark: str | None) -> dict[str, Any]:
     """``generation`` as a routing table names it, with the key ``mark``."""
     return fleet_entry(generation, shards) | ({} if mark is None else {"passwordKey": mark})
+
+
+class TestTheCommandLine:
+    @pytest.mark.parametrize(
+        ("words", "variables", "sentence"),
+        [
+            (["--password-sha256", "ABC"], {}, "must be 64 hexadecimal digits in small letters, found 'ABC'"),
+            (["--password-sha256", "g" * 64], {}, "must be 64 hexadecimal digits"),
+            (["--password-sha256", "a" * 64], {"LOOKUPDB_PASSWORD": "s3cret"}, "a password and the hash of one"),
+        ],
+    )
+    def test_takes_a_hash_or_a_password(self, words: list[str], variables: dict[str, str], sentence: str) -> None:
+        run = CliRunner().invoke(serve.command, ["somewhere", *words], env=variables)
+        assert isinstance(run.exception, UsageError)
+        assert sentence in str(run.exception)
+        assert "s3cret" not in str(run.exception) + run.output

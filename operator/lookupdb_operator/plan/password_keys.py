@@ -46,7 +46,10 @@ def is_due(status: DatasetStatus, situation: Situation) -> bool:
         return False
     if status.password_key != present or status.last_rollout != situation.dataset.status.last_rollout:
         return True
-    return _seems_missing(present, situation) and _remaining_wait(status, situation) == 0
+    # What was refused is tried again at each look, or nobody would know any more that it was.
+    name = names.password_key_secret(situation.dataset.name, present)
+    is_refused = ("Secret", name) in situation.observed.refusals
+    return is_refused or (_is_lacking(present, situation.observed) and _remaining_wait(status, situation) == 0)
 
 
 def note_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -65,7 +68,7 @@ def forget_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until the Secret is made again, if nothing changes; None for never."""
     present = manifests.password_key(situation.dataset, situation.config)
-    if not present or not _seems_missing(present, situation):
+    if not present or not _is_lacking(present, situation.observed):
         return None
     return _remaining_wait(status, situation)
 
@@ -78,10 +81,8 @@ def recover_key(rollout: RolloutStatus, observed: Observed) -> RolloutStatus:
     return replace(rollout, password_key=max(marks, default=""))
 
 
-def _seems_missing(present: str, situation: Situation) -> bool:
-    observed = situation.observed
-    if ("Secret", names.password_key_secret(observed.dataset.name, present)) in observed.refusals:
-        return True
+def _is_lacking(present: str, observed: Observed) -> bool:
+    """Whether a router says that it lacks the present key."""
     return any(present in report.missing_keys for report in observed.routers.values())
 
 
