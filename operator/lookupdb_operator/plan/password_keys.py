@@ -77,7 +77,8 @@ def recover_key(rollout: RolloutStatus, observed: Observed) -> RolloutStatus:
     """``rollout`` with the key that its StatefulSets say, if it says none."""
     if rollout.password_key:
         return rollout
-    marks = (one.password_key for one in observed.shard_sets if one.rollout == rollout.rollout)
+    shard_sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
+    marks = (shard_set.password_key for shard_set in shard_sets)
     return replace(rollout, password_key=max(marks, default=""))
 
 
