@@ -28,6 +28,7 @@ def test_lives_every_kind_of_life_in_turn() -> None:
         "two datasets",
         "rollbacks",
         "gateways",
+        "passwords",
         "losses",
     ]
 
