@@ -209,6 +209,15 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* In NetworkPolicies: the namespaces that may have datasets. */}}
+{{- define "lookupdb.datasetNamespaces" -}}
+{{- $selector := dict }}
+{{- with .Values.watchNamespaces }}
+{{- $selector = dict "matchExpressions" (list (dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" .)) }}
+{{- end }}
+{{- toJson $selector }}
+{{- end }}
+
 {{/* In NetworkPolicies: the pods of datasets that need the store. */}}
 {{- define "lookupdb.datasetPods" -}}
 podSelector:

@@ -1,0 +1,227 @@
+"""Who reaches which port, by the policies of the chart and of the operator together. Nothing here enforces them: a
+model of what Kubernetes documents tells. The kubelet of a pod's own node is always let in, and is not asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chart_support import EXTERNAL, NO_GATEWAY, Values
+from network_policy_cluster import NAMESPACES, OTHER_PORT, PORTS, RELEASE_NAMESPACE, Cluster, Matrix, make_cluster
+
+PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+SEARCHERS = {"namespaceSelector": {"matchLabels": {"team": "search"}}}
+STRANGERS_ELSEWHERE = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "elsewhere"}},
+    "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["stranger"]}]},
+}
+DATASETS = ("data/airports", "data/people", "other/airports")
+STORE_USERS = ("builder", "shard", "diff")
+
+
+def everybody(cluster: Cluster, but: str = "") -> set[str]:
+    return {each.name for each in cluster.pods + cluster.strangers} - {but}
+
+
+def in_namespace(cluster: Cluster, namespace: str, but: str = "") -> set[str]:
+    return {each.name for each in cluster.pods + cluster.strangers if each.namespace == namespace} - {but}
+
+
+def expected(cluster: Cluster, release: str = "lookupdb") -> Matrix:
+    """With the chart's default values."""
+    matrix: Matrix = {
+        f"{release}/store:7070": {f"{release}/gateway", f"{release}/sweep"},
+        # Whoever has the labels, of any namespace: a token decides what of the store is theirs.
+        f"{release}/gateway:7071": cluster.wearing(*STORE_USERS),
+        f"{release}/gateway:9090": set(),
+        f"{release}/operator:8081": set(),
+        **{f"{release}/{component}:{OTHER_PORT}": set() for component in ("store", "gateway", "operator")},
+    }
+    if release != "lookupdb":
+        return matrix
+    for dataset in DATASETS:
+        matrix |= {
+            f"{dataset}/builder:9090": set(),
+            f"{dataset}/shard:7000": {f"{dataset}/router"},
+            f"{dataset}/shard:7063": {f"{dataset}/router"},
+            f"{dataset}/shard:7064": set(),
+            f"{dataset}/shard:9090": {"lookupdb/operator"},
+            f"{dataset}/router:8080": everybody(cluster, but=f"{dataset}/router"),
+            f"{dataset}/router:9090": {"lookupdb/operator"},
+            **{f"{dataset}/{component}:{OTHER_PORT}": set() for component in ("builder", "shard", "router")},
+        }
+    return matrix
+
+
+def defaults() -> tuple[Cluster, Matrix]:
+    cluster = make_cluster()
+    return cluster, expected(cluster)
+
+
+def of_watched_namespaces() -> tuple[Cluster, Matrix]:
+    cluster = make_cluster({"watchNamespaces": ["data"]})
+    users = cluster.wearing(*STORE_USERS, namespaces=["data"])
+    return cluster, expected(cluster) | {"lookupdb/gateway:7071": users}
+
+
+def of_two_releases() -> tuple[Cluster, Matrix]:
+    """In one namespace: neither's gateway or sweep reaches the other's store."""
+    cluster = make_cluster(others=["second"])
+    return cluster, expected(cluster) | expected(cluster, "second")
+
+
+def without_a_gateway() -> tuple[Cluster, Matrix]:
+    """Who needs the store has its credentials, and asks it."""
+    cluster = make_cluster(NO_GATEWAY)
+    matrix = expected(cluster) | {"lookupdb/store:7070": {"lookupdb/sweep", *cluster.wearing(*STORE_USERS)}}
+    return cluster, _without_targets(matrix, "lookupdb/gateway")
+
+
+def without_a_gateway_of_watched_namespaces() -> tuple[Cluster, Matrix]:
+    cluster = make_cluster({**NO_GATEWAY, "watchNamespaces": ["data"]})
+    users = cluster.wearing(*STORE_USERS, namespaces=["data"])
+    return cluster, _without_targets(
+        expected(cluster) | {"lookupdb/store:7070": {"lookupdb/sweep", *users}}, "lookupdb/gateway"
+    )
+
+
+def before_a_bucket() -> tuple[Cluster, Matrix]:
+    cluster = make_cluster(EXTERNAL)
+    return cluster, _without_targets(expected(cluster), "lookupdb/store")
+
+
+def with_named_clients() -> tuple[Cluster, Matrix]:
+    """Of all routers; a dataset's own hold in their place, and a second release's operator reads nothing."""
+    values: Values = {"networkPolicies": {"routerClients": [SEARCHERS]}}
+    cluster = make_cluster(values, spec={"router": {"clients": [STRANGERS_ELSEWHERE, {"podSelector": {}}]}})
+    matrix = expected(cluster)
+    for dataset in DATASETS:
+        matrix[f"{dataset}/router:8080"] = in_namespace(cluster, "data", but=f"{dataset}/router")
+    matrix["data/airports/router:8080"] |= {"stranger in elsewhere"}
+    return cluster, matrix
+
+
+def with_clients_outside() -> tuple[Cluster, Matrix]:
+    blocks = [{"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.128/25"]}}]
+    cluster = make_cluster({"networkPolicies": {"routerClients": blocks}})
+    return cluster, expected(cluster) | {f"{dataset}/router:8080": {"outside"} for dataset in DATASETS}
+
+
+def with_monitoring() -> tuple[Cluster, Matrix]:
+    """Every pod of that namespace may read metrics, and nothing else."""
+    cluster = make_cluster({"networkPolicies": {"monitoring": [PROMETHEUS]}})
+    matrix = expected(cluster)
+    for target in matrix:
+        if target.endswith(("gateway:9090", "operator:8081", "shard:9090", "router:9090")):
+            matrix[target] |= in_namespace(cluster, "monitoring")
+    return cluster, matrix
+
+
+def _without_targets(matrix: Matrix, pod: str) -> Matrix:
+    return {target: sources for target, sources in matrix.items() if not target.startswith(f"{pod}:")}
+
+
+SCENARIOS: dict[str, Callable[[], tuple[Cluster, Matrix]]] = {
+    function.__name__: function
+    for function in (
+        defaults,
+        of_watched_namespaces,
+        of_two_releases,
+        without_a_gateway,
+        without_a_gateway_of_watched_namespaces,
+        before_a_bucket,
+        with_named_clients,
+        with_clients_outside,
+        with_monitoring,
+    )
+}
+
+
+@pytest.fixture(scope="module", params=SCENARIOS)
+def scenario(request: pytest.FixtureRequest) -> tuple[Cluster, Matrix]:
+    return SCENARIOS[request.param]()
+
+
+def test_who_reaches_which_port(scenario: tuple[Cluster, Matrix]) -> None:
+    cluster, matrix = scenario
+    assert cluster.matrix() == matrix
+
+
+def test_every_rule_is_needed(scenario: tuple[Cluster, Matrix]) -> None:
+    """Without any policy, rule, peer, selector or port of theirs, the matrix would be another one."""
+    cluster, matrix = scenario
+    idle = [
+        what
+        for what, policies in mutations(cluster.policies)
+        if Cluster(cluster.pods, cluster.strangers, policies).matrix() == matrix
+    ]
+    assert idle == []
+
+
+def mutations(policies: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The policies without one part, for each part; and what is gone. Datasets' policies are all made alike: those of
+    one are changed."""
+    for number, policy in enumerate(policies):
+        name = f"{policy['metadata']['namespace']}/{policy['metadata']['name']}"
+        if not name.startswith((f"{RELEASE_NAMESPACE}/", "data/airports-")):
+            continue
+        yield name, policies[:number] + policies[number + 1 :]
+        for path in parts(policy["spec"], ()):
+            changed = copy.deepcopy(policy)
+            holder: Any = changed["spec"]
+            for step in path[:-1]:
+                holder = holder[step]
+            del holder[path[-1]]
+            yield f"{name}: {'.'.join(map(str, path))}", (*policies[:number], changed, *policies[number + 1 :])
+
+
+def parts(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Where the parts of a policy stand that can be taken away and leave a policy."""
+    steps = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    for step, inner in steps:
+        here = (*path, step)
+        if is_removable(here, value):
+            yield here
+        yield from parts(inner, here)
+
+
+def is_removable(path: tuple[Any, ...], holder: Any) -> bool:
+    """Rules, their lists, peers, selectors, ports and ends of ranges. Not what a policy selects, since a policy more
+    isolates nobody who is not isolated; nor one label beside others, the protocol that is meant without it, or what
+    cannot go alone."""
+    if path[0] != "ingress" or path == ("ingress",):
+        return False
+    step = path[-1]
+    if isinstance(step, int):
+        return len(path) == 2 or path[-2] in ("from", "ports")
+    if step in ("podSelector", "namespaceSelector"):
+        return len(holder) > 1
+    return step in ("from", "ports", "endPort", "except", "matchLabels", "matchExpressions")
+
+
+def test_without_policies_everybody_reaches_everything() -> None:
+    cluster = make_cluster({"networkPolicies": {"enabled": False}})
+    assert cluster.policies == ()
+    assert all(sources == everybody(cluster, target.rpartition(":")[0]) for target, sources in cluster.matrix().items())
+
+
+def test_every_pod_that_listens_is_asked_for() -> None:
+    """A port that the matrix does not know is one that nobody has thought of."""
+    cluster = make_cluster({"networkPolicies": {"monitoring": [PROMETHEUS]}})
+    for pod in cluster.pods:
+        component = pod.labels["app.kubernetes.io/component"]
+        assert {port.number for port in pod.ports.values()} <= set(PORTS.get(component, ())), pod.name
+
+
+def test_labels_are_trusted_within_a_namespace_alone() -> None:
+    """Whoever may make pods beside the store is trusted with it; a copy of the labels elsewhere reaches nothing but the
+    gateway, which asks for a token."""
+    cluster, _ = defaults()
+    foreign = {each.name for each in cluster.strangers if each.namespace in set(NAMESPACES) - {RELEASE_NAMESPACE}}
+    reached = {target for target, sources in cluster.matrix().items() if sources & foreign}
+    assert reached == {"lookupdb/gateway:7071", *(f"{dataset}/router:8080" for dataset in DATASETS)}
