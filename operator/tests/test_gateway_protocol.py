@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from operator_support.gateways import CLUSTER, Standing, standing
+from operator_support.gateways import CLUSTER, MIB, Standing, standing
 from operator_support.running import until
-from support.buckets import new_bucket, s3_server
 
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import STREAM_HEADER
 
-MIB = 1 << 20
+pytest_plugins = ["operator_support.gateway_fixtures"]
+
 OWN = f"/v1/object/{CLUSTER}/team/people-1a2b3c4d"
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
-
-
-@pytest.fixture
-def bucket(url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    return new_bucket(url, monkeypatch)
-
-
-@pytest.fixture
-async def gateway(bucket: Bucket, tmp_path: Path) -> AsyncIterator[Standing]:
-    async with standing(tmp_path, bucket.url, part_bytes=5 * MIB) as gateway:
-        yield gateway
 
 
 async def test_what_is_put_is_read_with_its_version(gateway: Standing) -> None:
@@ -228,3 +211,28 @@ async def test_shard_files_may_be_had_from_the_store(bucket: Bucket, tmp_path: P
         assert (await gateway.ask("GET", f"{OWN}/none.lmdb")).kind == "missing"
         foreign = f"/v1/object/{CLUSTER}/other/shard.lmdb"
         assert (await gateway.ask("GET", foreign)).kind == "forbidden"
+
+
+async def test_a_panic_of_the_stores_client_is_a_failure_of_the_store(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Native code that panics is no defect of the gateway, and what it was told of the store is in no answer."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:secret key")
+    async with standing(tmp_path, bucket.url) as gateway:
+        for asked in (
+            gateway.ask("GET", f"{OWN}/x"),
+            gateway.ask("PUT", f"{OWN}/x", body=b"x"),
+            gateway.ask("GET", f"/v1/list?prefix={CLUSTER}/team/x"),
+            delete(gateway, [f"{CLUSTER}/team/x/y"]),
+        ):
+            answer = await asked
+            assert (answer.status // 100, answer.kind) == (5, "store-failed")
+            assert "its client crashed" in answer.json["detail"]
+    assert "by a defect" not in " ".join(record.getMessage() for record in caplog.records)
+
+
+async def test_no_answer_tells_what_it_was_made_with(gateway: Standing) -> None:
+    await gateway.ask("PUT", f"{OWN}/x", body=b"x")
+    for target in (f"{OWN}/x", f"{OWN}/none", "/nothing", f"/v1/list?prefix={CLUSTER}/team/people-1a2b3c4d"):
+        assert "Server" not in (await gateway.ask("GET", target)).headers
+    assert b"Server:" not in await gateway.send(b"this is not HTTP\r\n\r\n")

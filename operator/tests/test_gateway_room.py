@@ -6,41 +6,23 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from operator_support.gateways import CLUSTER, Signer, Standing, ec_signer, head, jwks, rsa_signer, standing
+from operator_support.gateways import CLUSTER, MIB, Signer, Standing, ec_signer, head, jwks, rsa_signer, standing
 from operator_support.kube import Refusal
 from operator_support.running import until
-from support.buckets import new_bucket, s3_server
 
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import MODE_HEADER
 from lookupdb_operator.gateway.admission import Places
 from lookupdb_operator.gateway.problems import RequestProblem
 
-MIB = 1 << 20
+pytest_plugins = ["operator_support.gateway_fixtures"]
+
 FOLDER = f"{CLUSTER}/team"
 OWN = f"/v1/object/{FOLDER}"
 JWKS = "/openid/v1/jwks"
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
-
-
-@pytest.fixture
-def bucket(url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    return new_bucket(url, monkeypatch)
-
-
-@pytest.fixture
-async def gateway(bucket: Bucket, tmp_path: Path) -> AsyncIterator[Standing]:
-    async with standing(tmp_path, bucket.url, part_bytes=5 * MIB, idle_seconds=2.0, keepalive_seconds=2.0) as gateway:
-        yield gateway
 
 
 async def test_a_new_key_is_read_when_a_token_names_it(gateway: Standing) -> None:

@@ -9,10 +9,13 @@ import errno
 import re
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
+_PANICS: Final = ("PanicException", "RustPanic")
 _URL: Final = re.compile(r"https?://[^\s,\"'<>]+")
 _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CERTIFICATE_FAULTS: Final = {
@@ -39,6 +42,26 @@ _IDENTITY_SERVICES: Final = ("169.254.169.254", "169.254.170.2", "metadata.googl
 _REFUSAL: Final = re.compile(r"<Code>([^<]{1,80})</Code>(?:\s*<Message>([^<]{1,400})</Message>)?")
 """An object store's reason to refuse a request. The rest of its answer may hold access keys and signatures."""
 _STATUS: Final = re.compile(r"status(?: code)?: 50[0234]")
+
+
+class ClientPanicked(OSError):
+    """The native client of a store has crashed within one request: what became of it is not known."""
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise ClientPanicked for a panic of native code in the block; all else passes, interruptions too.
+
+    The class of a panic is derived from BaseException, and neither it nor that of one in a task can be imported.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ not in _PANICS:
+            raise
+        raise ClientPanicked(
+            f"its client crashed ({error}), by a defect or by a setting that it cannot read"
+        ) from error
 
 
 def describe_failure(error: BaseException) -> str:

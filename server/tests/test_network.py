@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import errno
@@ -15,13 +16,23 @@ import urllib.request
 from collections.abc import Iterator
 from http.client import BadStatusLine, RemoteDisconnected
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
 from obstore.exceptions import GenericError, UnauthenticatedError
 
 from lookupdb.build.source import listing, remote_objects
-from lookupdb.errors import BadSource
-from lookupdb.network import describe_failure, describe_socket_failure, is_unreachable, strip_secrets
+from lookupdb.errors import BadSource, StoreError
+from lookupdb.network import (
+    ClientPanicked,
+    describe_failure,
+    describe_socket_failure,
+    is_unreachable,
+    panics_as_errors,
+    strip_secrets,
+)
+from lookupdb.store.obstore_objects import ObstoreObjects
 
 
 @pytest.fixture(autouse=True)
@@ -221,3 +232,36 @@ def test_no_credentials_at_all_says_which_variables() -> None:
         remote_objects.remote_errors("s3://b"),
     ):
         raise error
+
+
+class TestPanics:
+    @pytest.fixture
+    def panicking(self) -> object:
+        """obstore takes an endpoint that is no URL, and panics at each request."""
+        return obstore.store.S3Store(
+            "bucket", endpoint="http://127.0.0.1:no port", access_key_id="a", secret_access_key="b", region="r"
+        )
+
+    def test_of_a_call_are_errors(self, panicking: Any) -> None:
+        with pytest.raises(ClientPanicked, match="its client crashed"), panics_as_errors():
+            obstore.head(panicking, "x")
+
+    async def test_of_a_task_are_errors(self, panicking: Any) -> None:
+        with pytest.raises(ClientPanicked, match="its client crashed"), panics_as_errors():
+            await obstore.head_async(panicking, "x")
+
+    @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GenericError])
+    def test_all_else_stays_what_it_is(self, end: type[BaseException]) -> None:
+        with pytest.raises(end), panics_as_errors():
+            raise end
+
+    def test_of_a_bucket_are_errors_of_the_store(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        variables = {"ENDPOINT_URL": "http://127.0.0.1:no port", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
+        for name, value in {**variables, "REGION": "r", "ALLOW_HTTP": "true"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        bucket = ObstoreObjects("s3://bucket", retries=0)
+        for ask in (bucket.get, bucket.size, lambda path: list(bucket.list_objects(path))):
+            with pytest.raises(StoreError, match="its client crashed"):
+                ask("x")
+        with pytest.raises(BadSource, match="its client crashed"):
+            listing.find_files("s3://bucket/*.csv", base=None, volume=None)

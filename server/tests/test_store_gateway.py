@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import socket
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from support.gateways import TOKEN, FakeGateway, Refusal, fake_gateway, gateway_
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.store import gateway_client, open_store
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.gateway_answer import GatewayAnswer
+from lookupdb.store.gateway_problem import TransientFailure
 from lookupdb.store.gateway_wire import CA_FILE_VARIABLE, MAX_CONDITIONAL_BYTES, MAX_DELETED_PATHS, TOKEN_FILE_VARIABLE
 
 FOLDER = "local/default/things-local"
@@ -291,6 +294,16 @@ def test_objects_and_answers_that_break_off_are_not_taken_for_whole(gateway: Fak
     gateway.cuts_answers = 1
     standing = gateway_bucket(gateway.url, retries=0).put_if(PATH, b"mine", gateway.objects[PATH].version)
     assert (standing.body, type(standing.error)) == (b"mine", StoreUnreachable), "it was put all the same"
+
+
+def test_a_body_that_is_not_as_long_as_its_answer_says_is_not_taken_for_whole() -> None:
+    """urllib3 holds an answer to its length, but not one that has a transfer coding as well."""
+    headers = {"Content-Length": "4", "Transfer-Encoding": "chunked"}
+    for text in (b"abc", b""):
+        response = urllib3.HTTPResponse(io.BytesIO(text), headers, 200, preload_content=False)
+        with pytest.raises(TransientFailure) as caught:
+            GatewayAnswer(response, "cannot read", "h").body(100)
+        assert "h ended its answer early" in caught.value.error.message
 
 
 class TestToken:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
+from lookupdb.network import panics_as_errors
 from lookupdb.store.gateway_wire import ErrorKind
 from lookupdb.store.object_store import PART_BYTES, Version, object_version
 from lookupdb.store.obstore_objects import ObstoreObjects
@@ -35,7 +36,8 @@ class Objects:
     @contextmanager
     def _translate(self, store: ObstoreObjects, action: str, path: str) -> Iterator[None]:
         try:
-            yield
+            with panics_as_errors():
+                yield
         except FileNotFoundError as error:
             raise missing(path) from error
         except (AlreadyExistsError, PreconditionError) as error:

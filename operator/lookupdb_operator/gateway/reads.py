@@ -12,12 +12,12 @@ import orjson
 from aiohttp import web
 from obstore.exceptions import BaseError
 
+from lookupdb.network import panics_as_errors
 from lookupdb.store.gateway_wire import END, REDIRECTED_SUFFIX, STREAM_HEADER, VERSION_HEADER, ErrorKind
-from lookupdb_operator.gateway.bodies import CHUNK_BYTES, IDLE_SECONDS
-from lookupdb_operator.gateway.budget import Budget
-from lookupdb_operator.gateway.metrics import GatewayMetrics
+from lookupdb_operator.gateway.bodies import CHUNK_BYTES
 from lookupdb_operator.gateway.objects import Objects, object_version
 from lookupdb_operator.gateway.problems import RequestProblem, invalid
+from lookupdb_operator.gateway.room import Room
 from lookupdb_operator.gateway.targets import RequestTarget
 from lookupdb_operator.gateway.tokens import Caller
 
@@ -41,21 +41,13 @@ class Reads:
     def __init__(
         self,
         objects: Objects,
-        budget: Budget,
-        short_budget: Budget,
-        metrics: GatewayMetrics,
+        room: Room,
         *,
-        cluster: str,
         redirects: bool,
-        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._objects = objects
-        self._budget = budget
-        self._short_budget = short_budget
-        self._metrics = metrics
-        self._cluster = cluster
+        self._room = room
         self._redirects = redirects
-        self._idle_seconds = idle_seconds
 
     async def head(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         """The headers of an object."""
@@ -72,7 +64,7 @@ class Reads:
             await self._objects.head(target.path)
             location = await self._objects.link(target.path)
             return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})
-        budget = self._budget if target.path.endswith(REDIRECTED_SUFFIX) else self._short_budget
+        budget = self._room.budget if target.path.endswith(REDIRECTED_SUFFIX) else self._room.short_budget
         async with budget.reserve(caller.namespace, READ_BYTES):
             if offset is not None:
                 await self._check_offset(target.path, offset)
@@ -94,8 +86,9 @@ class Reads:
         await _prepare(response, request)
         sent = 0
         try:
-            async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
-                sent += await self._send(response, bytes(chunk))
+            with panics_as_errors():
+                async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
+                    sent += await self._send(response, bytes(chunk))
         except (BaseError, OSError, ValueError) as error:
             raise BrokenOff(self._objects.describe_failure(error)) from error
         if sent != end - first:
@@ -107,18 +100,18 @@ class Reads:
         view = memoryview(data)
         try:
             for start in range(0, len(data), CHUNK_BYTES):
-                async with asyncio.timeout(self._idle_seconds):
+                async with asyncio.timeout(self._room.idle_seconds):
                     await response.write(view[start : start + CHUNK_BYTES])
         except TimeoutError as error:
-            raise BrokenOff(f"the client took no bytes for {self._idle_seconds:g} s") from error
+            raise BrokenOff(f"the client took no bytes for {self._room.idle_seconds:g} s") from error
         except OSError as error:
             raise BrokenOff("the client went away") from error
-        self._metrics.sent_bytes += len(data)
+        self._room.metrics.sent_bytes += len(data)
         return len(data)
 
     async def list(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """What is in a folder, one line each."""
-        async with self._short_budget.reserve(caller.namespace, LIST_BYTES):
+        async with self._room.short_budget.reserve(caller.namespace, LIST_BYTES):
             lines = self._folder_lines(target.path, caller) if target.folders_only else self._entry_lines(target.path)
             first = await anext(lines, b"")  # what the store refuses, it refuses now
             response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
@@ -137,8 +130,8 @@ class Reads:
             yield render_entries(page)
 
     async def _folder_lines(self, folder: str, caller: Caller) -> AsyncIterator[bytes]:
-        if folder == self._cluster:
-            own = f"{self._cluster}/{caller.namespace}"
+        if folder == self._room.cluster:
+            own = f"{self._room.cluster}/{caller.namespace}"
             async for page in self._objects.pages(own):
                 if page:
                     yield _render_folder(own)

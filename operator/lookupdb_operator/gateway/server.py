@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from lookupdb.runtime import listeners
 from lookupdb.store.gateway_wire import MAX_TOKEN_BYTES
@@ -49,11 +49,18 @@ class _Connection(web.RequestHandler):
         return response
 
 
+class _Request(web.BaseRequest):
+    """One request. Its answer does not tell which version of what library it comes from."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        response.headers.popall(hdrs.SERVER, None)
+
+
 class _Connections(web.Server):
     """All clients, the longest connected first."""
 
     def __init__(self, handle: Handle, most: int, **settings: Any) -> None:
-        super().__init__(self._note_request, access_log=None, logger=log, **settings)
+        super().__init__(self._note_request, request_factory=_make_request, access_log=None, logger=log, **settings)
         self._handle = handle
         self._settings = settings
         self._most = most
@@ -96,6 +103,10 @@ class _Connections(web.Server):
             self.busy.discard(connection)
             if not self.busy:
                 self.idle.set()
+
+
+def _make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]) -> web.BaseRequest:
+    return _Request(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
 class Server:

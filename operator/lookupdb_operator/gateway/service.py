@@ -31,6 +31,7 @@ from lookupdb_operator.gateway.keys import Keys
 from lookupdb_operator.gateway.metrics import GatewayMetrics
 from lookupdb_operator.gateway.objects import PART_BYTES, Objects
 from lookupdb_operator.gateway.reads import Reads
+from lookupdb_operator.gateway.room import Room
 from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Server
 from lookupdb_operator.gateway.tokens import TokenCache
 from lookupdb_operator.gateway.writes import Writes
@@ -110,29 +111,14 @@ class Gateway:
     def _make_server(self) -> Server:
         options = self._options
         objects = Objects(self._client)
+        room = Room(self.budget, self.short_budget, self.metrics, self._cluster, options.idle_seconds)
         handlers = Handlers(
             cluster=self._cluster,
             keys=self.keys,
             tokens=TokenCache(self.keys, options.audiences, time.time),
             admission=self.admission,
-            reads=Reads(
-                objects,
-                self.budget,
-                self.short_budget,
-                self.metrics,
-                cluster=self._cluster,
-                redirects=options.redirects,
-                idle_seconds=options.idle_seconds,
-            ),
-            writes=Writes(
-                objects,
-                self.budget,
-                self.short_budget,
-                self.metrics,
-                cluster=self._cluster,
-                part_bytes=options.part_bytes,
-                idle_seconds=options.idle_seconds,
-            ),
+            reads=Reads(objects, room, redirects=options.redirects),
+            writes=Writes(objects, room, part_bytes=options.part_bytes),
             metrics=self.metrics,
         )
         return Server(

@@ -18,11 +18,10 @@ from lookupdb.store.gateway_wire import (
     ErrorKind,
 )
 from lookupdb_operator.gateway.access import owns_object
-from lookupdb_operator.gateway.bodies import CHUNK_BYTES, IDLE_SECONDS, Body, read_length
-from lookupdb_operator.gateway.budget import Budget
-from lookupdb_operator.gateway.metrics import GatewayMetrics
+from lookupdb_operator.gateway.bodies import CHUNK_BYTES, Body, read_length
 from lookupdb_operator.gateway.objects import PART_BYTES, UPLOADS_AT_ONCE, Objects
 from lookupdb_operator.gateway.problems import RequestProblem, invalid, too_large
+from lookupdb_operator.gateway.room import Room
 from lookupdb_operator.gateway.targets import RequestTarget, check_path
 from lookupdb_operator.gateway.tokens import Caller
 
@@ -40,40 +39,32 @@ class Writes:
     def __init__(
         self,
         objects: Objects,
-        budget: Budget,
-        short_budget: Budget,
-        metrics: GatewayMetrics,
+        room: Room,
         *,
-        cluster: str,
         part_bytes: int = PART_BYTES,
-        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._objects = objects
-        self._budget = budget
-        self._short_budget = short_budget
-        self._metrics = metrics
-        self._cluster = cluster
+        self._room = room
         self._part_bytes = part_bytes
-        self._idle_seconds = idle_seconds
 
     @property
     def most(self) -> int:
         """Bytes of the largest object: its parts must fit a namespace's share of the budget."""
-        largest_part = (self._budget.share - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
+        largest_part = (self._room.budget.share - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
         return max(0, largest_part // _ROUND * _ROUND * MAX_PARTS)
 
     async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
         """Put the body at the target's path."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
         length = read_length(request, self.most if mode is None else MAX_CONDITIONAL_BYTES)
-        body = Body(request, length, idle_seconds=self._idle_seconds)
+        body = Body(request, length, idle_seconds=self._room.idle_seconds)
         if mode is not None or length <= self._part_bytes:
-            budget = self._budget if mode is None else self._short_budget
+            budget = self._room.budget if mode is None else self._room.short_budget
             async with budget.reserve(caller.namespace, 2 * length + CHUNK_BYTES):  # the chunks, and all of them
                 version = await self._objects.put(target.path, await self._read(body), mode)
         else:
             part_bytes = choose_part_bytes(length, self._part_bytes)
-            async with self._budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
+            async with self._room.budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
                 version = await self._objects.put_parts(target.path, self._count(body), part_bytes)
         return web.Response(body=orjson.dumps(version), content_type="application/json")
 
@@ -82,17 +73,17 @@ class Writes:
 
     async def _count(self, body: Body) -> AsyncIterator[bytes]:
         async for chunk in body.chunks():
-            self._metrics.received_bytes += len(chunk)
+            self._room.metrics.received_bytes += len(chunk)
             yield chunk
 
     async def delete(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         """Delete the objects that the body names, if all of them are the caller's."""
         length = read_length(request, MAX_DELETE_BYTES)
-        async with self._short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            paths = parse_paths(await Body(request, length, idle_seconds=self._idle_seconds).read())
+        async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            paths = parse_paths(await Body(request, length, idle_seconds=self._room.idle_seconds).read())
             for path in paths:
-                if not owns_object(check_path(path), self._cluster, caller.namespace):
-                    detail = f"{path} is not in {self._cluster}/{caller.namespace}/; nothing was deleted"
+                if not owns_object(check_path(path), self._room.cluster, caller.namespace):
+                    detail = f"{path} is not in {self._room.cluster}/{caller.namespace}/; nothing was deleted"
                     raise RequestProblem(ErrorKind.FORBIDDEN, detail)
             if paths:
                 await self._objects.delete(paths)

@@ -25,6 +25,7 @@ from lookupdb_operator.gateway.service import Gateway, GatewayOptions
 from operator_support.kube import Kube, serving
 from operator_support.running import until
 
+MIB = 1 << 20
 AUDIENCE = "lookupdb-store:lookupdb/lookupdb"
 CLUSTER = "cluster-uid"
 """Of the API server in memory."""

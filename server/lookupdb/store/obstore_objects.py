@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
-from lookupdb.network import describe_failure, is_unreachable, strip_secrets
+from lookupdb.network import describe_failure, is_unreachable, panics_as_errors, strip_secrets
 from lookupdb.store import credentials
 from lookupdb.store.object_store import (
     CONNECT_SECONDS,
@@ -79,7 +79,8 @@ class ObstoreObjects:
     def translate_errors(self, action: str) -> Iterator[None]:
         """Turn obstore's errors into errors that a user can act on."""
         try:
-            yield
+            with panics_as_errors():
+                yield
         except (BaseError, OSError, ValueError) as error:
             raise self.error(action, error) from error
 
@@ -172,7 +173,8 @@ class ObstoreObjects:
         if self._prober is None:
             self._prober = self._client(_PROBE_CLIENT, 0)
         try:
-            obstore.head(self._prober, _PROBE)
+            with panics_as_errors():
+                obstore.head(self._prober, _PROBE)
         except (BaseError, OSError, ValueError) as error:
             if is_unreachable(error):
                 raise self.error("reach", error) from error

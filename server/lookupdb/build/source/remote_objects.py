@@ -21,7 +21,7 @@ from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, collect_matches
 from lookupdb.errors import BadSource, SourceMissing
 from lookupdb.manifest import SourceFile
-from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, strip_secrets
+from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, panics_as_errors, strip_secrets
 from lookupdb.runtime.daemon_calls import call_interruptibly, iterate_interruptibly
 
 _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
@@ -151,7 +151,8 @@ def _format_time(meta: Any) -> str | None:
 def remote_errors(url: str) -> Iterator[None]:
     """Turn an error of obstore about ``url`` into a BadSource."""
     try:
-        yield
+        with panics_as_errors():
+            yield
     except FileNotFoundError as error:
         raise SourceMissing(f"{url}: there is no such object (404)", hint="check source.url") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
