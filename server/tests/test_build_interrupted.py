@@ -215,3 +215,25 @@ async def test_a_second_ctrl_c_kills_the_builder_at_once(
     up.kill_builder()
     await soon(running.done, "its end")
     assert not alive(builder)
+
+
+def test_a_builder_ends_with_an_up_that_is_killed(tmp_path: Path, silent: socket.socket) -> None:
+    """Nobody is left to interrupt it, and the next one would wait for its claim."""
+    (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
+    words = ["up", "-f", "people.yaml", "--port", "0"]
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lookupdb", *words], cwd=tmp_path, stdout=output, stderr=output
+        )
+    try:
+        with silent.accept()[0]:  # the builder asks
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            (builder,) = [
+                int(child) for child in children if b"\0build\0" in Path(f"/proc/{child}/cmdline").read_bytes()
+            ]
+            process.kill()
+            process.wait()
+            until(lambda: not alive(builder), "the builder's end")
+    finally:
+        process.kill()
+        process.wait()

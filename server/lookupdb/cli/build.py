@@ -16,7 +16,7 @@ from lookupdb import store
 from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
 from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
-from lookupdb.cli.interruption import ended_in_time
+from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.runtime import daemon_calls
 from lookupdb.spec import DatasetSpec, read_manifest
@@ -194,10 +194,6 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
     def report_interruption(code: int) -> None:
         report = build_report.interruption_report(attempt.spec, code, time.monotonic() - began)
         _write_outcome(report, termination_log, printed=prints_failures)
-
-    def end_at_once(code: int) -> NoReturn:
-        click.echo("interrupted", err=True)
-        daemon_calls.end_at_once(code)
 
     def force_end(code: int) -> NoReturn:
         scratch.remove_open_folders()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 import orjson
@@ -14,6 +15,7 @@ import orjson
 from lookupdb.build.gates import SampledDifference
 from lookupdb.build.sampled_difference import compare_stored
 from lookupdb.cli.addressing import GenerationLocator, locator_options
+from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.errors import UsageError
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.store.difference import (
@@ -66,17 +68,26 @@ def command(
         lookupdb diff ./old ./new --exit-code
     """
     raise_limit()
-    locator = GenerationLocator(**location)
-    old, new = locator.find(before), locator.find(after)
-    if old.where == new.where:
-        raise UsageError(f"{before} and {after} are the same generation", hint="give two different ones")
-    for generation in (old, new):
-        generation.check_files()  # of shards with equal checksums none is opened
-    with tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as scratch:
-        if sampled:
-            difference, is_whole = _with_keys_alone(compare_stored(old, new, Path(scratch)), samples)
-        else:
-            difference, is_whole = compare_generations(old, new, Path(scratch), samples), True
+    scratch: list[Path] = []
+
+    def force_end(code: int) -> NoReturn:
+        for folder in scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+        end_at_once(code)
+
+    with ended_in_time(force_end):
+        locator = GenerationLocator(**location)
+        old, new = locator.find(before), locator.find(after)
+        if old.where == new.where:
+            raise UsageError(f"{before} and {after} are the same generation", hint="give two different ones")
+        for generation in (old, new):
+            generation.check_files()  # of shards with equal checksums none is opened
+        with tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as folder:
+            scratch.append(Path(folder))
+            if sampled:
+                difference, is_whole = _with_keys_alone(compare_stored(old, new, Path(folder)), samples)
+            else:
+                difference, is_whole = compare_generations(old, new, Path(folder), samples), True
     render = _render_json if as_json else _render_text
     click.echo(render(old, new, difference, is_whole))
     if with_exit_code and difference.has_changes:

@@ -16,6 +16,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
+import click
+
+from lookupdb.runtime import daemon_calls
+
 TAKEN_SECONDS: Final = 1.0
 """Until the main thread must have taken a signal."""
 UNDO_SECONDS: Final = 5.0
@@ -41,6 +45,12 @@ def ended_in_time(force: Callable[[int], NoReturn]) -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
         watch.close()
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End the program with ``code``, and say why: for ``ended_in_time``, where there is nothing to undo."""
+    click.echo("interrupted", err=True)
+    daemon_calls.end_at_once(code)
 
 
 class _Watch:

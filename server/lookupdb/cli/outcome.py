@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 import orjson
 
+from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import F, option
 from lookupdb.errors import LookupdbError
 
@@ -51,28 +50,27 @@ class VerbResult(dict[str, Any]):
 
 @contextmanager
 def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator[VerbResult]:
-    """Write how the block ends, with the members that it has added, whatever the end. SIGTERM ends it cleanly."""
+    """Write how the block ends, with the members that it has added, whatever the end. SIGINT and SIGTERM end it
+    soon, also while a bucket does not answer."""
     began = time.monotonic()
     result = VerbResult(members)
-    try:
-        with exit_on_sigterm():
-            yield result
-        _write_outcome(path, {"exitCode": 0, **result}, printed=True)
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
+
+    def write_failure(error: BaseException) -> None:
         seconds = round(time.monotonic() - began, 3)
         failed = {**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)}
         _write_outcome(path, failed, printed=prints_failures(as_json))
-        raise
 
+    def force_end(code: int) -> NoReturn:
+        write_failure(SystemExit(code))
+        end_at_once(code)
 
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as cleanly as Ctrl-C does."""
-    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        with ended_in_time(force_end):
+            yield result
+        _write_outcome(path, {"exitCode": 0, **result}, printed=True)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        write_failure(error)
+        raise
 
 
 def _describe_failure(error: BaseException) -> dict[str, Any]:
@@ -98,7 +96,3 @@ def write_termination_log(path: Path | None, line: bytes) -> None:
         path.write_bytes(line)
     except OSError as error:
         log.warning("cannot write the termination log", extra={"path": str(path), "reason": error.strerror})
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + signal.SIGTERM)

@@ -13,6 +13,7 @@ import orjson
 
 from lookupdb import store
 from lookupdb.cli.addressing import store_option
+from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import log_format, option
 from lookupdb.errors import StoreError
 from lookupdb.naming import to_camel_case
@@ -94,18 +95,19 @@ def command(
     another cluster or format, or older than --max-age, is refused. Standard output gets a line for each thing removed,
     with --json as {"message": …}, and then the sums as one line of JSON.
     """
-    cluster_id = cluster_id or live_datasets.read_cluster(living_list)
-    place = store.open_store(store_url, cluster_id)
-    now = time.time()
-    live_datasets.check_age(living_list, now, max_age)
-    live = live_datasets.read_live_datasets(living_list, cluster_id)
-    retained = live_datasets.read_retained(living_list, cluster_id)
-    sweep = Sweep(live, retained=retained, grace=grace, now=now, dry=dry_run)
-    spanned = live_datasets.read_namespaces(living_list)
-    found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
-    for sentence in sweep.run(place.dataset_at(address) for address in found):
-        message = f"would have: {sentence}" if dry_run else sentence
-        click.echo(orjson.dumps({"message": message}) if as_json else message)
+    with ended_in_time(end_at_once):
+        cluster_id = cluster_id or live_datasets.read_cluster(living_list)
+        place = store.open_store(store_url, cluster_id)
+        now = time.time()
+        live_datasets.check_age(living_list, now, max_age)
+        live = live_datasets.read_live_datasets(living_list, cluster_id)
+        retained = live_datasets.read_retained(living_list, cluster_id)
+        sweep = Sweep(live, retained=retained, grace=grace, now=now, dry=dry_run)
+        spanned = live_datasets.read_namespaces(living_list)
+        found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
+        for sentence in sweep.run(place.dataset_at(address) for address in found):
+            message = f"would have: {sentence}" if dry_run else sentence
+            click.echo(orjson.dumps({"message": message}) if as_json else message)
     summary = sweep.summary
     members = {to_camel_case(name): value for name, value in asdict(summary).items()}
     click.echo(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))

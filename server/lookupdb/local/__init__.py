@@ -8,7 +8,6 @@ rollout      the shard processes of one generation
 router       the router process, and which routing table it says is in effect
 serving      router and rollouts together: the cutover from one to the next, and the end of all
 run_state    the folder of a running `up`: its lock, and how its dataset is reached
-loopback     whether a URL is this machine's, which no proxy must see
 client       a client of the router, for `lookupdb get`
 up           build, roll out, route; on a change: build, roll out, cut over, drain, retire
 """

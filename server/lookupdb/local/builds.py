@@ -128,14 +128,16 @@ class Builder:
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "lookupdb",
+            "lookupdb.cli.leash",  # it ends when `up` does, however that ends
             *self._request.arguments(active, unless, unless_refused),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=child_environment(BUILDER_VARIABLES),
         )
         try:
-            output, _ = await process.communicate()
+            assert process.stdout is not None
+            output = await process.stdout.read()  # communicate() would close the leash
+            await process.wait()
         except asyncio.CancelledError:
             await self._interrupt(process)
             raise

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
-from lookupdb.local.loopback import proxy_handlers
+from lookupdb.loopback import proxy_handlers
 from lookupdb.network import describe_socket_failure, strip_secrets
 from lookupdb.route import budget
 from lookupdb.runtime.daemon_calls import call_interruptibly

@@ -12,8 +12,8 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.local.child import Child
-from lookupdb.local.loopback import proxy_handlers
 from lookupdb.local.run_state import RunFolder
+from lookupdb.loopback import proxy_handlers
 from lookupdb.network import describe_socket_failure
 from lookupdb.route import flags
 from lookupdb.spec import DatasetSpec

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from lookupdb.build.source.decompression import decompress
 from lookupdb.errors import BadSource
+from lookupdb.loopback import proxy_handlers
 from lookupdb.manifest import SourceFile
 
 _CHUNK: Final = 1 << 20
@@ -71,4 +72,4 @@ def _open(url: str) -> Any:
     if at_sign:
         credentials = b64encode(unquote(user).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {credentials}")
-    return urllib.request.build_opener(_SafeRedirects).open(request, timeout=_STALL_SECONDS)
+    return urllib.request.build_opener(_SafeRedirects, *proxy_handlers(url)).open(request, timeout=_STALL_SECONDS)

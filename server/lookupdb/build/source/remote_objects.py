@@ -20,6 +20,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionErr
 from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, collect_matches
 from lookupdb.errors import BadSource, SourceMissing
+from lookupdb.loopback import proxy_options
 from lookupdb.manifest import SourceFile
 from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, panics_as_errors, strip_secrets
 from lookupdb.runtime.daemon_calls import call_interruptibly, iterate_interruptibly
@@ -58,7 +59,7 @@ def find_http(url: str) -> list[LocatedFile]:
             hint="anybody on the way could change the data: use https://",
         )
     with remote_errors(strip_secrets(url)):
-        client = {**_CLIENT, "allow_http": parts.scheme == "http"}
+        client = {**_CLIENT, **proxy_options(url), "allow_http": parts.scheme == "http"}
         # The whole url is the store, and its object has the empty path: so the query of a signed url stays unchanged.
         # The request is GET, because a url signed for GET answers 403 to HEAD.
         store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]

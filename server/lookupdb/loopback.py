@@ -23,3 +23,17 @@ def proxy_handlers(url: str) -> list[urllib.request.BaseHandler]:
     """Return the handlers with which urllib asks ``url`` directly if it is this machine's, whatever proxy the
     environment names: that is another machine, which has another 127.0.0.1."""
     return [_NO_PROXY] if is_loopback(url) else []
+
+
+def proxy_options(url: str) -> dict[str, str]:
+    """Return the options with which obstore asks ``url`` directly if it is this machine's.
+
+    Another host, to which it may be redirected, is asked by the environment's proxy for http: an option puts all that
+    the environment says about proxies out of force.
+    """
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get("http") or proxies.get("all")
+    if not proxy or not is_loopback(url):
+        return {}
+    excluded = [urlsplit(url).hostname or "", *proxies.get("no", "").split(",")]
+    return {"proxy_url": proxy, "proxy_excludes": ",".join(filter(None, excluded))}
