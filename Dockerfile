@@ -55,10 +55,18 @@ RUN rm -f /usr/bin/apt* /usr/bin/pip* /usr/local/bin/pip* \
  && find /usr/lib /usr/local/lib -maxdepth 3 -path '*-packages/*' \( -name 'pip*' -o -name 'setuptools*' -o -name 'wheel*' \) \
       -prune -exec rm -rf {} +
 COPY --from=build /opt/lookupdb /opt/lookupdb
+# The bill of materials is of what is there now. It has no time in it: the same image gives the same bytes.
+COPY supply_chain /tmp/sbom/supply_chain
+COPY requirements/run.txt /tmp/sbom/requirements/
+COPY server/native/Cargo.lock /tmp/sbom/server/native/
+RUN mkdir -p /usr/share/doc/lookupdb && cd /tmp/sbom \
+ && PYTHONDONTWRITEBYTECODE=1 /opt/lookupdb/bin/python -m supply_chain.sbom --image > /usr/share/doc/lookupdb/sbom.cdx.json \
+ && rm -rf /tmp/sbom
 
 # One layer, so that what a base has installed, cached and deleted is not shipped.
 FROM scratch
-LABEL org.opencontainers.image.title=lookupdb org.opencontainers.image.licenses=Apache-2.0
+LABEL org.opencontainers.image.title=lookupdb org.opencontainers.image.licenses=Apache-2.0 \
+      dev.lookupdb.sbom=/usr/share/doc/lookupdb/sbom.cdx.json
 COPY --from=run / /
 # The root may be read-only: nothing is written but to volumes and /tmp.
 ENV PATH=/opt/lookupdb/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

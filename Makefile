@@ -27,7 +27,21 @@ check: $(VENV)/.test ## lint, types, layers, words, the native kernels, the char
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
 	$(BIN)/pytest -q server/tests/test_words.py server/tests/test_native_sources.py
 	$(BIN)/python server/native/native_check.py
+	@$(BIN)/python -m supply_chain.audit --report
 	@$(MAKE) --no-print-directory chart
+
+audit: $(VENV)/.test ## ask OSV for advisories about what is locked; fails by those that supply_chain/ignored.toml does not name
+	$(BIN)/python -m supply_chain.audit
+
+sbom: $(VENV)/.run ## write the bill of materials of the lock files to dist/; an image carries its own
+	@mkdir -p dist
+	$(BIN)/python -m supply_chain.sbom > dist/sbom.cdx.json
+
+provenance: $(VENV)/.run ## sign where a release comes from, with the key in the file KEY: SUBJECTS are files, and IMAGES name@sha256:… are too
+	@mkdir -p dist
+	$(BIN)/python -m supply_chain.provenance sign --key $(KEY) --builder $(BUILDER) $(addprefix --file ,$(SUBJECTS)) \
+	  $(addprefix --subject ,$(IMAGES)) $(addprefix --base-image ,$(BASE_IMAGES)) > dist/lookupdb.intoto.json
+BUILDER ?= https://lookupdb.dev/builders/by-hand/v1
 
 chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm and kubeconform into .tools)
 	PYTHON=$(BIN)/python charts/tools/install
@@ -90,4 +104,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test native fuzz soak check chart crd format bench bench-operator image e2e lock clean
+.PHONY: help demo test native fuzz soak check audit sbom provenance chart crd format bench bench-operator image e2e lock clean

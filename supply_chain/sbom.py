@@ -1,0 +1,144 @@
+"""The image's bill of materials: CycloneDX 1.6 as JSON, from the lock files and from what is installed.
+
+The same image gives the same bytes: it has no time in it, and its serial number is of its content. It needs nothing but
+Python's library, because the image's build runs it where nothing more is to be installed.
+
+``python -m supply_chain.sbom`` writes what the lock files name. ``--image`` is for the image's build: it holds the lock
+to what is installed, and adds licences and Debian's packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from supply_chain.locks import LockedPackage, normalize, read_cargo_lock, read_requirements
+
+OWN: Final = "lookupdb"
+_FORMAT: Final = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
+_MAX_LICENSE: Final = 100
+"""Characters: some packages put the whole text where the name belongs."""
+_SERIAL: Final = uuid.UUID("b4a55c9e-6f0c-5e0b-9a3f-0d1a5a2f7c11")
+_UNKNOWN: Final = ("", "UNKNOWN")
+
+Component = dict[str, Any]
+
+
+def render_sbom(components: Iterable[Component], version: str) -> str:
+    """The document of ``components``, as JSON. Raises ValueError when one is there twice."""
+    ordered = sorted(components, key=lambda component: str(component["bom-ref"]))
+    references = [component["bom-ref"] for component in ordered]
+    if twice := {each for each in references if references.count(each) > 1}:
+        raise ValueError(f"expected each component once, found {sorted(twice)} twice")
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": OWN,
+                "name": OWN,
+                "version": version,
+                "licenses": [{"expression": "Apache-2.0"}],
+            }
+        },
+        "components": ordered,
+        "dependencies": [{"ref": OWN, "dependsOn": references}],
+    }
+    content = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    serial = uuid.uuid5(_SERIAL, hashlib.sha256(content.encode()).hexdigest())
+    return json.dumps({**document, "serialNumber": serial.urn}, indent=1, sort_keys=True) + "\n"
+
+
+def component_of(package: LockedPackage, license_name: Mapping[str, str] | None = None) -> Component:
+    """A locked package. Its hashes are those of all files that the lock allows: one of them is installed."""
+    return {
+        "type": "library",
+        "bom-ref": package.purl,
+        "name": package.name,
+        "version": package.version,
+        "purl": package.purl,
+        "hashes": [{"alg": "SHA-256", "content": checksum} for checksum in package.checksums],
+        **({"licenses": [dict(license_name)]} if license_name else {}),
+    }
+
+
+def license_of(metadata: Mapping[str, str], classifiers: Iterable[str]) -> dict[str, Any] | None:
+    """The licence that a distribution's metadata name: an SPDX expression, else a name; None if they name none."""
+    if expression := metadata.get("License-Expression"):
+        return {"expression": expression}
+    text = metadata.get("License") or ""
+    if text in _UNKNOWN or "\n" in text or len(text) > _MAX_LICENSE:
+        named = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License :: ")]
+        text = ", ".join(named)
+    return {"license": {"name": text}} if text else None
+
+
+def installed_components(locked: Iterable[LockedPackage]) -> list[Component]:
+    """The packages of this interpreter. Raises ValueError for one that is not locked in that version."""
+    by_name = {package.name: package for package in locked}
+    components = []
+    for distribution in importlib.metadata.distributions():
+        name = normalize(distribution.metadata["Name"])
+        if name == OWN:
+            continue
+        package = by_name.get(name)
+        if package is None or package.version != distribution.version:
+            expected = package.version if package else "nothing of this name"
+            raise ValueError(f"expected {expected} by the lock, found {name} {distribution.version} installed")
+        classifiers = distribution.metadata.get_all("Classifier") or []
+        metadata = {key: str(distribution.metadata[key] or "") for key in ("License", "License-Expression")}
+        components.append(component_of(package, license_of(metadata, classifiers)))
+    return components
+
+
+def debian_components(listing: str, distribution: str) -> list[Component]:
+    """The packages of a listing in our format of ``dpkg-query``; ``distribution`` is as debian-12."""
+    components = []
+    for line in listing.splitlines():
+        status, name, version, architecture = line.split("\t")
+        if not status.startswith("ii"):
+            continue
+        purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={architecture}&distro={quote(distribution)}"
+        components.append({"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl})
+    return components
+
+
+def image_components() -> list[Component]:
+    """Of the image in which this runs. Raises ValueError, or CalledProcessError without dpkg."""
+    release = platform.freedesktop_os_release()
+    command = ["/usr/bin/dpkg-query", "--show", f"--showformat={_FORMAT}"]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [
+        *installed_components(read_requirements()),
+        *map(component_of, read_cargo_lock()),
+        *debian_components(listing.stdout, f"{release['ID']}-{release['VERSION_ID']}"),
+    ]
+
+
+def main() -> None:
+    """Write the document to standard output."""
+    is_image = sys.argv[1:] == ["--image"]
+    if sys.argv[1:] and not is_image:
+        sys.exit("expected nothing or --image")
+    components = image_components() if is_image else [component_of(each) for each in locked_packages()]
+    sys.stdout.write(render_sbom(components, importlib.metadata.version(OWN)))
+
+
+def locked_packages() -> list[LockedPackage]:
+    """All that the image's lock files name."""
+    return [*read_requirements(), *read_cargo_lock()]
+
+
+if __name__ == "__main__":
+    main()
