@@ -86,15 +86,15 @@ def license_of(metadata: Mapping[str, str], classifiers: Iterable[str]) -> dict[
 
 def installed_components(locked: Iterable[LockedPackage]) -> list[Component]:
     """The packages of this interpreter. Raises ValueError for one that is not locked in that version."""
-    by_name = {package.name: package for package in locked}
+    by_version = {(package.name, package.version): package for package in locked}  # some have one for each Python
     components = []
     for distribution in importlib.metadata.distributions():
         name = normalize(distribution.metadata["Name"])
         if name == OWN:
             continue
-        package = by_name.get(name)
-        if package is None or package.version != distribution.version:
-            expected = package.version if package else "nothing of this name"
+        package = by_version.get((name, distribution.version))
+        if package is None:
+            expected = " or ".join(version for each, version in by_version if each == name) or "nothing of this name"
             raise ValueError(f"expected {expected} by the lock, found {name} {distribution.version} installed")
         classifiers = distribution.metadata.get_all("Classifier") or []
         metadata = {key: str(distribution.metadata[key] or "") for key in ("License", "License-Expression")}

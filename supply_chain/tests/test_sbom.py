@@ -74,13 +74,17 @@ def test_what_is_installed_is_what_is_locked(tmp_path: Path, monkeypatch: pytest
     write_distribution(tmp_path, "lookupdb", "0.1.0")
     write_distribution(tmp_path, "A_b", "1.0", "License-Expression: MIT")
     use(tmp_path, monkeypatch)
-    locked = [LockedPackage(PYPI, "a-b", "1.0", ("0" * 64,)), LockedPackage(PYPI, "of-another-system", "1")]
+    locked = [
+        LockedPackage(PYPI, "a-b", "1.0", ("0" * 64,)),
+        LockedPackage(PYPI, "a-b", "1.1"),
+        LockedPackage(PYPI, "of-another-system", "1"),
+    ]
     (component,) = installed_components(locked)
     assert (component["name"], component["licenses"]) == ("a-b", [{"expression": "MIT"}])
     with pytest.raises(ValueError, match=r"expected nothing of this name by the lock, found a-b 1.0 installed"):
-        installed_components(locked[1:])
-    with pytest.raises(ValueError, match=r"expected 2.0 by the lock, found a-b 1.0 installed"):
-        installed_components([LockedPackage(PYPI, "a-b", "2.0")])
+        installed_components(locked[2:])
+    with pytest.raises(ValueError, match=r"expected 2.0 or 2.1 by the lock, found a-b 1.0 installed"):
+        installed_components([LockedPackage(PYPI, "a-b", "2.0"), LockedPackage(PYPI, "a-b", "2.1")])
 
 
 @pytest.mark.parametrize(
