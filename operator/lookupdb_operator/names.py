@@ -63,6 +63,8 @@ OPERATOR: Final = f"{GROUP}/operator"
 ROUTER_PORT: Final = 8080
 HTTP_PORT: Final = 80
 """Which a URL of http:// leaves out."""
+HTTPS_PORT: Final = 443
+"""Which one of https:// does."""
 SHARD_PORT: Final = 7000
 """Of the first worker; worker i listens on it + i."""
 ADMIN_PORT: Final = 9090
@@ -92,6 +94,11 @@ TABLE_PATH: Final = "/etc/lookupdb/table"
 TABLE_FILE: Final = "routing-table.json"
 PASSWORD_KEYS_PATH: Final = "/etc/lookupdb/password-keys"  # noqa: S105 - the name of a folder
 """In routers: keys from which the passwords of shard servers are derived, each in a file called by its fingerprint."""
+TLS_PATH: Final = "/etc/lookupdb/tls"
+TLS_CERTIFICATE: Final = "tls.crt"
+TLS_KEY: Final = "tls.key"
+"""In routers: a Secret of type kubernetes.io/tls, whose members these are."""
+TLS_CLIENT_CA_PATH: Final = "/etc/lookupdb/tls-client-ca"
 STORE_TOKEN_PATH: Final = f"/var/run/secrets/{GROUP}/store"
 """In builders and fetchers, when the store is behind a gateway: the folder of the token that they show to it."""
 STORE_TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
@@ -175,9 +182,10 @@ def pod_host(dataset: str, rollout_name: str, shard: int, replica: int, namespac
     return f"{shard_set(dataset, rollout_name, shard)}-{replica}.{rollout(dataset, rollout_name)}.{namespace}.svc"
 
 
-def endpoint(dataset: str, namespace: str, port: int = HTTP_PORT) -> str:
+def endpoint(dataset: str, namespace: str, port: int = HTTP_PORT, *, is_encrypted: bool = False) -> str:
     """The URL at which a dataset's router Service answers."""
-    return f"http://{router(dataset)}.{namespace}.svc" + ("" if port == HTTP_PORT else f":{port}")
+    scheme, usual = ("https", HTTPS_PORT) if is_encrypted else ("http", HTTP_PORT)
+    return f"{scheme}://{router(dataset)}.{namespace}.svc" + ("" if port == usual else f":{port}")
 
 
 def generation_name(number: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from lookupdb.route import flags
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import passwords, pods, resources
+from lookupdb_operator.manifests import passwords, pods, resources, router_tls
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import drop_empty, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
@@ -86,7 +86,11 @@ def _render_template(
         },
         # Optional: routers are there before the first routing table is. Mounted whole, because the kubelet does not
         # update single files.
-        [{"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}}, *keys],
+        [
+            {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
+            *keys,
+            *router_tls.render_volumes(dataset),
+        ],
         annotations=pods.SAFE_TO_EVICT,
     )
 
@@ -100,6 +104,7 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         "--port": names.ROUTER_PORT,
         "--admin-port": names.ADMIN_PORT,
         **flags.render_flags(dataset.parsed.router),
+        **router_tls.render_options(dataset),
         **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
     }
     keys = [passwords.ROUTER_MOUNT] if password_keys else []
@@ -110,7 +115,7 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         "route",
         ["route", *(str(word) for pair in options.items() for word in pair)],
         resources.router(dataset.spec),
-        [{"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True}, *keys],
+        [{"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True}, *keys, *router_tls.render_mounts(dataset)],
         ports=[pods.render_port("http", names.ROUTER_PORT), pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
         **pods.render_probes(),
@@ -121,7 +126,8 @@ def _render_service(dataset: ObservedDataset, metadata: dict[str, Any], selector
     """What the spec does not say is left out, so that it may be somebody else's."""
     service = dataset.spec["router"]["service"]
     node_port = drop_empty(nodePort=service.get("nodePort"))
-    port = pods.render_service_port("http", service["port"], "http", appProtocol="http", **node_port)
+    protocol = "https" if router_tls.speaks_tls(dataset) else "http"
+    port = pods.render_service_port("http", service["port"], "http", appProtocol=protocol, **node_port)
     given = {name: service.get(name) for name in _SERVICE_FIELDS}
     return stamp(
         {

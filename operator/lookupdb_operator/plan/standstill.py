@@ -12,6 +12,7 @@ from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
+from lookupdb_operator.manifests import router_tls
 from lookupdb_operator.model import Observed, ObservedDataset, Plan, Unattended
 from lookupdb_operator.plan import conditions, reasons, serving
 from lookupdb_operator.plan.reasons import Verdict
@@ -42,7 +43,8 @@ def find_endpoint(dataset: ObservedDataset) -> str:
     if dataset.parsed is None and dataset.status.endpoint:
         return dataset.status.endpoint
     port = names.HTTP_PORT if dataset.parsed is None else int(dataset.spec["router"]["service"]["port"])
-    return names.endpoint(dataset.name, dataset.namespace, port)
+    is_encrypted = dataset.parsed is not None and router_tls.speaks_tls(dataset)
+    return names.endpoint(dataset.name, dataset.namespace, port, is_encrypted=is_encrypted)
 
 
 def why_idle(dataset: ObservedDataset, config: Config) -> str:

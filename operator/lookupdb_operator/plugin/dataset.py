@@ -43,6 +43,11 @@ class Dataset:
         """``shop/airports``, as messages call it."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether its routers do."""
+        return "tls" in (self.spec.get("router") or {})
+
     def condition(self, kind: str) -> Members:
         """The condition of a type; empty while there is none."""
         return next(

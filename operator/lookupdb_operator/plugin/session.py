@@ -155,7 +155,8 @@ class ClusterSession:
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Answer:
         """What a router answers to one key, through the API server's proxy of their Service."""
         service = quote(names.router(dataset.name), safe="")
-        path = f"{kinds.SERVICE.path(dataset.namespace)}/{service}:http/proxy/v1/lookup"
+        scheme = "https:" if dataset.speaks_tls else ""  # the API server's proxy does not verify the certificate
+        path = f"{kinds.SERVICE.path(dataset.namespace)}/{scheme}{service}:http/proxy/v1/lookup"
         headers = {"Lookupdb-Generation": generation} if generation else {}
         return await self._api.fetch(path, subject=f"a router of {dataset.key}", query={"key": key}, headers=headers)
 

@@ -36,6 +36,8 @@ WORKER_BYTES: Final = 48 * MIB
 """Of a worker without clients: its program, its endpoints, the routing table."""
 CONNECTION_BYTES: Final = 14 * 1024
 """Of a client connection with one lookup in flight: what is counted nowhere else."""
+TLS_CONNECTION_BYTES: Final = 48 * 1024
+"""The same with TLS: 17 KiB more at rest, and a record that has not come whole."""
 PARSED_FACTOR: Final = 8
 """Bytes that a byte of a body becomes at most while it is parsed: copies, and text of four bytes a character."""
 COUNTED_SHARE: Final = 0.75
@@ -78,17 +80,29 @@ class RouterBudget:
         return self.used + size <= self.large_mark
 
 
-def worker_budget(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
+def worker_budget(
+    memory_limit: int | None,
+    workers: int,
+    max_connections: int,
+    max_body_bytes: int,
+    connection_bytes: int = CONNECTION_BYTES,
+) -> int:
     """The budget of each of ``workers`` whose container may use ``memory_limit`` bytes; None: no limit is known."""
-    spare = _spare_bytes(memory_limit, workers, max_body_bytes) - max_connections * CONNECTION_BYTES
+    spare = _spare_bytes(memory_limit, workers, max_body_bytes) - max_connections * connection_bytes
     return max(int(spare * COUNTED_SHARE), MIN_BUDGET_BYTES)
 
 
-def affordable_connections(memory_limit: int | None, workers: int, max_connections: int, max_body_bytes: int) -> int:
+def affordable_connections(
+    memory_limit: int | None,
+    workers: int,
+    max_connections: int,
+    max_body_bytes: int,
+    connection_bytes: int = CONNECTION_BYTES,
+) -> int:
     """How many of ``max_connections`` a worker can afford: they may take half of its spare memory."""
     return min(
         max_connections,
-        max(_spare_bytes(memory_limit, workers, max_body_bytes) // 2 // CONNECTION_BYTES, MIN_CONNECTIONS),
+        max(_spare_bytes(memory_limit, workers, max_body_bytes) // 2 // connection_bytes, MIN_CONNECTIONS),
     )
 
 

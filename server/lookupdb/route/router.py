@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lookupdb.route import metrics
-from lookupdb.route.budget import affordable_connections, worker_budget
+from lookupdb.route.budget import (
+    CONNECTION_BYTES,
+    TLS_CONNECTION_BYTES,
+    affordable_connections,
+    worker_budget,
+)
 from lookupdb.route.counters import NAMES
 from lookupdb.route.limits import RouterLimits
 from lookupdb.runtime import capacity, descriptors, listeners, memory
@@ -67,6 +72,7 @@ def router_service(settings: RouterSettings) -> Service:
         replace(settings.limits, max_connections=possible),
         settings.memory_limit or memory.container_memory().limit,
         settings.workers,
+        CONNECTION_BYTES if settings.tls is None else TLS_CONNECTION_BYTES,
     )
     config = {
         "table": settings.table,
@@ -94,16 +100,20 @@ def router_service(settings: RouterSettings) -> Service:
     )
 
 
-def _share_memory(limits: RouterLimits, memory_limit: int | None, workers: int) -> tuple[RouterLimits, int]:
+def _share_memory(
+    limits: RouterLimits, memory_limit: int | None, workers: int, connection_bytes: int
+) -> tuple[RouterLimits, int]:
     """The limits with as many connections as the memory allows, and each worker's budget."""
-    affordable = affordable_connections(memory_limit, workers, limits.max_connections, limits.max_body_bytes)
+    affordable = affordable_connections(
+        memory_limit, workers, limits.max_connections, limits.max_body_bytes, connection_bytes
+    )
     if affordable < limits.max_connections:
         log.warning(
             "%d connections a worker are accepted and not %d: the memory of %d workers allows no more; raise the "
             "container's memory limit (or --memory-limit), or lower --max-connections",
             *(affordable, limits.max_connections, workers),
         )
-    budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes)
+    budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes, connection_bytes)
     return replace(limits, max_connections=affordable), budget
 
 
