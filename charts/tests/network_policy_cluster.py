@@ -49,8 +49,8 @@ class Cluster:
     strangers: tuple[Endpoint, ...]
     policies: tuple[Json, ...]
 
-    def matrix(self) -> Matrix:
-        """Who reaches which port of the pods."""
+    def matrix(self, namespaces: Iterable[str] = NAMESPACES) -> Matrix:
+        """Who reaches which port of the pods in ``namespaces``."""
         network = ClusterNetwork(NAMESPACES, self.policies)
         everybody = self.pods + self.strangers
         return {
@@ -58,7 +58,7 @@ class Cluster:
                 each.name for each in everybody if each is not pod and network.allows(each, pod, port)
             }
             for pod in self.pods
-            if pod.labels[names.COMPONENT] in PORTS
+            if pod.labels[names.COMPONENT] in PORTS and pod.namespace in namespaces
             for port in (*PORTS[pod.labels[names.COMPONENT]], OTHER_PORT)
         }
 
