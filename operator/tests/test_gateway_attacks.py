@@ -146,6 +146,35 @@ async def test_one_foreign_path_among_many_and_nothing_is_deleted(
     assert bucket.read(f"{CLUSTER}/other/x").body == SECRET
 
 
+@pytest.mark.parametrize("foreign", [*FOREIGN, FOLDER, f"{FOLDER}/../other/x", f"{FOLDER}//x", f"{FOLDER}/%2e%2e/x"])
+@pytest.mark.parametrize("side", ["from", "to"])
+async def test_a_copy_of_or_to_what_is_somebody_elses_is_refused(
+    gateway: Standing, bucket: Bucket, foreign: str, side: str
+) -> None:
+    shard = f"{foreign}.lmdb"
+    bucket.objects.put(f"{CLUSTER}/other/x.lmdb", SECRET)
+    await gateway.ask("PUT", f"{OWN}/mine/a.lmdb", body=b"x")
+    own = {"from": f"{FOLDER}/mine/a.lmdb", "to": f"{FOLDER}/mine/taken.lmdb"}
+    answer = await gateway.ask("POST", "/v1/copy", body=orjson.dumps({**own, side: shard}))
+    assert answer.status in (400, 403)
+    assert SECRET not in answer.body
+    assert bucket.read(f"{FOLDER}/mine/taken.lmdb").body is None
+    assert bucket.read(f"{CLUSTER}/other/x.lmdb").body == SECRET
+    assert (await gateway.ask("GET", "/v1/copy")).status == 405
+    assert (await gateway.ask("POST", "/v1/copy?x=1", body=orjson.dumps(own))).status == 400
+    assert (await gateway.ask("POST", "/v1/copy", token="", body=orjson.dumps(own))).status == 401
+
+
+@pytest.mark.parametrize(("source", "target"), [("claim.json", "a.lmdb"), ("a.lmdb", "manifest.json"), ("x", "y")])
+async def test_what_builders_agree_by_cannot_be_copied_nor_copied_over(
+    gateway: Standing, bucket: Bucket, source: str, target: str
+) -> None:
+    await gateway.ask("PUT", f"{OWN}/agreed/{source}", body=b"x")
+    body = orjson.dumps({"from": f"{FOLDER}/agreed/{source}", "to": f"{FOLDER}/agreed/{target}"})
+    assert (await gateway.ask("POST", "/v1/copy", body=body)).status == 400
+    assert bucket.read(f"{FOLDER}/agreed/{target}").body is None
+
+
 # Tokens
 
 

@@ -12,6 +12,7 @@ import pytest
 from operator_support.gateways import CLUSTER, MIB, Standing, standing
 from operator_support.running import until
 
+from lookupdb.store import obstore_objects
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import STREAM_HEADER
 
@@ -236,3 +237,50 @@ async def test_no_answer_tells_what_it_was_made_with(gateway: Standing) -> None:
     for target in (f"{OWN}/x", f"{OWN}/none", "/nothing", f"/v1/list?prefix={CLUSTER}/team/people-1a2b3c4d"):
         assert "Server" not in (await gateway.ask("GET", target)).headers
     assert b"Server:" not in await gateway.send(b"this is not HTTP\r\n\r\n")
+
+
+async def copy(gateway: Standing, source: str, target: str) -> Any:
+    folder = f"{CLUSTER}/team/people-1a2b3c4d"
+    body = orjson.dumps({"from": f"{folder}/{source}", "to": f"{folder}/{target}"})
+    return await gateway.ask("POST", "/v1/copy", body=body)
+
+
+async def test_a_shard_file_is_copied_within_the_store(gateway: Standing, bucket: Bucket) -> None:
+    await gateway.ask("PUT", f"{OWN}/g1/a.lmdb", body=b"content")
+    answer = await copy(gateway, "g1/a.lmdb", "g2/b.lmdb")
+    assert (answer.status, answer.json) == (200, {})
+    assert bucket.read(f"{CLUSTER}/team/people-1a2b3c4d/g2/b.lmdb").body == b"content"
+    metrics = (await gateway.admin("/metrics"))[1]
+    assert 'lookupdb_gateway_requests_total{operation="copy",code="200"} 1' in metrics
+
+
+async def test_a_copy_never_replaces_what_is_there(gateway: Standing, bucket: Bucket) -> None:
+    for name in ("a", "b"):
+        await gateway.ask("PUT", f"{OWN}/g1/{name}.lmdb", body=name.encode())
+    answer = await copy(gateway, "g1/a.lmdb", "g1/b.lmdb")
+    assert (answer.status, answer.kind) == (412, "precondition")
+    assert bucket.read(f"{CLUSTER}/team/people-1a2b3c4d/g1/b.lmdb").body == b"b"
+
+
+async def test_a_copy_of_nothing_is_missing(gateway: Standing) -> None:
+    answer = await copy(gateway, "g1/none.lmdb", "g1/b.lmdb")
+    assert (answer.status, answer.kind) == (404, "missing")
+
+
+async def test_a_copy_that_the_store_does_not_make_by_itself_is_too_large(
+    gateway: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obstore_objects, "MAX_COPY_BYTES", 6)
+    await gateway.ask("PUT", f"{OWN}/g1/a.lmdb", body=b"content")
+    answer = await copy(gateway, "g1/a.lmdb", "g1/b.lmdb")
+    assert (answer.status, answer.kind) == (413, "too-large")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b'{"from": "a.lmdb"}', b'{"from": 1, "to": "a.lmdb"}', b'{"from": "a.lmdb", "to": "a.lmdb"}']
+    + [b'{"from": "a.lmdb", "to": "b.lmdb", "mode": "create"}'],
+)
+async def test_a_copy_names_two_shard_files_and_nothing_else(gateway: Standing, body: bytes) -> None:
+    assert (await gateway.ask("POST", "/v1/copy", body=body)).status == 400
+    assert (await gateway.ask("POST", "/v1/copy", body=b" " * 5000)).status == 413

@@ -11,6 +11,7 @@ LookupdbError (1)
 │   ├── StoreDenied (5)      it refuses our credentials
 │   ├── GenerationMissing (5)  it holds no such whole generation
 │   ├── GenerationExists (5) the generation exists, built to another spec
+│   ├── AdoptionFailed (5)   no generation of the dataset that is named can be adopted
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
 ├── NotEnoughRoom (6)        memory or disk
 └── LookupFailed (1)         a client's request could not be answered
@@ -100,6 +101,12 @@ class GenerationExists(StoreError):
     """The generation exists already, built to another spec."""
 
     reason = "GenerationExists"
+
+
+class AdoptionFailed(StoreError):
+    """The store holds no generation of an earlier dataset that this one could adopt."""
+
+    reason = "AdoptionFailed"
 
 
 class CorruptFile(StoreError):

@@ -103,6 +103,15 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptedGeneration:
+    """The generation of an earlier dataset that another one is a copy of."""
+
+    uid: str
+    """Of that dataset, whole."""
+    generation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One generation of one dataset."""
 
@@ -139,11 +148,13 @@ class Manifest:
     """Set while a closed gate keeps the generation, which is whole, from being rolled out."""
     overridden: tuple[str, ...] = ()
     """The reasons for which gates were closed that somebody has overridden."""
+    adopted: AdoptedGeneration | None = None
+    """Of which generation it is a copy: all else but the uid and the number is as its builder wrote it."""
 
     def to_json(self) -> bytes:
         """Indented JSON, which people read too."""
         members = {"formatVersion": REFUSED_VERSION if self.refused else FORMAT_VERSION, **asdict(self)}
-        for name in ("refused", "overridden"):
+        for name in ("refused", "overridden", "adopted"):
             if not members[name]:
                 del members[name]
         return orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -168,6 +179,8 @@ class Manifest:
             if version == REFUSED_VERSION:
                 members["refused"] = _parse_refusal(members["refused"])
             members["overridden"] = tuple(map(_check_text, members.get("overridden", ())))
+            if "adopted" in members:
+                members["adopted"] = _parse_members(AdoptedGeneration, members["adopted"])
             for name in ("key_columns", "normalize"):
                 members[name] = tuple(map(_check_text, members[name]))
             members["source"] = tuple(_parse_members(SourceFile, entry) for entry in members["source"])

@@ -99,9 +99,9 @@ class Handlers:
         return caller
 
     def _authorize(self, target: RequestTarget, caller: Caller, request: web.BaseRequest) -> None:
-        """Raises RequestProblem unless ``target`` is the caller's; what a deletion names is looked at later."""
+        """Raises RequestProblem unless ``target`` is the caller's; what a body names is looked at later."""
         match target.operation:
-            case Operation.DELETE:
+            case Operation.DELETE | Operation.COPY:
                 return
             case Operation.LIST:
                 is_own = target.folders_only and target.path == self._cluster
@@ -121,6 +121,8 @@ class Handlers:
                 return await self._reads.list(request, target, caller)
             case Operation.WRITE:
                 return await self._writes.put(request, target, caller)
+            case Operation.COPY:
+                return await self._writes.copy(request, caller)
             case Operation.DELETE:
                 return await self._writes.delete(request, caller)
 
@@ -136,12 +138,14 @@ class Handlers:
 
 
 def _transfers_file(target: RequestTarget, request: web.BaseRequest) -> bool:
-    """Whether a file is read or put, as against what is short."""
+    """Whether a file is read, put or copied, as against what is short."""
     match target.operation:
         case Operation.READ:
             return target.path.endswith(REDIRECTED_SUFFIX)
         case Operation.WRITE:
             return MODE_HEADER not in request.headers
+        case Operation.COPY:
+            return True
     return False
 
 

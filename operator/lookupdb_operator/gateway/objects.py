@@ -84,6 +84,16 @@ class Objects:
             )
             return object_version(result)
 
+    async def copy(self, source: str, target: str, size: int) -> bool:
+        """Copy the object at ``source``, of ``size`` bytes, to ``target``; False if the store does not copy so many by
+        itself. Raises RequestProblem."""
+        store = self._client.store
+        if not store.can_copy(size):
+            return False
+        with self._translate(store, "copy within", source):
+            await obstore.copy_async(store.store, source, target)
+        return True
+
     async def delete(self, paths: Sequence[str]) -> None:
         """Delete those of ``paths`` that exist. Raises RequestProblem."""
         store = self._client.store

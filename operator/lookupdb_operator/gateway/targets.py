@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
-from lookupdb.store.gateway_wire import DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
+from lookupdb.store.gateway_wire import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
 from lookupdb_operator.gateway.problems import RequestProblem, invalid
 
 _ENCODED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
@@ -26,16 +26,19 @@ class Operation(StrEnum):
     READ = "read"
     HEAD = "head"
     WRITE = "write"
+    COPY = "copy"
     DELETE = "delete"
     LIST = "list"
 
 
 _OF_OBJECTS: Final = {"GET": Operation.READ, "HEAD": Operation.HEAD, "PUT": Operation.WRITE}
+_WITH_BODIES: Final = {COPY_PATH: Operation.COPY, DELETE_PATH: Operation.DELETE}
+"""Of which the body names the objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """An operation on ``path``: an object, or the folder of a listing; of a deletion it is empty."""
+    """An operation on ``path``: an object, or the folder of a listing; of a deletion and a copy it is empty."""
 
     operation: Operation
     path: str = ""
@@ -52,11 +55,11 @@ def parse_target(method: str, target: str) -> RequestTarget:
         return RequestTarget(operation, _parse_path(path.removeprefix(OBJECT_PATH)))
     if path == LIST_PATH:
         return _parse_listing(_check_method(method, {"GET": Operation.LIST}), query)
-    if path == DELETE_PATH:
-        operation = _check_method(method, {"POST": Operation.DELETE})
+    if path in _WITH_BODIES:
+        operation = _check_method(method, {"POST": _WITH_BODIES[path]})
         _check_no_query(query)
         return RequestTarget(operation)
-    raise invalid(f"expected a path that is {OBJECT_PATH}…, {LIST_PATH} or {DELETE_PATH}")
+    raise invalid(f"expected a path that is {OBJECT_PATH}…, {LIST_PATH}, {COPY_PATH} or {DELETE_PATH}")
 
 
 def _check_method(method: str, operations: dict[str, Operation]) -> Operation:

@@ -1,4 +1,4 @@
-"""PUT and the deletion of objects: bodies go on to the store in parts, or whole where they are small."""
+"""PUT, the copy and the deletion of objects: bodies go on to the store in parts, or whole where they are small."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from aiohttp import web
 from lookupdb.store.gateway_wire import (
     CREATE,
     MAX_CONDITIONAL_BYTES,
+    MAX_COPY_REQUEST_BYTES,
     MAX_DELETE_BYTES,
     MAX_DELETED_PATHS,
     MODE_HEADER,
+    REDIRECTED_SUFFIX,
     ErrorKind,
 )
 from lookupdb_operator.gateway.access import owns_object
@@ -89,6 +91,31 @@ class Writes:
                 await self._objects.delete(paths)
         return web.Response(body=b"{}", content_type="application/json")
 
+    async def copy(self, request: web.BaseRequest, caller: Caller) -> web.Response:
+        """Copy a shard file that is the caller's to a path of theirs where nothing is. Claims and manifests, by which
+        builders agree, are not copied."""
+        length = read_length(request, MAX_COPY_REQUEST_BYTES)
+        async with self._short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            source, target = parse_copy(await Body(request, length, idle_seconds=self._idle_seconds).read())
+        for path in (source, target):
+            if not owns_object(check_path(path), self._cluster, caller.namespace):
+                detail = f"{path} is not in {self._cluster}/{caller.namespace}/; nothing was copied"
+                raise RequestProblem(ErrorKind.FORBIDDEN, detail)
+        size = (await self._objects.head(source))["size"]
+        await self._check_absent(target)
+        if not await self._objects.copy(source, target, size):
+            raise too_large(f"{source} has {size} bytes, which the store does not copy by itself")
+        return web.Response(body=b"{}", content_type="application/json")
+
+    async def _check_absent(self, path: str) -> None:
+        try:
+            await self._objects.head(path)
+        except RequestProblem as problem:
+            if problem.kind is ErrorKind.MISSING:
+                return
+            raise
+        raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there; nothing was copied")
+
 
 def choose_part_bytes(length: int, least: int) -> int:
     """How large the parts of ``length`` bytes must be, so that ``MAX_PARTS`` suffice: at least ``least``, else whole
@@ -114,6 +141,21 @@ def parse_mode(header: str | None) -> Any:
 def _is_version_text(value: object) -> bool:
     """Whether ``value`` can stand in a header to the store."""
     return isinstance(value, str) and _VERSION_TEXT.fullmatch(value) is not None
+
+
+def parse_copy(text: bytes) -> tuple[str, str]:
+    """The paths of a copy: from where, and to where. Raises RequestProblem."""
+    try:
+        members = orjson.loads(text)
+    except ValueError as error:
+        raise invalid("the body is no JSON") from error
+    is_pair = isinstance(members, dict) and members.keys() == {"from", "to"}
+    paths = [members["from"], members["to"]] if is_pair else []
+    if not paths or not all(isinstance(path, str) and path.endswith(REDIRECTED_SUFFIX) for path in paths):
+        raise invalid('expected {"from": …, "to": …}, both with the path of a shard file')
+    if paths[0] == paths[1]:
+        raise invalid("both paths are the same")
+    return paths[0], paths[1]
 
 
 def parse_paths(text: bytes) -> list[str]:

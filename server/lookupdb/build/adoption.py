@@ -22,13 +22,7 @@ def adopt_generation(spec: DatasetSpec, dataset: StoredDataset, generation: str,
     _check_content(manifest, spec, dataset)
     if manifest.refused is not None:
         raise refusal_error(manifest.refused, manifest)
-    return replace(
-        built_report(manifest, 0),
-        outcome="adopted",
-        seconds=round(time.monotonic() - started_at, 3),
-        reason="Adopted",
-        message=f"{generation} is whole already, built to this very spec at {manifest.built_at}: nothing was built",
-    )
+    return adopted_report(manifest, started_at)
 
 
 def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
@@ -85,6 +79,22 @@ def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
         message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
         f"{format_count(len(manifest.shards), 'shard')}, "
         f"{manifest.seconds:.1f} s",
+    )
+
+
+def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
+    """The report of a generation for which nothing was built: the store held it, or an earlier dataset's."""
+    message = f"{manifest.generation} is whole already, built to this very spec at {manifest.built_at}"
+    if manifest.adopted is not None:
+        uid, generation = manifest.adopted.uid, manifest.adopted.generation
+        records = format_count(manifest.totals.records, "record")
+        message = f"{manifest.generation} is {generation} of the dataset {uid}, built at {manifest.built_at}: {records}"
+    return replace(
+        built_report(manifest, 0),
+        outcome="adopted",
+        seconds=round(time.monotonic() - started_at, 3),
+        reason="Adopted",
+        message=f"{message}; nothing was built",
     )
 
 

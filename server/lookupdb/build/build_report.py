@@ -27,7 +27,8 @@ class BuildReport:
 
     outcome: Literal["built", "adopted", "unchanged", "waiting", "failed"]
     """Waiting: the success file is not there, and the source was not read. Adopted: the store already held the
-    generation, built to this very spec by a builder that died before it could report."""
+    generation, built to this very spec by a builder that died before it could report; or, with ``adopted_from``, what
+    an earlier dataset has left was copied."""
     dataset: str
     """``namespace/name``."""
     generation: str | None = None
@@ -42,6 +43,8 @@ class BuildReport:
     largest_shard_bytes: int = 0
     built_at: str | None = None
     """ISO 8601, UTC."""
+    adopted_from: str | None = None
+    """The earlier dataset's uid, and the generation of it that this one is a copy of: ``3f2b9c1e-…/g7``."""
     seconds: float = 0.0
     peak_memory_bytes: int = 0
     exit_code: int = 0
@@ -84,6 +87,7 @@ def report_manifest(manifest: Manifest) -> BuildReport:
         file_bytes=totals.file_bytes,
         largest_shard_bytes=max(shard.bytes for shard in manifest.shards),
         built_at=manifest.built_at,
+        adopted_from=None if manifest.adopted is None else f"{manifest.adopted.uid}/{manifest.adopted.generation}",
         seconds=manifest.seconds,
         reason="Built",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
@@ -68,14 +69,14 @@ class WrittenGeneration:
             key = self._encode(text)
         except keys.InvalidKey:
             return None
-        with self._open(keys.shard_number(key, self.spec.shards)) as shard:
+        with self.open_shard(keys.shard_number(key, self.spec.shards)) as shard:
             reply = shard.find(key)
         return None if reply is None else unframe(reply)
 
     def list_large_values(self, limit: int) -> Iterator[tuple[bytes, int]]:
         """The keys whose values have more than ``limit`` bytes, and how many."""
         for number in range(self.spec.shards):
-            with self._open(number) as shard:
+            with self.open_shard(number) as shard:
                 for key, stored in shard.items():
                     if stored[0] == FRAMED and len(stored) <= limit:
                         continue
@@ -83,5 +84,6 @@ class WrittenGeneration:
                     if size > limit:
                         yield key, size
 
-    def _open(self, number: int) -> ShardReader:
+    def open_shard(self, number: int) -> AbstractContextManager[ShardReader]:
+        """The file of shard ``number``."""
         return ShardReader(self.folder / shard_name.file_name(number, self.spec.shards))

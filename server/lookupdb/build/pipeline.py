@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lookupdb import __version__, keys
-from lookupdb.build import adoption, existing_generations, gates
+from lookupdb.build import adoption, existing_generations, gates, predecessor
 from lookupdb.build.budget import BuildBudget, count_packers
 from lookupdb.build.build_report import BuildReport
 from lookupdb.build.gate_facts import WrittenGeneration, gather_facts
@@ -58,6 +58,8 @@ class BuildOptions:
     generation of ``unless_fingerprint``, built to the same spec."""
     unless_refused: str | None = None
     """Build nothing if this generation was refused and another build would come to the same."""
+    adopt: predecessor.Predecessor | None = None
+    """The earlier dataset whose generation is adopted in place of a build, if this one has nothing of its own yet."""
     local_files: bool = True
     """Whether the build may read files of this machine outside of the volume."""
 
@@ -74,6 +76,9 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     it is there; if it is another one at the end, nothing is published.
 
     A generation that a gate refuses is published, too, marked in its manifest, unless it is empty.
+
+    With ``options.adopt``, a dataset that has nothing of its own yet gets a copy of what an earlier one has left; the
+    source is not looked at. Raises AdoptionFailed if there is nothing that it could adopt.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
@@ -81,6 +86,10 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     dataset = store.dataset(spec)
     if options.generation is not None and adoption.is_whole(dataset, options.generation):
         return adoption.adopt_generation(spec, dataset, options.generation, started_at)
+    if options.adopt is not None and predecessor.is_needed(dataset, options.adopt):
+        return predecessor.adopt_predecessor(
+            spec, store, options.adopt, options.generation, options.scratch, progress, options.unless_refused
+        )
     success_file = find_success_file(spec, options)
     if spec.refresh.success_file is not None and success_file is None:
         return _waiting_report(spec, started_at)

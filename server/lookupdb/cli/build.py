@@ -14,12 +14,27 @@ import click
 
 from lookupdb import store
 from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
+from lookupdb.build.predecessor import Predecessor
 from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import Size, log_format, option
+from lookupdb.errors import UsageError
 from lookupdb.runtime import daemon_calls
 from lookupdb.spec import DatasetSpec, read_manifest
+
+
+class AdoptedAddress(click.ParamType[Predecessor]):
+    """UID or UID/gN."""
+
+    name = "UID[/gN]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Predecessor:
+        """Fails with a usage error for anything else."""
+        try:
+            return Predecessor.parse(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command()
@@ -106,6 +121,12 @@ from lookupdb.spec import DatasetSpec, read_manifest
     "--unless-refused",
     type=GenerationAddress(),
     help="Build nothing when a gate has refused this generation, and nothing has changed since: it is refused again.",
+)
+@option(
+    "--adopt",
+    type=AdoptedAddress(),
+    help="Build nothing if the dataset has no generation yet; copy the newest, or gN, that an earlier dataset of this "
+    "name and another uid has left in the store, if it was built to this very spec.",
 )
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
 @outcome.termination_log_option

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, St
 from lookupdb.manifest import Manifest, ShardFile, generation_number
 from lookupdb.store.layout import StoreAddress, check_generation
 
+OnCopied = Callable[[int], None]
 _CHUNK: Final = 1 << 20
 _DAMAGED: Final = "the generation is damaged: build another, or fetch it again"
 
@@ -57,6 +58,15 @@ class BuildClaim(ABC):
 
         Raises StoreError, NotEnoughRoom. If the store did not answer whether it published, a new claim on the same
         generation finds out, and completes what was decided.
+        """
+
+    @abstractmethod
+    def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
+        """``publish``, with the shard files of the generation ``original`` of ``source``, whose shards ``manifest``
+        has as they are there; ``on_copied`` gets the bytes of each as it is copied.
+
+        What a store copies by itself is compared by its size alone; all else by its checksum. Raises CorruptFile if
+        a file of ``original`` is missing or is not what the manifest says, and what ``publish`` raises.
         """
 
     @abstractmethod
@@ -132,6 +142,18 @@ class StoredDataset(ABC):
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         """The file of one shard on this machine: the original, or a verified copy in ``scratch`` that is removed
         afterwards."""
+
+    def object_path(self, generation: str, shard: ShardFile, bucket_url: str) -> str | None:
+        """The path of a shard's object in the bucket at ``bucket_url``; None if it is no object there."""
+        return None
+
+    @contextmanager
+    def verified_shard(self, generation: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
+        """``shard``, whose checksum was proven just now, also of an original."""
+        with self.shard(generation, shard, scratch) as path:
+            if self.local_path(generation) is not None:
+                verify_shard_file(path, shard)
+            yield path
 
     @abstractmethod
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:

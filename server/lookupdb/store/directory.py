@@ -12,13 +12,14 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from lookupdb import disk
+from lookupdb import disk, shard_name
 from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.dataset import BuildClaim, StoredDataset, describe_missing_files, sort_generations
+from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, describe_missing_files, sort_generations
 from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
 from lookupdb.store.locks import try_lock, unlock
 
@@ -255,6 +256,20 @@ class DirectoryClaim(BuildClaim):
             disk.sync_folder(self._target.parent)
         return manifest
 
+    def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
+        """Links the files of the same file system: no generation ever changes, and one may be removed without the
+        other. Copies all others."""
+        names = [shard_name.file_name(number, len(manifest.shards)) for number in range(len(manifest.shards))]
+        for shard, name in zip(manifest.shards, names, strict=True):
+            with (
+                source.verified_shard(original, shard, self.folder) as path,
+                store_errors(f"cannot copy {path} into {self.folder}"),
+            ):
+                _link_or_copy(path, self.folder / name)
+            on_copied(shard.bytes)
+        shards = tuple(replace(shard, file=name) for shard, name in zip(manifest.shards, names, strict=True))
+        return self.publish(replace(manifest, shards=shards))
+
     def release(self) -> None:
         """Removes the partial folder and the lock; after ``publish`` only the lock is left."""
         if self._lock is None:
@@ -262,6 +277,21 @@ class DirectoryClaim(BuildClaim):
         shutil.rmtree(self.folder, ignore_errors=True)
         unlock(self._target.with_name(f".{self._target.name}.lock"), self._lock)
         self._lock = None
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` the file at ``source``, synced and read-only. A link fails between file systems, on some of them
+    always, and for files of others."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno in disk.DISK_FULL_ERRNOS:
+            raise
+        shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+    with suppress(PermissionError):  # the link to a file of another user
+        target.chmod(0o444)
 
 
 def free_bytes(path: Path) -> int:

@@ -18,6 +18,7 @@ from lookupdb.store.gateway_client import PROBE_TIMEOUT, UPLOAD_TIMEOUT, Gateway
 from lookupdb.store.gateway_listing import BrokenListing, InvalidListing, read_folders, read_objects
 from lookupdb.store.gateway_problem import TransientFailure, absent_error, no_gateway_error
 from lookupdb.store.gateway_wire import (
+    COPY_PATH,
     DELETE_PATH,
     LIST_PATH,
     LISTING_TYPE,
@@ -28,9 +29,11 @@ from lookupdb.store.gateway_wire import (
     REDIRECTED_SUFFIX,
     STREAM_HEADER,
 )
-from lookupdb.store.object_store import RETRIES, PutMode, Version
+from lookupdb.store.object_store import MAX_COPY_BYTES, RETRIES, PutMode, Version
 
 _PROBE: Final = "lookupdb-is-there"
+_NO_COPY: Final = (400, 413)
+"""The gateway knows no such request, or its store takes none for so many bytes: then nothing was copied."""
 _UPLOAD_SECONDS: Final = float("inf")
 """Retries of an upload are limited by their number: one that breaks off at its end has taken longer than any patience.
 """
@@ -135,6 +138,25 @@ class GatewayObjects:
                     answer.put_version()
 
         self._client.retry(attempt, _UPLOAD_SECONDS)
+
+    def copy(self, source: str, target: str, size: int) -> bool:
+        """The gateway's store copies, if both can: a gateway of before knows no such request."""
+        if size > MAX_COPY_BYTES:
+            return False
+        body = orjson.dumps({"from": source, "to": target})
+        headers = {"Content-Type": "application/json"}
+
+        def attempt() -> bool:
+            with self._client.exchange(
+                "copy within", "POST", COPY_PATH, headers=headers, body=body, timeout=UPLOAD_TIMEOUT
+            ) as answer:
+                if answer.status in _NO_COPY:
+                    return False
+                answer.expect(200)
+                answer.check_done()
+            return True
+
+        return self._client.retry(attempt, _UPLOAD_SECONDS)
 
     def delete(self, paths: Sequence[str]) -> None:
         """A thousand at a time."""

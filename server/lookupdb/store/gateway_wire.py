@@ -19,6 +19,8 @@ OBJECT_PATH: Final = "/v1/object/"
 """And the object's path, percent-encoded: GET, HEAD, PUT."""
 LIST_PATH: Final = "/v1/list"
 DELETE_PATH: Final = "/v1/delete"
+COPY_PATH: Final = "/v1/copy"
+"""POST of {"from": path, "to": path}: a shard file, to where nothing is."""
 
 VERSION_HEADER: Final = "Lookupdb-Version"
 """Of an object that is answered: {"e_tag": …, "version": …}, without what the store does not say."""
@@ -33,6 +35,7 @@ MAX_CONDITIONAL_BYTES: Final = 16 << 20
 MAX_DELETED_PATHS: Final = 1000
 """Of one request."""
 MAX_DELETE_BYTES: Final = 2 << 20
+MAX_COPY_REQUEST_BYTES: Final = 4 << 10
 LISTING_TYPE: Final = "application/x-ndjson"
 END: Final = "end"
 """The member of a listing's last line. Without that line a listing is not whole."""

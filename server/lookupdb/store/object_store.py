@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, Protocol
 
 PART_BYTES: Final = 8 << 20
 """Of a large object that is put or read in parts."""
+MAX_COPY_BYTES: Final = 5_000_000_000
+"""Of an object that S3 copies in one request; a larger one would be copied in parts, which obstore does not do."""
 RETRIES: Final = 8
 RETRY_SECONDS: Final = 20
 """For one request. Callers that can do without the store for longer retry themselves."""
@@ -46,6 +48,10 @@ class ObjectStore(Protocol):
 
     def upload(self, path: str, file: Path) -> None:
         """Put the content of ``file``, in parts if it is large. The object appears whole or not at all."""
+
+    def copy(self, source: str, target: str, size: int) -> bool:
+        """Copy an object of ``size`` bytes within the store, where that takes one request and none of its bytes pass
+        through here; False where it does not, and nothing was done. The copy appears whole or not at all."""
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete those of ``paths`` that exist, in as few requests as the store allows."""

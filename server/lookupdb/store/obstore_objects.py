@@ -17,6 +17,7 @@ from lookupdb.store import credentials
 from lookupdb.store.object_store import (
     CONNECT_SECONDS,
     MAX_BACKOFF_SECONDS,
+    MAX_COPY_BYTES,
     PART_BYTES,
     PROBE_CONNECT_SECONDS,
     PROBE_SECONDS,
@@ -44,6 +45,7 @@ _PROBE_CLIENT: Final = {
 }
 _PROBE: Final = "lookupdb-is-there"
 """A name that no object has: any answer to a request for it, even a refusal, proves that the store is there."""
+_COPYING_SCHEMES: Final = ("s3://", "gs://")
 _PARTS_AT_ONCE: Final = 4
 """An upload holds this many parts in memory."""
 
@@ -145,6 +147,18 @@ class ObstoreObjects:
         """Several parts at once."""
         with self.translate_errors(f"put {file.name} into"):
             obstore.put(self.store, path, file, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+
+    def can_copy(self, size: int) -> bool:
+        """Whether one request copies so many bytes. Azure may answer before it has copied."""
+        return size <= MAX_COPY_BYTES and self.url.startswith(_COPYING_SCHEMES)
+
+    def copy(self, source: str, target: str, size: int) -> bool:
+        """One request, which lasts as long as the copying."""
+        if not self.can_copy(size):
+            return False
+        with self.translate_errors("copy within"):
+            obstore.copy(self.store, source, target)
+        return True
 
     def delete(self, paths: Sequence[str]) -> None:
         """Some stores refuse to delete what is not there: then the rest is deleted one by one."""

@@ -22,6 +22,7 @@ missing shards, so the generation is not whole, and the sweep removes it.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from lookupdb import shard_name
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.dataset import BuildClaim, describe_missing_files
+from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, describe_missing_files
 from lookupdb.store.directory import store_errors
 from lookupdb.store.lease import CLAIM, Lease, LeaseState
 from lookupdb.store.retry import call_with_retries
@@ -52,12 +53,27 @@ class BucketClaim(BuildClaim):
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Publish in the four steps above."""
+        return self._publish(manifest, lambda shard, entry: self._upload(self.folder / shard.file, entry))
+
+    def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
+        """The same; the store copies what it has itself, and all else passes through the scratch folder."""
+
+        def copy(shard: ShardFile, entry: ShardFile) -> None:
+            if not self._copy(source.object_path(original, shard, self._bucket.url), entry):
+                with source.verified_shard(original, shard, self.folder) as path:
+                    self._upload(path, entry)
+            on_copied(entry.bytes)
+
+        return self._publish(manifest, copy)
+
+    def _publish(self, manifest: Manifest, put: Callable[[ShardFile, ShardFile], None]) -> Manifest:
+        """Publish what ``put`` puts: each shard by its entry in ``manifest``, under the name in its second one."""
         shards = manifest.shards
         names = [shard_name.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
         stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
         for shard, entry in zip(shards, stored_shards, strict=True):
             self._lease.check()
-            self._upload(self.folder / shard.file, entry)
+            put(shard, entry)
         published = replace(manifest, shards=stored_shards)
         self._check_uploads(published)
         text = published.to_json()
@@ -79,6 +95,23 @@ class BucketClaim(BuildClaim):
                     raise
 
         call_with_retries(put, self._bucket.patience)
+
+    def _copy(self, path: str | None, entry: ShardFile) -> bool:
+        """Let the store copy one shard; False if it does not."""
+        if path is None:
+            return False
+        target = f"{self._prefix}/{entry.file}"
+        self._uploads.append(target)
+
+        def copy() -> bool:
+            try:
+                return self._bucket.objects.copy(path, target, entry.bytes)
+            except StoreError:
+                if not self._is_there(target, entry.bytes):
+                    raise
+                return True
+
+        return call_with_retries(copy, self._bucket.patience)
 
     def _is_there(self, target: str, size: int) -> bool:
         """Whether the object exists with this size. Objects appear whole, and nobody else puts one of this name."""

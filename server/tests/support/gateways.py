@@ -22,6 +22,7 @@ import pytest
 
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import (
+    COPY_PATH,
     CREATE,
     DELETE_PATH,
     LIST_PATH,
@@ -84,6 +85,8 @@ class FakeGateway:
     always_redirects: bool = False
     """Whether they are sent there also if they ask for the bytes."""
     listing_end: bytes = b'{"end":true}\n'
+    copies: bool = True
+    """Whether it copies objects; one of before does not."""
     cuts_listings: int = 0
     """How many of the next ones break off with their connection."""
     cuts_answers: int = 0
@@ -102,6 +105,7 @@ class FakeGateway:
             "redirect",
             "always_redirects",
             "listing_end",
+            "copies",
             "cuts_listings",
             "cuts_answers",
         ):
@@ -158,6 +162,8 @@ class _Handler(QuietHandler):
                 self.put(path)
             else:
                 self.get(path)
+        elif (self.command, parts.path) == ("POST", COPY_PATH) and self.gateway.copies:
+            self.copy()
         elif (self.command, parts.path) == ("POST", DELETE_PATH):
             self.delete()
         elif (self.command, parts.path) == ("GET", LIST_PATH):
@@ -197,6 +203,19 @@ class _Handler(QuietHandler):
             self.problem(412, "precondition", f"{path} has another version")
         else:
             self.answer(200, json.dumps(self.gateway.put(path, self.body).version).encode())
+
+    def copy(self) -> None:
+        members = json.loads(self.body)
+        source, target = members["from"], members["to"]
+        if not (source.startswith(self.own) and target.startswith(self.own)):
+            self.problem(403, "forbidden", "another's path")
+        elif source not in self.gateway.objects:
+            self.problem(404, "missing", f"there is no {source}")
+        elif target in self.gateway.objects:
+            self.problem(412, "precondition", f"{target} is there")
+        else:
+            self.gateway.put(target, self.gateway.objects[source].body)
+            self.answer(200, b"{}")
 
     def delete(self) -> None:
         paths = json.loads(self.body)["paths"]

@@ -1,0 +1,253 @@
+"""What an earlier dataset of the same name has left in the store, and what of it a new one adopts in place of a build.
+
+A name says nothing about whose data it was, so nothing is adopted unless it is asked for by uid. Then a generation must
+say itself, in its manifest, that it is of that dataset, and was built to the very spec that is asked for now. Its files
+are copied, and the copy is published as any generation is: under a number and the uid of the dataset that adopts it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+from lookupdb.build import adoption, gates
+from lookupdb.build.build_report import BuildReport
+from lookupdb.build.gate_facts import WrittenGeneration, gather_facts
+from lookupdb.build.progress import Progress
+from lookupdb.build.scratch import scratch_folder
+from lookupdb.errors import AdoptionFailed, GenerationExists, UsageError
+from lookupdb.manifest import GENERATION, AdoptedGeneration, Manifest, Refusal, generation_number
+from lookupdb.shardfile import ShardReader
+from lookupdb.spec import DatasetSpec
+from lookupdb.store import Store, StoreAddress, StoredDataset
+
+log = logging.getLogger(__name__)
+
+_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MAX_SHOWN: Final = 10
+"""Of datasets and generations in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """The dataset that is named, by its uid or the first eight characters of it, and the generation of it that is
+    asked for; None for the newest."""
+
+    uid: str
+    generation: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``UID`` or ``UID/gN``. Raises UsageError."""
+        uid, slash, generation = text.partition("/")
+        if not _UID.fullmatch(uid) or (slash and not GENERATION.fullmatch(generation)):
+            raise UsageError(
+                f"a dataset to adopt from is named by its uid, or the first eight characters of it, got {text[:60]!r}",
+                hint="give the uid alone, or with one of its generations: 3f2b9c1e or 3f2b9c1e/g7",
+            )
+        return cls(uid, generation if slash else None)
+
+    def has_built(self, manifest: Manifest, spec: DatasetSpec) -> bool:
+        """Whether ``manifest`` says itself that it is of this dataset, and under the name that ``spec`` has."""
+        is_named = (manifest.namespace, manifest.name) == (spec.namespace, spec.name)
+        return is_named and (manifest.uid == self.uid or (len(self.uid) <= 8 and manifest.uid[:8] == self.uid))
+
+    def is_copied_by(self, manifest: Manifest) -> bool:
+        """Whether ``manifest`` says that its generation was adopted from this dataset."""
+        return manifest.adopted is not None and manifest.adopted.uid[:8] == self.uid[:8]
+
+
+def is_needed(dataset: StoredDataset, predecessor: Predecessor) -> bool:
+    """Whether ``dataset`` has nothing of its own yet that may serve: else adopting would go back to older data. What
+    an earlier attempt has adopted is none of its own, nor what a gate has refused."""
+    published, manifests = dataset.published_generations(), dataset.whole_manifests()
+    for name in published:
+        manifest = manifests.get(name)
+        if manifest is None or not (manifest.refused is not None or predecessor.is_copied_by(manifest)):
+            log.info("nothing is adopted: the dataset has a generation of its own", extra={"generation": name})
+            return False
+    return True
+
+
+def adopt_predecessor(
+    spec: DatasetSpec,
+    store: Store,
+    predecessor: Predecessor,
+    generation: str | None,
+    scratch: Path,
+    progress: Progress,
+    unless_refused: str | None = None,
+) -> BuildReport:
+    """Publish a copy of what ``predecessor`` has left as ``generation`` of the dataset of ``spec``; None for the next
+    free number. Its gates judge it as they do a first generation.
+
+    Raises AdoptionFailed, GenerationRefused, CorruptFile, StoreError.
+    """
+    started_at = time.monotonic()
+    dataset = store.dataset(spec)
+    original = find_original(spec, store, predecessor)
+    source = store.dataset_at(_address(spec, store, predecessor))
+    _check_refusal(spec, dataset, original, unless_refused)
+    with scratch_folder(scratch) as folder:
+        refused = _judge(spec, source, original, folder, progress)
+        try:
+            with dataset.claim(generation or dataset.next_generation(), folder) as claim:
+                copy = make_copy(original, spec.uid, claim.generation, refused)
+                progress.begin_phase("copying", original.totals.file_bytes, "bytes")
+                published = claim.publish_copy(source, original.generation, copy, progress.advance)
+                progress.end_phase()
+        except GenerationExists:
+            if generation is None:
+                raise
+            # Another builder published it while this one waited for the claim.
+            return adoption.adopt_generation(spec, dataset, generation, started_at)
+    if published.refused is not None:
+        raise adoption.refusal_error(published.refused, published)
+    return adoption.adopted_report(published, started_at)
+
+
+def make_copy(original: Manifest, uid: str, generation: str, refused: Refusal | None = None) -> Manifest:
+    """The manifest of the copy of ``original`` that is ``generation`` of the dataset ``uid``. It keeps when and of what
+    the original was built: that is how old the data are, and how a refresh finds the source unchanged."""
+    adopted = AdoptedGeneration(original.uid, original.generation)
+    return replace(original, uid=uid, generation=generation, adopted=adopted, refused=refused)
+
+
+def find_original(spec: DatasetSpec, store: Store, predecessor: Predecessor) -> Manifest:
+    """The generation that is adopted: the one that is named, else the newest that is whole and that no gate has
+    refused. Raises AdoptionFailed if there is none, or if it was built to another spec; StoreError."""
+    address = _address(spec, store, predecessor)
+    source = store.dataset_at(address)
+    manifests = [manifest for manifest in source.whole_manifests().values() if predecessor.has_built(manifest, spec)]
+    usable = [manifest for manifest in manifests if manifest.refused is None]
+    if predecessor.generation is not None:
+        usable = [manifest for manifest in usable if manifest.generation == predecessor.generation]
+    if not usable:
+        raise _missing_error(spec, store, predecessor, source, manifests)
+    newest = max(usable, key=lambda manifest: generation_number(manifest.generation))
+    if differences := _describe_differences(newest, spec):
+        raise AdoptionFailed(
+            f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built to another spec:"
+            f" {differences}",
+            hint="let the spec be what it was, and change it afterwards; or name another of its generations, or take"
+            " spec.adopt away to build from the source",
+        )
+    return newest
+
+
+def _address(spec: DatasetSpec, store: Store, predecessor: Predecessor) -> StoreAddress:
+    """Raises AdoptionFailed if that is the dataset itself: one folder holds the generations of both then."""
+    address = StoreAddress(store.cluster, spec.namespace, spec.name, predecessor.uid)
+    if address.uid == spec.uid[:8]:
+        raise AdoptionFailed(
+            f"spec.adopt.uid {predecessor.uid} is the uid of this very dataset, or begins as it does",
+            hint="name the uid of the earlier dataset, or take spec.adopt away to build from the source",
+        )
+    return address
+
+
+def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
+    """What ``manifest`` was built to and ``spec`` is not; empty if the same source would give the same files."""
+    if manifest.content == spec.content_hash() and len(manifest.shards) == spec.shards:
+        return ""
+    pairs = (
+        ("shards", len(manifest.shards), spec.shards),
+        ("key.columns", list(manifest.key_columns), list(spec.key.columns)),
+        ("key.separator", manifest.separator, spec.key.separator),
+        ("key.normalize", list(manifest.normalize), list(spec.key.normalize)),
+        ("value.format", manifest.value_format, spec.value.format),
+        ("value.compression", manifest.compression, spec.value.compression),
+    )
+    found = [
+        f"{name} was {str(before)[:100]}, the spec says {str(now)[:100]}"
+        for name, before, now in pairs
+        if before != now
+    ]
+    return "; ".join(found) or "spec.source, key, value or duplicates differ in what a manifest does not tell apart"
+
+
+def _missing_error(
+    spec: DatasetSpec, store: Store, predecessor: Predecessor, source: StoredDataset, manifests: Sequence[Manifest]
+) -> AdoptionFailed:
+    """Says what was looked for, and what there is."""
+    expected = f"{predecessor.generation}, whole" if predecessor.generation else "a whole generation"
+    return AdoptionFailed(
+        f"nothing can be adopted from {source.url}: expected {expected} and refused by no gate, of"
+        f" {spec.namespace}/{spec.name} {predecessor.uid}; {_list_what_is_there(spec, store, source, manifests)}",
+        hint="correct spec.adopt, or take it away to build from the source",
+    )
+
+
+def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, manifests: Sequence[Manifest]) -> str:
+    if manifests:
+        names = [f"{one.generation}{' (refused)' if one.refused is not None else ''}" for one in manifests]
+        return f"it has {_shorten(names[::-1])}"
+    if others := list(source.whole_manifests().values()):
+        other = others[-1]
+        return f"{other.generation} there says that it is of {other.namespace}/{other.name} {other.uid}"
+    if damaged := source.damaged_generations():
+        return f"it has {_shorten(damaged[::-1])}, of which files are missing"
+    uids = [
+        address.uid
+        for address in store.addresses()
+        if (address.namespace, address.name) == (spec.namespace, spec.name) and address.uid != spec.uid[:8]
+    ]
+    what = f"of {spec.namespace}/{spec.name} in cluster {store.cluster}"
+    return f"{what} it has the uids {_shorten(uids)}" if uids else f"there is no other dataset {what}"
+
+
+def _shorten(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MAX_SHOWN])
+    return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown
+
+
+def _check_refusal(spec: DatasetSpec, dataset: StoredDataset, original: Manifest, generation: str | None) -> None:
+    """Raises GenerationRefused if ``generation`` is the copy of ``original`` that these very gates have refused."""
+    manifest = None if generation is None else dataset.whole_manifests().get(generation)
+    if manifest is None or manifest.refused is None:
+        return
+    is_same = manifest.adopted == AdoptedGeneration(original.uid, original.generation)
+    if is_same and manifest.refused.gates == spec.gates.content_hash():
+        raise adoption.refusal_error(manifest.refused, manifest)
+
+
+def _judge(
+    spec: DatasetSpec, source: StoredDataset, original: Manifest, scratch: Path, progress: Progress
+) -> Refusal | None:
+    """Why the copy must not be rolled out; None if every gate is open that a first generation must pass."""
+    with ExitStack() as copies:
+        files = _StoredFiles(spec, source, original, scratch, copies)
+        facts = gather_facts(files, original.totals, original.rejected, None, source, scratch, progress)
+        closed = gates.find_closed_gates(spec.gates, facts)
+    if not closed:
+        return None
+    return Refusal(gates.describe_closed_gates(closed), spec.gates.content_hash(), active="")
+
+
+class _StoredFiles(WrittenGeneration):
+    """The files of a generation in a store: a gate that has to read one gets a verified copy, made once."""
+
+    def __init__(
+        self, spec: DatasetSpec, source: StoredDataset, manifest: Manifest, scratch: Path, copies: ExitStack
+    ) -> None:
+        super().__init__(spec, scratch)
+        self._source = source
+        self._manifest = manifest
+        self._copies = copies
+        self._paths: dict[int, Path] = {}
+
+    @contextmanager
+    def open_shard(self, number: int) -> Iterator[ShardReader]:
+        """Shard ``number``."""
+        if number not in self._paths:
+            shard = self._manifest.shards[number]
+            stored = self._source.verified_shard(self._manifest.generation, shard, self.folder)
+            self._paths[number] = self._copies.enter_context(stored)
+        with ShardReader(self._paths[number]) as reader:
+            yield reader

@@ -1,0 +1,232 @@
+"""A generation that is published as a copy of another's files: whole or not at all, by the store itself where it can,
+and by one of several builders, whatever the network does."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.buckets import new_bucket, s3_server
+from support.faults import Fault, Request
+from support.gateways import FakeGateway, fake_gateway, gateway_bucket, use_token
+from support.generations import publish
+from support.sites import Site, attempt, site, site_servers
+from support.waiting import until
+
+from lookupdb.build import predecessor
+from lookupdb.build.predecessor import Predecessor, make_copy
+from lookupdb.build.progress import SilentProgress
+from lookupdb.errors import CorruptFile, LookupdbError, StoreError
+from lookupdb.manifest import FILE_NAME
+from lookupdb.spec import DatasetSpec
+from lookupdb.store import Store, StoreAddress, StoredDataset, obstore_objects, open_store
+from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.lease import CLAIM
+
+__all__ = ["site", "site_servers"]
+
+OLD, NEW = (StoreAddress("local", "default", "things", uid) for uid in ("old", "new"))
+CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
+    use_token(tmp_path, monkeypatch)
+    with fake_gateway() as gateway:
+        yield gateway
+
+
+def copy(source: StoredDataset, target: StoredDataset, scratch: Path) -> list[int]:
+    """Publish g1 of ``source`` as g5 of ``target``: the bytes of each file, as they were told."""
+    copied: list[int] = []
+    manifest = make_copy(source.manifest("g1"), "new", "g5")
+    with target.claim("g5", scratch) as claim:
+        claim.publish_copy(source, "g1", manifest, copied.append)
+    return copied
+
+
+def check(source: StoredDataset, target: StoredDataset, scratch: Path) -> None:
+    original, manifest = source.manifest("g1"), target.manifest("g5")
+    assert target.generations() == ("g5",)
+    assert not target.unfinished_generations()
+    assert [replace(shard, file="") for shard in manifest.shards] == [
+        replace(shard, file="") for shard in original.shards
+    ]
+    for shard in manifest.shards:
+        with target.verified_shard("g5", shard, scratch):
+            pass
+
+
+@pytest.mark.parametrize("to", ["directory", "s3", "gateway"])
+@pytest.mark.parametrize("of", ["directory", "s3", "gateway", "same"])
+def test_files_of_any_store_come_whole_into_any(
+    of: str, to: str, tmp_path: Path, s3_url: str, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dataset(kind: str, address: StoreAddress) -> StoredDataset:
+        if kind == "directory":
+            return open_store(str(tmp_path / "store")).dataset_at(address)
+        return BucketDataset(new_bucket(s3_url, monkeypatch) if kind == "s3" else gateway_bucket(gateway.url), address)
+
+    source = dataset(to if of == "same" else of, OLD)
+    target = dataset(to, NEW)
+    if of == "same" and isinstance(source, BucketDataset):
+        target = BucketDataset(source.bucket, NEW)
+    (tmp_path / "a").mkdir()
+    manifest = publish(source, "g1", CONTENT, tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    assert copy(source, target, tmp_path / "b") == [shard.bytes for shard in manifest.shards]
+    check(source, target, tmp_path)
+    source.remove("g1")
+    assert target.generations() == ("g5",)
+
+
+def test_a_bucket_copies_by_itself_and_no_file_passes_through_here(site: Site) -> None:
+    source, target = (BucketDataset(site.front(), address) for address in (OLD, NEW))
+    publish(source, "g1", CONTENT, site.scratch())
+    site.proxy.reset()
+    copy(source, target, site.scratch())
+    files = [request for request in site.proxy.requests if request.path.partition("?")[0].endswith(".lmdb")]
+    assert [(request.method, request.body) for request in files] == [("PUT", b"")] * 3
+    check(source, target, site.scratch())
+
+
+def test_a_file_that_is_too_large_for_that_passes_through_here(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = (BucketDataset(site.front(), address) for address in (OLD, NEW))
+    manifest = publish(source, "g1", CONTENT, site.scratch())
+    largest = max(shard.bytes for shard in manifest.shards)
+    monkeypatch.setattr(obstore_objects, "MAX_COPY_BYTES", largest - 1)
+    site.proxy.reset()
+    copy(source, target, site.scratch())
+    got = [request for request in site.proxy.requests if request.method == "GET" and ".lmdb" in request.path]
+    assert len(got) == sum(shard.bytes == largest for shard in manifest.shards)
+    check(source, target, site.scratch())
+
+
+def test_a_gateway_of_before_that_copies_nothing_is_asked_for_the_bytes(gateway: FakeGateway, tmp_path: Path) -> None:
+    gateway.copies = False
+    source, target = (BucketDataset(gateway_bucket(gateway.url), address) for address in (OLD, NEW))
+    (tmp_path / "a").mkdir()
+    publish(source, "g1", CONTENT, tmp_path / "a")
+    copy(source, target, tmp_path)
+    check(source, target, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed", "shorter"])
+def test_a_damaged_file_is_not_published_where_its_bytes_are_read(damage: str, tmp_path: Path) -> None:
+    source, target = (open_store(str(tmp_path / "store")).dataset_at(address) for address in (OLD, NEW))
+    manifest = publish(source, "g1", CONTENT, tmp_path)
+    path = tmp_path / "store" / OLD.path / "g1" / manifest.shards[1].file
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(content[:-1] if damage == "shorter" else content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CorruptFile):
+        copy(source, target, tmp_path)
+    assert not target.published_generations()
+    assert not target.unfinished_generations()
+
+
+def test_a_file_of_another_length_is_not_published_though_the_store_copies_it(site: Site) -> None:
+    source, target = (BucketDataset(site.direct, address) for address in (OLD, NEW))
+    manifest = publish(source, "g1", CONTENT, site.scratch())
+    site.direct.objects.put(f"{OLD.path}/g1/{manifest.shards[1].file}", b"shorter")
+    with pytest.raises(StoreError):
+        copy(source, target, site.scratch())
+    assert not target.published_generations()
+    assert not site.direct.files(NEW.path)
+
+
+def adopt(site: Site, spec: DatasetSpec, bucket: Bucket) -> str:
+    """Adopt g1 of the dataset ``old`` as g1 of ``spec``, whose uid is ``new``; the outcome."""
+    options = (Predecessor("old"), "g1", site.scratch())
+    new = replace(spec, uid="new")
+    return predecessor.adopt_predecessor(new, Store(bucket.url, "local", bucket), *options, SilentProgress()).outcome
+
+
+def left_by_old(site: Site, spec: DatasetSpec) -> dict[bytes, bytes]:
+    content = site.source("first")
+    site.build(replace(spec, uid="old"), site.direct)
+    return content
+
+
+class TestEveryRequestOfAnAdoption:
+    @pytest.mark.parametrize("fault", Fault)
+    def test_may_go_wrong_and_running_it_again_ends_whole(self, site: Site, fault: Fault) -> None:
+        front = site.front()
+        spec = site.next()
+        left_by_old(site, spec)
+        site.proxy.reset()
+        adopt(site, spec, front)
+        count = len(site.proxy.requests)
+        assert count >= 8, "claim, two shards, decision, manifest, release, and listings"
+        for number in range(count):
+            spec = site.next()
+            content = left_by_old(site, spec)
+            new = replace(spec, uid="new")
+            site.proxy.fail(fault, lambda at, _request, number=number: at == number)  # type: ignore[misc]
+            if attempt(lambda spec=spec: adopt(site, spec, front)):  # type: ignore[misc]
+                site.check(new, "g1", content)
+            site.proxy.calm()
+            assert adopt(site, spec, front) == "adopted"
+            site.proxy.reset()  # what was late has come
+            site.check(new, "g1", content)
+            site.check(replace(spec, uid="old"), "g1", content)
+
+    @pytest.mark.parametrize("is_done", [False, True], ids=["before its effect", "after its effect"])
+    def test_may_be_where_one_stands_still_while_another_takes_over(self, site: Site, is_done: bool) -> None:
+        front = site.front()
+        spec = site.next()
+        left_by_old(site, spec)
+        site.proxy.reset()
+        adopt(site, spec, front)
+        for number in range(len(site.proxy.requests)):
+            spec = site.next()
+            content = left_by_old(site, spec)
+            new = replace(spec, uid="new")
+            with _standing_still(site, spec, number, is_done=is_done):
+                assert adopt(site, spec, site.direct) == "adopted"
+                site.check(new, "g1", content)
+            site.check(new, "g1", content)
+            path = f"{site.dataset(new).address.path}/g1"
+            shards = {shard.file for shard in site.dataset(new).manifest("g1").shards}
+            assert set(site.direct.files(path)) - {CLAIM} == {FILE_NAME, *shards}, "nothing else is left"
+
+
+@contextlib.contextmanager
+def _standing_still(site: Site, spec: DatasetSpec, number: int, *, is_done: bool) -> Iterator[None]:
+    """While an adoption stands still at a request, before or after its effect."""
+    reached, go = threading.Event(), threading.Event()
+
+    def pause(at: int, _request: Request) -> None:
+        if at == number:
+            reached.set()
+            assert go.wait(60)
+
+    def run() -> None:
+        with contextlib.suppress(LookupdbError):
+            adopt(site, spec, front)
+
+    front = site.front()
+    site.proxy.reset()
+    site.proxy.set_hooks(before=None if is_done else pause, after=pause if is_done else None)
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        until(lambda: reached.is_set() or not thread.is_alive(), "the first stands still")
+        assert reached.is_set()
+        yield
+    finally:
+        go.set()
+        thread.join(60)
+    assert not thread.is_alive()
