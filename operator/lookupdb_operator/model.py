@@ -117,6 +117,8 @@ class BuildResult:
     message: str = ""
     success_file: str = ""
     """The identity of the success file, if the spec names one."""
+    adopted_from: str = ""
+    """``uid/gN`` of the earlier dataset whose generation was copied; empty when none was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class BuiltGeneration:
     """When the last build began that read its source, or found it unchanged."""
     premature_promotion: str = ""
     """The annotation that promotes it, if it did so before it was built: then it does nothing. Else empty."""
+    adopted_from: str = ""
+    """``uid/gN`` of the earlier dataset that it is a copy of; empty: it was built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,9 @@ class BuildStatus:
     """How many the generation has that gates compare with."""
     unless_refused: str = ""
     """The generation that a gate has refused: what would come to the same is not built again. Empty for none."""
+    adopt: str = ""
+    """``uid`` or ``uid/gN`` of what an earlier dataset has left, which is adopted in place of a build; empty for
+    none."""
 
 
 @dataclass(frozen=True, slots=True)

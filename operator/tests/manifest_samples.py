@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,10 @@ ACCESS: Final = StoreAccess(
     environment={"AWS_ENDPOINT_URL": "http://store.lookupdb.svc:7070", "AWS_ACCESS_KEY_ID": "key"}, digest="0011"
 )
 BUILD: Final = BuildStatus(generation="g12", content="c", refresh="", digest="d", started_at="2026-01-01T00:00:00Z")
+
+
+ADOPTION: Final = replace(BUILD, adopt="3f2b9c1e/g7")
+"""The same of a dataset that has nothing of its own yet."""
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -38,6 +38,7 @@ CRD_STATUS = schema.resource_schema()["properties"]["status"]
 NOW = "2026-01-01T00:00:00Z"
 DIGEST = "0123456789abcdef" * 4
 
+UID = "8d3f6b1a-4c2e-4f5a-9e7b-6a5c4d3e2f10"
 FULL = DatasetStatus(
     observed_generation=7,
     operator="lookupdb/lookupdb",
@@ -55,6 +56,7 @@ FULL = DatasetStatus(
         GenerationStatus(
             *("g11", DIGEST, DIGEST, 28_000, 1 << 40, 1 << 30, 4, ("strip", "lowercase"), "json", NOW),
             served_by=12,
+            adopted_from=f"{UID}/g999999999",
         ),
         GenerationStatus("g999999999", DIGEST, DIGEST, 0, 0, 0, 1, (), "raw", NOW, premature_promotion="g999999999"),
     ),
@@ -75,6 +77,7 @@ FULL = DatasetStatus(
             DIGEST,
             NOW,
             "g12",
+            f"{UID}/g999999999",
             "r" * 256,
             NOW,
             "g12",
@@ -86,7 +89,8 @@ FULL = DatasetStatus(
     last_rollout=34,
     refreshed="by hand",
     build=BuildStatus(
-        *("g12", DIGEST, "again", DIGEST, NOW, NOW, DIGEST, DIGEST, "g11", Stall("Unschedulable", NOW), 28_000, "g12")
+        *("g12", DIGEST, "again", DIGEST, NOW, NOW, DIGEST, DIGEST, "g11", Stall("Unschedulable", NOW), 28_000, "g12"),
+        f"{UID}/g999999999",
     ),
     failure=BuildFailure("BadSource", "airports.csv: no such file", "g10", DIGEST, "", 3, NOW),
     builds=(

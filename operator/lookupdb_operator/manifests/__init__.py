@@ -6,7 +6,7 @@ All are whole, because server-side apply takes away what we leave out that we ha
 
 from __future__ import annotations
 
-from lookupdb_operator.manifests.builder import build_digest, render_builder
+from lookupdb_operator.manifests.builder import adopted_address, build_digest, render_builder
 from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, take_fingerprint
 from lookupdb_operator.manifests.metadata import read_digest, write_mark
 from lookupdb_operator.manifests.network_policy import render_network_policies
@@ -24,6 +24,7 @@ from lookupdb_operator.manifests.shards import (
 from lookupdb_operator.manifests.store_secret import render_store_secret
 
 __all__ = [
+    "adopted_address",
     "build_digest",
     "field_manager",
     "find_changer",

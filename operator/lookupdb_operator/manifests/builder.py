@@ -11,6 +11,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import pods, resources, store_access
 from lookupdb_operator.manifests.metadata import digest_of_all, drop_empty, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus
 
 CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
@@ -28,7 +29,16 @@ def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config)
 def build_digest(dataset: ObservedDataset, config: Config) -> str:
     """The digest of everything that a build is made from, but for what tells one build from another: generation, active
     generation, fingerprint. A build that does not get on is superseded by one with another digest."""
-    return digest_of_all(render_builder(dataset, _ANY, config))
+    return digest_of_all(render_builder(dataset, replace(_ANY, adopt=adopted_address(dataset)), config))
+
+
+def adopted_address(dataset: ObservedDataset) -> str:
+    """What the spec asks to be adopted, as a builder takes it: ``uid`` or ``uid/gN``; empty for nothing."""
+    adopt = dataset.spec.get("adopt")
+    if not adopt:
+        return ""
+    generation = adopt.get("generation")
+    return f"{adopt['uid']}/{generation}" if generation else str(adopt["uid"])
 
 
 def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manifest:
@@ -84,10 +94,11 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
         {"name": "dataset", "mountPath": names.DATASET_PATH, "readOnly": True},
         {"name": "scratch", "mountPath": names.SCRATCH_PATH},
     ]
-    if volume := source.get("volume"):
-        volumes.append({"name": "source", **_source_volume(volume)})
+    if volume := _source_volume(dataset, build):
+        volumes.append({"name": "source", **volume})
         mounts.append({"name": "source", "mountPath": names.SOURCE_PATH, "readOnly": True})
-    secrets = [{"secretRef": {"name": source["secretName"]}}] if source.get("secretName") else []
+    optional = {"optional": True} if build.adopt else {}
+    secrets = [{"secretRef": {"name": source["secretName"], **optional}}] if source.get("secretName") else []
     arguments = _arguments(dataset, build, config, amounts)
     container = pods.render_container(
         dataset, config, names.BUILDER, "build", arguments, amounts, mounts, **drop_empty(envFrom=secrets)
@@ -110,10 +121,16 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
     )
 
 
-def _source_volume(volume: dict[str, str]) -> dict[str, Any]:
+def _source_volume(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any] | None:
+    """The volume with the source's files; None if there is none to mount. What is adopted outlives its source: a
+    builder that adopts starts without one, and no claim can be optional."""
+    volume = dataset.spec["source"].get("volume")
+    if not volume:
+        return None
     if claim := volume.get("claimName"):
-        return {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-    return {"configMap": {"name": volume["configMapName"]}}
+        return None if build.adopt else {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+    optional = {"optional": True} if build.adopt else {}
+    return {"configMap": {"name": volume["configMapName"], **optional}}
 
 
 def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amounts: resources.Resources) -> list[str]:
@@ -127,10 +144,11 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
         "--unless-fingerprint": build.unless_fingerprint or None,
         "--unless-success-file": build.unless_success_file or None,
         "--unless-refused": build.unless_refused or None,
+        "--adopt": build.adopt or None,
         "--memory-limit": resources.builder_memory(amounts),
         "--threads": resources.builder_threads(amounts),
         "--scratch": names.SCRATCH_PATH,
-        "--volume": names.SOURCE_PATH if dataset.spec["source"].get("volume") else None,
+        "--volume": names.SOURCE_PATH if _source_volume(dataset, build) else None,
         "--progress": "plain",
         "--log-format": "json",
         "--termination-log": TERMINATION_LOG,

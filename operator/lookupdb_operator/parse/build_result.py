@@ -11,8 +11,10 @@ from lookupdb_operator.model import BuildResult
 from lookupdb_operator.status_json import is_moment
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
-_TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message")
+_TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message", "adoptedFrom")
 _MOST_SECONDS: Final = 1e9
+_MOST_ADDRESS_CHARACTERS: Final = 64
+"""As in status."""
 _MOST: Final = 2**53 - 1
 """Of records and bytes, as in status."""
 
@@ -34,7 +36,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
     ):
         return None
     records, file_bytes, largest, exit_code = counts
-    generation, fingerprint, success_file, built_at, reason, sentence = texts
+    generation, fingerprint, success_file, built_at, reason, sentence, adopted_from = texts
     if built_at and not is_moment(built_at):
         return None
     return BuildResult(
@@ -50,6 +52,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
         exit_code=exit_code,
         reason=reason,
         message=sentence,
+        adopted_from=adopted_from[:_MOST_ADDRESS_CHARACTERS],
     )
 
 

@@ -111,6 +111,8 @@ STORE_DENIED: Final = "StoreDenied"
 """The store refuses the credentials."""
 GENERATION_EXISTS: Final = "GenerationExists"
 """The store already holds another generation of this number."""
+ADOPTION_FAILED: Final = "AdoptionFailed"
+"""The store has nothing of the dataset that spec.adopt names, or nothing that this spec would build."""
 GENERATION_MISSING: Final = "GenerationMissing"
 """The store has lost a generation that is to be served, or compared with."""
 OUT_OF_MEMORY: Final = "OutOfMemory"
@@ -160,6 +162,7 @@ BUILDER_REASONS: Final = frozenset(
         STORE_UNAVAILABLE,
         STORE_DENIED,
         GENERATION_EXISTS,
+        ADOPTION_FAILED,
         GENERATION_MISSING,
         OUT_OF_MEMORY,
         NOT_ENOUGH_ROOM,
@@ -199,6 +202,7 @@ _REFRESH: Final = (
     f" when the annotation {names.REFRESH} gets another value."
 )
 REMEDIES: Final[Mapping[str, str]] = {
+    ADOPTION_FAILED: "Correct spec.adopt, or take it away to build from the source.",
     BAD_SOURCE: "Correct the source, or the spec.",
     GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",
     STORE_UNAVAILABLE: "Look whether the store answers from this cluster.",

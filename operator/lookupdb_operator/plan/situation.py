@@ -125,6 +125,8 @@ class Desired:
     """``spec.suspend``: what serves is asked for, and nothing else."""
     pinned_generation: str
     """``spec.generation``: the one generation that is asked for; empty for none."""
+    adopt: str
+    """``spec.adopt``: ``uid`` or ``uid/gN`` of what an earlier dataset has left; empty for nothing."""
     strategy: str
     """``Atomic`` or ``PerShard``."""
     max_surge_shards: int
@@ -162,6 +164,7 @@ class Desired:
             keep_generations=spec.keep_generations,
             is_suspended=dataset.spec["suspend"],
             pinned_generation=dataset.spec.get("generation", ""),
+            adopt=manifests.adopted_address(dataset),
             strategy=dataset.spec["rollout"]["strategy"],
             max_surge_shards=dataset.spec["rollout"]["maxSurgeShards"],
             promotion=dataset.spec["rollout"]["promotion"],

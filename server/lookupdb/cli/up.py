@@ -66,7 +66,7 @@ def command(
     Reads the same YAML as `kubectl apply`. A generation that is whole and whose source has not changed is reused.
     What dies is started again. Ctrl-C stops everything. Listens on 127.0.0.1 only.
 
-    What only a cluster has is checked, and has no effect here: generation, suspend, deletionPolicy, rollout,
+    What only a cluster has is checked, and has no effect here: generation, suspend, adopt, deletionPolicy, rollout,
     refresh.schedule, and what pods are made from.
 
     \b

@@ -36,7 +36,8 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
             return _without_build(_with_verified_generation(status, build, result, desired), build)
         built = generations.describe_built(build, result, desired)
         status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))
-        return _without_build(replace(status, refused=None), build)
+        status = replace(status, refused=None)
+        return _with_adoption_ended(status) if result.adopted_from else _without_build(status, build)
     trouble = _diagnose_failure(job, pods, result)
     if trouble is None:
         return status
@@ -71,6 +72,12 @@ def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
     is_requested = bool(build.slot) or build.refresh not in ("", status.refreshed) or is_of_another_spec
     status = replace(status, build=None, failure=None, lost=None if is_requested else status.lost)
     return checks.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
+
+
+def _with_adoption_ended(status: DatasetStatus) -> DatasetStatus:
+    """``status`` when the build has adopted what an earlier dataset left: the source was not looked at, so the refresh
+    and the check that are asked for are not answered."""
+    return replace(status, build=None, failure=None, lost=None)
 
 
 def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:

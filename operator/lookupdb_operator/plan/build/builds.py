@@ -134,9 +134,16 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         active=status.generation,
         active_records=_count_records(status),
         unless_refused=_refused_name(status, desired),
+        adopt=desired.adopt if _has_nothing_of_its_own(status) else "",
     )
     ticket = turns.take_turn(status.build_ticket)
     return replace(status, build=build, build_ticket=ticket, last_generation=number)
+
+
+def _has_nothing_of_its_own(status: DatasetStatus) -> bool:
+    """Whether the dataset has never had a generation that could serve, as far as ``status`` and its objects tell; its
+    builder looks into the store, too. Adopting would go back to older data else."""
+    return not (status.generations or status.rollouts or status.generation or status.table or status.last_table)
 
 
 def _count_records(status: DatasetStatus) -> int:
@@ -220,8 +227,9 @@ def _judge_waiting_for_rollout(status: DatasetStatus, situation: Situation) -> V
 
 def _describe_contents(generation: GenerationStatus) -> str:
     contents = f"{format_count(generation.records, 'record')} in {format_count(generation.shards, 'shard')}"
+    adopted = f", adopted from {generation.adopted_from}" if generation.adopted_from else ""
     overridden = f", though a gate was closed and overridden ({generation.overridden})" if generation.overridden else ""
-    return f"{contents}{overridden}"
+    return f"{contents}{adopted}{overridden}"
 
 
 def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | None:

@@ -193,7 +193,8 @@ def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
 
 
 def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) -> BuiltGeneration:
-    """What ``build`` has left whole in the store, as its builder reported it."""
+    """What ``build`` has left whole in the store, as its builder reported it. For what was adopted the source was not
+    read: it answers no refresh, and is as old as it was."""
     return BuiltGeneration(
         generation=build.generation,
         content=build.content,
@@ -205,9 +206,10 @@ def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) ->
         normalize=desired.normalize,
         value_format=cast(Literal["json", "raw"], desired.value_format),
         built_at=result.built_at or build.started_at,
-        refresh=build.refresh,
+        refresh="" if result.adopted_from else build.refresh,
         success_file=result.success_file,
-        refreshed_at=build.started_at,
+        refreshed_at=(result.adopted_from and result.built_at) or build.started_at,
+        adopted_from=result.adopted_from,
         premature_promotion=desired.promote if desired.promote == build.generation else "",
     )
 

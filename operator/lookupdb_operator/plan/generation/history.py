@@ -17,7 +17,7 @@ from lookupdb_operator.status import BuildOutcome, BuildRecord, BuildStatus, Dat
 MAX_RECORDS: Final = 10
 MAX_MESSAGE_CHARACTERS: Final = 256
 _LOOKED: Final = ("built", "adopted", "unchanged", "waiting")
-"""Outcomes of builders that could say how the source is."""
+"""Outcomes of builders that could say how the source is, unless they have adopted what an earlier dataset left."""
 
 
 def record_success(status: DatasetStatus, build: BuildStatus, result: BuildResult, now: datetime) -> DatasetStatus:
@@ -25,7 +25,8 @@ def record_success(status: DatasetStatus, build: BuildStatus, result: BuildResul
     assert result.outcome != "failed"
     record = _make_record(build, result.outcome, result.reason or result.outcome.capitalize(), result.message, now)
     record = replace(record, records=result.records, seconds=round(result.seconds))
-    return _add(status, record)
+    after = _add(status, record)
+    return replace(after, last_checked=status.last_checked) if result.adopted_from else after
 
 
 def record_failure(

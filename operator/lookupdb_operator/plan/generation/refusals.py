@@ -46,7 +46,7 @@ def _refused_generation(build: BuildStatus, result: BuildResult, situation: Situ
     return generations.make_generation(
         RefusedGeneration,
         generations.describe_built(build, result, situation.desired),
-        slot=build.slot,
+        slot="" if result.adopted_from else build.slot,
         message=reasons.shorten(_first_line(result.message), MAX_REASON_CHARACTERS),
         premature_override=annotation if annotation == build.generation else "",
     )
