@@ -22,8 +22,8 @@ STORY_SECONDS: Final = 900
 
 FIRST: Final = ("test_first_lookup", "test_rebuild", "test_failures_build", "test_schedule", "test_shard_pod")
 """Modules that run before all others of their part: what they show matters most, or they take longest."""
-LAST: Final = ("test_chart_upgrade", "test_fifty_datasets")
-"""Modules that run after all others of their part: they leave the cluster busy."""
+LAST: Final = ("test_chart_upgrade", "test_fifty_datasets", "test_recovery_lost_cluster", "test_recovery_crd_deleted")
+"""Modules that run after all others of their part: they leave the cluster busy, or take from it what all share."""
 
 _failed = pytest.StashKey[bool]()
 _stories = pytest.StashKey[list[Story]]()

@@ -16,6 +16,15 @@ from obstore.store import S3Store
 store = S3Store.from_url(sys.argv[1])
 print(json.dumps([object["path"] for page in store.list() for object in page]))
 """
+_REMOVE: Final = """
+import json, sys
+from obstore.store import S3Store
+store = S3Store.from_url(sys.argv[1])
+paths = [object["path"] for page in store.list() for object in page]
+paths = [path for path in paths if path.partition("/")[2].startswith(sys.argv[2])]
+store.delete(paths)
+print(json.dumps(paths))
+"""
 STORE: Final = f"app.kubernetes.io/instance={release.RELEASE},app.kubernetes.io/component=store"
 
 
@@ -79,10 +88,21 @@ def sweep(name: str, *, grace: str) -> str:
 
 def paths(name: str) -> list[str]:
     """Every object in the store, listed by a Job ``name`` that looks like the sweeper."""
+    return _run_script(name, _LIST)
+
+
+def remove(name: str, prefix: str) -> list[str]:
+    """Removes every object of any cluster whose path begins with ``prefix`` after the cluster's id, by a Job ``name``;
+    their paths."""
+    return _run_script(name, _REMOVE, prefix)
+
+
+def _run_script(name: str, script: str, *arguments: str) -> list[str]:
+    """What ``script`` prints, to which the store's URL and ``arguments`` are given."""
     spec = _sweeper()
     (container,) = spec["template"]["spec"]["containers"]
     url = next(word.partition("=")[2] for word in container["args"] if word.startswith("--store="))
-    container |= {"command": ["python", "-c", _LIST], "args": [url]}
+    container |= {"command": ["python", "-c", script], "args": [url, *arguments]}
     found: list[str] = json.loads(_run(name, spec).splitlines()[-1])
     return found
 

@@ -28,6 +28,7 @@ VERBS: Final = {
     "get": "Look keys up, through a router.",
     "inspect": "Show what a shard file or a generation holds.",
     "diff": "Compare the records of two generations.",
+    "copy": "Copy generations from one store, or one cluster's part of it, into another.",
     "sweep": "Remove from a store what belongs to no living dataset.",
 }
 """Verb → the sentence in ``lookupdb --help``. Each is ``command`` in ``lookupdb.cli.<verb>``."""

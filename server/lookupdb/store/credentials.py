@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import Final
 
 PREFIX: Final = "LOOKUPDB_STORE_"
+SOURCE_PREFIX: Final = "LOOKUPDB_SOURCE_STORE_"
+"""Of the store that `lookupdb copy` reads, where that has others."""
 
 _PROVIDERS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """Scheme of a bucket → the prefix of the variables that obstore reads for it."""
@@ -49,6 +51,28 @@ def store_environment(scheme: str) -> Iterator[dict[str, str]]:
             yield variables
         finally:
             _replace_variables(variables, saved)
+
+
+@contextmanager
+def source_store() -> Iterator[None]:
+    """While the block runs, a store that is opened is the one that something is copied from:
+    LOOKUPDB_SOURCE_STORE_<NAME> stands in for every LOOKUPDB_STORE_<NAME>, if there are any."""
+    own = {
+        PREFIX + name.removeprefix(SOURCE_PREFIX): value
+        for name, value in os.environ.items()
+        if name.startswith(SOURCE_PREFIX) and value
+    }
+    if not own:
+        yield
+        return
+    with _environment_lock:
+        saved = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+        _replace_variables(saved, own)
+    try:
+        yield
+    finally:
+        with _environment_lock:
+            _replace_variables(own, saved)
 
 
 def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:

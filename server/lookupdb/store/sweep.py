@@ -160,6 +160,12 @@ class Sweep:
             dataset.write_note(name, content)
 
 
+def retain(dataset: StoredDataset) -> None:
+    """Note that the generations of ``dataset`` stay though it does not live. A dataset that lives, or comes to, has the
+    note as its deletionPolicy says."""
+    dataset.write_note(RETAIN_NOTE, _RETAINED)
+
+
 def _find_superseded(generations: Sequence[str], unusable: Sequence[str], live: LiveDataset) -> list[str]:
     """The generations that the dataset neither keeps nor protects, and that cannot serve any more; oldest first."""
     newest = max(map(generation_number, live.protect), default=0)

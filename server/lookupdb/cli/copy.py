@@ -1,0 +1,161 @@
+"""`lookupdb copy`: generations from one store, or one cluster's part of it, into another."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+
+from lookupdb import store
+from lookupdb.build.progress import Progress
+from lookupdb.build.progress_display import open_progress
+from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_wait_option
+from lookupdb.cli.options import log_format, option
+from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable, UsageError
+from lookupdb.store import Store, StoreAddress, credentials
+from lookupdb.store.move import CopiedGeneration, copy_generation, find_addresses
+from lookupdb.wording import format_count
+
+_MAX_SHOWN: Final = 3
+"""Problems in the last message; each was shown when it happened."""
+
+
+@click.command()
+@click.argument("source_url", metavar="SOURCE")
+@click.argument("target_url", metavar="TARGET")
+@store_wait_option
+@cluster_option
+@option(
+    "--to-cluster-id",
+    default=None,
+    show_default=False,
+    help="The part of TARGET to copy into.  [default: that of --cluster-id]",
+)
+@option(
+    "--dataset",
+    "names",
+    metavar="[NAMESPACE/]NAME",
+    multiple=True,
+    show_default=False,
+    help="Which datasets, as often as there are.  [default: all of the cluster]",
+)
+@option("--uid", metavar="UID", help="Of these only the one with this uid; its first eight characters count.")
+@option(
+    "--generation",
+    type=GenerationAddress(),
+    help="Which generation, of a single dataset.  [default: the newest that is whole and not refused]",
+    show_default=False,
+)
+@option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=tempfile.gettempdir,
+    show_default="the system's temporary folder",
+    help="Disk for one shard file, where a store cannot copy by itself.",
+)
+@option(
+    "--progress",
+    "style",
+    type=click.Choice(["auto", "rich", "plain", "none"]),
+    default="auto",
+    help="How to show progress, on standard error.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write every line as JSON.")
+@log_format
+def command(
+    source_url: str,
+    target_url: str,
+    store_wait: float,
+    cluster_id: str,
+    to_cluster_id: str | None,
+    names: tuple[str, ...],
+    uid: str | None,
+    generation: str | None,
+    scratch: Path,
+    style: str,
+    as_json: bool,
+) -> None:
+    """Copy the newest generation of datasets from the store SOURCE into the store TARGET.
+
+    \b
+        lookupdb copy s3://lookups/eu s3://lookups-us/main --cluster-id c1 --to-cluster-id c2
+        lookupdb copy .lookupdb/store s3://lookups/eu --to-cluster-id c1 --dataset airports
+
+    A dataset keeps its namespace, name, uid and numbers. In the other cluster a dataset of that name adopts it, with
+    what is printed as spec.adopt. Until then it is retained there: no sweep removes it.
+
+    Each generation appears whole or not at all; what is there already is not copied again, so run it again if it
+    breaks off. Within one bucket and the same URL the store copies by itself; all else passes through here and is
+    verified (size, SHA-256). Of a dataset that cannot be copied the message says why, and the others are copied.
+
+    The credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and the like). Those of
+    SOURCE are LOOKUPDB_SOURCE_STORE_AWS_…, where it has others.
+    """
+    with credentials.source_store():
+        source = store.open_store(source_url, cluster_id)
+        source.wait(store_wait)
+    target = store.open_store(target_url, to_cluster_id or cluster_id)
+    target.wait(store_wait)
+    if (source.url.rstrip("/"), source.cluster) == (target.url.rstrip("/"), target.cluster):
+        raise UsageError("SOURCE and TARGET are the same", hint="give another store, or --to-cluster-id")
+    addresses = list(find_addresses(source.addresses(), names, uid))
+    if not addresses:
+        raise UsageError(f"{source_url} has nothing of cluster {cluster_id}", hint="name another with --cluster-id")
+    if generation is not None and len(addresses) != 1:
+        found = format_count(len(addresses), "dataset")
+        raise UsageError(f"--generation is of one dataset, found {found}", hint="choose one with --dataset and --uid")
+    problems: list[str] = []
+    with open_progress(style) as progress:
+        for address in addresses:
+            try:
+                copied = _copy(source, target, address, generation, scratch, progress)
+            except (StoreDenied, StoreUnreachable):
+                raise
+            except StoreError as error:
+                problems.append(f"{address} ({address.uid}): {error.message}")
+                _say({"outcome": "failed", "dataset": str(address), "uid": address.uid}, problems[-1], as_json)
+                continue
+            _report(copied, as_json)
+    if problems:
+        more = f" (and {len(problems) - _MAX_SHOWN} more)" if len(problems) > _MAX_SHOWN else ""
+        shown = "; ".join(problems[:_MAX_SHOWN])
+        raise StoreError(f"not everything could be copied: {shown}{more}", hint="it can be run again")
+
+
+def _copy(
+    source: Store,
+    target: Store,
+    address: StoreAddress,
+    generation: str | None,
+    scratch: Path,
+    progress: Progress,
+) -> CopiedGeneration:
+    place = target.dataset_at(StoreAddress(target.cluster, address.namespace, address.name, address.uid))
+    with tempfile.TemporaryDirectory(prefix="lookupdb-copy-", dir=scratch) as folder:
+        progress.begin_phase(f"copying {address}", None, "bytes")
+        copied = copy_generation(source.dataset_at(address), place, generation, Path(folder), progress.advance)
+        progress.end_phase()
+    return copied
+
+
+def _report(copied: CopiedGeneration, as_json: bool) -> None:
+    manifest = copied.manifest
+    done = "copied" if copied.outcome == "copied" else "there already"
+    sizes = f"{format_count(manifest.totals.records, 'record')}, {format_count(len(manifest.shards), 'shard')}"
+    members = {
+        "outcome": copied.outcome,
+        "dataset": f"{manifest.namespace}/{manifest.name}",
+        "uid": manifest.uid,
+        "generation": manifest.generation,
+        "records": manifest.totals.records,
+        "fileBytes": manifest.totals.file_bytes,
+    }
+    text = f"{members['dataset']}: {manifest.generation} {done} ({sizes}); spec.adopt: {{uid: {manifest.uid}}}"
+    _say(members, text, as_json)
+
+
+def _say(members: dict[str, object], text: str, as_json: bool) -> None:
+    click.echo(orjson.dumps({**members, "message": text}) if as_json else text)

@@ -1,0 +1,86 @@
+"""Copies whole generations from one store, or one cluster's part of it, into another: the same dataset's folder there,
+the same number, the same manifest. What is whole there already is not copied again, so it can be run again at any time.
+
+A dataset keeps its namespace and its name: its shard files say both themselves. It keeps its uid, by which a new
+dataset of that name adopts it (``build.predecessor``). Until it does, it belongs to no living dataset there, so what is
+copied is noted as retained: a sweep would remove it else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from lookupdb.errors import GenerationExists, GenerationMissing, UsageError
+from lookupdb.manifest import Manifest
+from lookupdb.store.dataset import OnCopied, StoredDataset
+from lookupdb.store.layout import StoreAddress
+from lookupdb.store.sweep import retain
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedGeneration:
+    """What became of one generation."""
+
+    outcome: Literal["copied", "present"]
+    manifest: Manifest
+    """As it stands in the target."""
+
+
+def find_addresses(
+    addresses: Sequence[StoreAddress], names: Sequence[str], uid: str | None = None
+) -> Iterator[StoreAddress]:
+    """Those of ``addresses`` that ``names`` name ([namespace/]name; without any, all) and that have ``uid``. Raises
+    UsageError if one of ``names`` is none of them."""
+    fitting = [address for address in addresses if uid is None or address.uid == uid[:8]]
+    for name in names:
+        if not any(_is_named(address, name) for address in fitting):
+            raise UsageError(
+                f"the store has no dataset {name}{'' if uid is None else f' with the uid {uid}'}",
+                hint="lookupdb inspect says what it has; --cluster-id names another part of it",
+            )
+    return (address for address in fitting if not names or any(_is_named(address, name) for name in names))
+
+
+def _is_named(address: StoreAddress, name: str) -> bool:
+    namespace, _, own = name.rpartition("/")
+    return address.name == own and namespace in ("", address.namespace)
+
+
+def copy_generation(
+    source: StoredDataset, target: StoredDataset, generation: str | None, scratch: Path, on_copied: OnCopied
+) -> CopiedGeneration:
+    """Copy ``generation``, or the newest that is whole and that no gate has refused, from ``source`` to ``target``.
+
+    Raises GenerationMissing if there is none, GenerationExists if ``target`` has another one of that number,
+    CorruptFile if a file is not what its manifest says, StoreError, NotEnoughRoom.
+    """
+    manifests = source.whole_manifests()
+    name = generation or source.newest_generation()
+    if name is None or name not in manifests:
+        raise GenerationMissing(
+            f"{source.url} has no {'' if generation is None else f'{generation}, '}whole generation to copy",
+            hint=f"it has: {', '.join(manifests) or 'none'}",
+        )
+    original = manifests[name]
+    standing = target.whole_manifests().get(name)
+    if standing is None:
+        with target.claim(name, scratch) as claim:
+            standing = claim.publish_copy(source, name, original, on_copied)
+        outcome: Literal["copied", "present"] = "copied"
+    elif _without_names(standing) == _without_names(original):
+        outcome = "present"
+    else:
+        raise GenerationExists(
+            f"{target.url} has another {name}, of {standing.uid}, built at {standing.built_at}",
+            hint="choose another one with --generation, or remove what is there",
+        )
+    retain(target)
+    return CopiedGeneration(outcome, standing)
+
+
+def _without_names(manifest: Manifest) -> Manifest:
+    """What two copies have in common: all but the names that files have in their stores."""
+    return replace(manifest, shards=tuple(replace(shard, file="") for shard in manifest.shards))

@@ -1,0 +1,217 @@
+"""`lookupdb copy`: whole generations into another store or cluster, verified, retained, and adopted there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.buckets import create_bucket, s3_server, use_server, variables
+from support.generations import publish
+from support.ports import free_port
+
+from lookupdb.cli import cli
+from lookupdb.errors import CorruptFile, StoreError, StoreUnreachable, UsageError
+from lookupdb.manifest import Refusal
+from lookupdb.store import StoreAddress, StoredDataset, open_store
+from lookupdb.store.live_datasets import LiveDataset
+from lookupdb.store.move import copy_generation
+from lookupdb.store.sweep import RETAIN_NOTE, Sweep
+
+UID = "0f6b1c2d"
+CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+class Stores:
+    """A source with two generations of two datasets in cluster c1, and an empty target."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.source_url, self.target_url = str(folder / "source"), str(folder / "target")
+        for name in ("people", "places"):
+            for generation in ("g1", "g2"):
+                scratch = folder / f"{name}-{generation}"
+                scratch.mkdir()
+                publish(self.source(name), generation, {**CONTENT, name: generation.encode()}, scratch)
+
+    def source(self, name: str = "people") -> StoredDataset:
+        return open_store(self.source_url, "c1").dataset_at(StoreAddress("c1", "team", name, UID))
+
+    def target(self, name: str = "people", cluster: str = "c2") -> StoredDataset:
+        return open_store(self.target_url, cluster).dataset_at(StoreAddress(cluster, "team", name, UID))
+
+    def copy(self, *arguments: str, to: str = "c2") -> Any:
+        fixed = ("--cluster-id", "c1", "--to-cluster-id", to, "--progress", "none", "--scratch", str(self.folder))
+        return CliRunner().invoke(
+            cli, ["copy", self.source_url, self.target_url, *fixed, *arguments], standalone_mode=False
+        )
+
+    def check(self, name: str, generation: str) -> None:
+        original, copied = self.source(name).manifest(generation), self.target(name).manifest(generation)
+        assert [replace(shard, file="") for shard in copied.shards] == [
+            replace(shard, file="") for shard in original.shards
+        ]
+        assert replace(copied, shards=()) == replace(original, shards=())
+        for shard in copied.shards:
+            with self.target(name).verified_shard(generation, shard, self.folder):
+                pass
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Stores:
+    return Stores(tmp_path)
+
+
+def test_copies_the_newest_of_every_dataset_and_says_how_to_adopt_it(stores: Stores) -> None:
+    result = stores.copy()
+    assert result.exception is None
+    for name in ("people", "places"):
+        assert stores.target(name).generations() == ("g2",)
+        stores.check(name, "g2")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    assert all("g2 copied (101 records, 3 shards); spec.adopt: {uid: local}" in line for line in lines)
+
+
+@pytest.mark.parametrize("source", ["directory", "s3"])
+def test_passes_from_one_kind_of_store_to_another(
+    stores: Stores, s3_url: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(s3_url, monkeypatch)
+    bucket = create_bucket(s3_url)
+    stores.target_url = bucket
+    assert stores.copy().exception is None
+    stores.check("people", "g2")
+    if source == "s3":
+        stores.source_url, stores.target_url = bucket, create_bucket(s3_url)
+        CliRunner().invoke(cli, ["copy", bucket, stores.target_url, "--cluster-id", "c2"], standalone_mode=False)
+        target = stores.target()
+        assert target.generations() == ("g2",)
+
+
+def test_within_one_bucket_another_cluster_gets_it(
+    stores: Stores, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(s3_url, monkeypatch)
+    stores.target_url = create_bucket(s3_url)
+    stores.copy()
+    stores.source_url = stores.target_url
+    result = CliRunner().invoke(
+        cli,
+        ["copy", stores.source_url, stores.target_url, "--cluster-id", "c2", "--to-cluster-id", "c3", "--json"],
+        standalone_mode=False,
+    )
+    assert [json.loads(line)["outcome"] for line in result.stdout.splitlines()] == ["copied", "copied"]
+    assert stores.target(cluster="c3").generations() == ("g2",)
+
+
+def test_what_is_whole_already_is_not_copied_again(stores: Stores) -> None:
+    stores.copy("--dataset", "people")
+    before = sorted((path, path.stat().st_mtime_ns) for path in stores.folder.glob("target/**/*.lmdb"))
+    assert before
+    outcomes = [json.loads(line)["outcome"] for line in stores.copy("--json").stdout.splitlines()]
+    assert outcomes == ["present", "copied"]
+    assert all(path.stat().st_mtime_ns == changed for path, changed in before)
+
+
+def test_one_dataset_and_one_generation_can_be_chosen(stores: Stores) -> None:
+    assert stores.copy("--dataset", "team/people", "--generation", "g1").exception is None
+    assert (stores.target("people").generations(), stores.target("places").generations()) == (("g1",), ())
+    assert isinstance(stores.copy("--generation", "g1").exception, UsageError)
+    assert isinstance(stores.copy("--dataset", "persons").exception, UsageError)
+    assert isinstance(stores.copy("--uid", "ffffffff", "--dataset", "people").exception, UsageError)
+    missing = stores.copy("--dataset", "people", "--generation", "g9").exception
+    assert isinstance(missing, StoreError)
+    assert "g9" in missing.message
+
+
+def test_the_sweep_of_the_other_cluster_spares_it_until_it_is_adopted(stores: Stores) -> None:
+    stores.copy("--dataset", "people")
+    target = stores.target()
+    assert target.read_note(RETAIN_NOTE) is not None
+    for _ in range(2):
+        list(Sweep({}, grace=0, now=2e9, dry=False).run(iter([target])))
+    assert target.generations() == ("g2",)
+    living = {target.address: LiveDataset(target.address, 1, frozenset({"g2"}))}
+    list(Sweep(living, grace=0, now=2e9, dry=False).run(iter([target])))
+    assert target.read_note(RETAIN_NOTE) is None, "a dataset that lives has its own policy"
+
+
+def test_a_copy_that_was_not_noted_is_noted_when_it_is_run_again(stores: Stores) -> None:
+    stores.copy("--dataset", "people")
+    stores.target().write_note(RETAIN_NOTE, None)
+    stores.copy("--dataset", "people")
+    assert stores.target().read_note(RETAIN_NOTE) is not None
+
+
+def test_a_damaged_one_is_told_of_and_the_others_are_copied(stores: Stores) -> None:
+    path = next((stores.folder / "source").glob("c1/team/people-*/g2/*.lmdb"))
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    result = stores.copy()
+    assert isinstance(result.exception, StoreError)
+    assert f"team/people ({UID})" in result.exception.message
+    assert (stores.target("people").published_generations(), stores.target("places").generations()) == ((), ("g2",))
+    with pytest.raises(CorruptFile):
+        copy_generation(stores.source(), stores.target(), "g2", stores.folder, lambda _bytes: None)
+
+
+def test_another_generation_of_that_number_is_never_replaced(stores: Stores) -> None:
+    (stores.folder / "other").mkdir()
+    publish(stores.target(), "g2", {"other": b"1"}, stores.folder / "other")
+    before = stores.target().manifest("g2")
+    result = stores.copy("--dataset", "people")
+    assert isinstance(result.exception, StoreError)
+    assert "has another g2" in result.exception.message
+    assert stores.target().manifest("g2") == before
+
+
+def test_a_refused_one_is_not_chosen_by_itself(stores: Stores) -> None:
+    (stores.folder / "refused").mkdir()
+    publish(stores.source(), "g3", CONTENT, stores.folder / "refused", refused=Refusal(("a gate",), "gates", "g2"))
+    stores.copy("--dataset", "people")
+    assert stores.target().generations() == ("g2",)
+
+
+def test_a_store_is_not_copied_onto_itself(stores: Stores) -> None:
+    stores.target_url = stores.source_url
+    assert isinstance(stores.copy(to="c1").exception, UsageError)
+
+
+def test_source_and_target_may_have_credentials_of_their_own(
+    stores: Stores, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(s3_url, monkeypatch)
+    stores.target_url = create_bucket(s3_url)
+    stores.copy()
+    target = create_bucket(s3_url)
+    for name, value in variables(s3_url).items():
+        monkeypatch.setenv(f"LOOKUPDB_STORE_{name}", value)
+        monkeypatch.setenv(f"LOOKUPDB_SOURCE_STORE_{name}", value)
+        monkeypatch.delenv(name)
+    arguments = ["copy", stores.target_url, target, "--cluster-id", "c2", "--store-wait", "0", "--progress", "none"]
+    for whose in ("STORE", "SOURCE_STORE"):
+        monkeypatch.setenv(f"LOOKUPDB_{whose}_AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+        assert isinstance(CliRunner().invoke(cli, arguments, standalone_mode=False).exception, StoreUnreachable)
+        monkeypatch.setenv(f"LOOKUPDB_{whose}_AWS_ENDPOINT_URL", s3_url)
+    assert CliRunner().invoke(cli, arguments, standalone_mode=False).exception is None
+    stores.target_url = target
+    assert stores.target().generations() == ("g2",)
+
+
+def test_nothing_to_copy_is_no_success(stores: Stores) -> None:
+    arguments = ["copy", stores.source_url, stores.target_url, "--cluster-id", "c7"]
+    error = CliRunner().invoke(cli, arguments, standalone_mode=False).exception
+    assert isinstance(error, UsageError)
+    assert "has nothing of cluster c7" in error.message
