@@ -18,7 +18,7 @@ from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
 
 from lookupdb.build import predecessor
-from lookupdb.build.predecessor import Predecessor, make_copy
+from lookupdb.build.predecessor import EarlierDataset, make_copy
 from lookupdb.build.progress import SilentProgress
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError
 from lookupdb.manifest import FILE_NAME
@@ -149,7 +149,7 @@ def test_a_file_of_another_length_is_not_published_though_the_store_copies_it(si
 
 def adopt(site: Site, spec: DatasetSpec, bucket: Bucket) -> str:
     """Adopt g1 of the dataset ``old`` as g1 of ``spec``, whose uid is ``new``; the outcome."""
-    options = (Predecessor("old"), "g1", site.scratch())
+    options = (EarlierDataset("old"), "g1", site.scratch())
     new = replace(spec, uid="new")
     return predecessor.adopt_predecessor(new, Store(bucket.url, "local", bucket), *options, SilentProgress()).outcome
 

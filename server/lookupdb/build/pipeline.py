@@ -58,7 +58,7 @@ class BuildOptions:
     generation of ``unless_fingerprint``, built to the same spec."""
     unless_refused: str | None = None
     """Build nothing if this generation was refused and another build would come to the same."""
-    adopt: predecessor.Predecessor | None = None
+    adopt: predecessor.EarlierDataset | None = None
     """The earlier dataset whose generation is adopted in place of a build, if this one has nothing of its own yet."""
     local_files: bool = True
     """Whether the build may read files of this machine outside of the volume."""

@@ -35,7 +35,7 @@ _MAX_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Predecessor:
+class EarlierDataset:
     """The dataset that is named, by its uid or the first eight characters of it, and the generation of it that is
     asked for; None for the newest."""
 
@@ -63,7 +63,7 @@ class Predecessor:
         return manifest.adopted is not None and manifest.adopted.uid[:8] == self.uid[:8]
 
 
-def is_needed(dataset: StoredDataset, predecessor: Predecessor) -> bool:
+def is_needed(dataset: StoredDataset, predecessor: EarlierDataset) -> bool:
     """Whether ``dataset`` has nothing of its own yet that may serve: else adopting would go back to older data. What
     an earlier attempt has adopted is none of its own, nor what a gate has refused."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
@@ -78,7 +78,7 @@ def is_needed(dataset: StoredDataset, predecessor: Predecessor) -> bool:
 def adopt_predecessor(
     spec: DatasetSpec,
     store: Store,
-    predecessor: Predecessor,
+    predecessor: EarlierDataset,
     generation: str | None,
     scratch: Path,
     progress: Progress,
@@ -119,7 +119,7 @@ def make_copy(original: Manifest, uid: str, generation: str, refused: Refusal | 
     return replace(original, uid=uid, generation=generation, adopted=adopted, refused=refused)
 
 
-def find_original(spec: DatasetSpec, store: Store, predecessor: Predecessor) -> Manifest:
+def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> Manifest:
     """The generation that is adopted: the one that is named, else the newest that is whole and that no gate has
     refused. Raises AdoptionFailed if there is none, or if it was built to another spec; StoreError."""
     address = _address(spec, store, predecessor)
@@ -141,7 +141,7 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: Predecessor) -> 
     return newest
 
 
-def _address(spec: DatasetSpec, store: Store, predecessor: Predecessor) -> StoreAddress:
+def _address(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> StoreAddress:
     """Raises AdoptionFailed if that is the dataset itself: one folder holds the generations of both then."""
     address = StoreAddress(store.cluster, spec.namespace, spec.name, predecessor.uid)
     if address.uid == spec.uid[:8]:
@@ -173,7 +173,7 @@ def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
 
 
 def _missing_error(
-    spec: DatasetSpec, store: Store, predecessor: Predecessor, source: StoredDataset, manifests: Sequence[Manifest]
+    spec: DatasetSpec, store: Store, predecessor: EarlierDataset, source: StoredDataset, manifests: Sequence[Manifest]
 ) -> AdoptionFailed:
     """Says what was looked for, and what there is."""
     expected = f"{predecessor.generation}, whole" if predecessor.generation else "a whole generation"
@@ -186,7 +186,7 @@ def _missing_error(
 
 def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, manifests: Sequence[Manifest]) -> str:
     if manifests:
-        names = [f"{one.generation}{' (refused)' if one.refused is not None else ''}" for one in manifests]
+        names = [f"{found.generation}{' (refused)' if found.refused is not None else ''}" for found in manifests]
         return f"it has {_shorten(names[::-1])}"
     if others := list(source.whole_manifests().values()):
         other = others[-1]

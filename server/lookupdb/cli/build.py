@@ -14,7 +14,7 @@ import click
 
 from lookupdb import store
 from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
-from lookupdb.build.predecessor import Predecessor
+from lookupdb.build.predecessor import EarlierDataset
 from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.interruption import end_at_once, ended_in_time
@@ -24,15 +24,15 @@ from lookupdb.runtime import daemon_calls
 from lookupdb.spec import DatasetSpec, read_manifest
 
 
-class AdoptedAddress(click.ParamType[Predecessor]):
+class AdoptedAddress(click.ParamType[EarlierDataset]):
     """UID or UID/gN."""
 
     name = "UID[/gN]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Predecessor:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> EarlierDataset:
         """Fails with a usage error for anything else."""
         try:
-            return Predecessor.parse(str(value))
+            return EarlierDataset.parse(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
