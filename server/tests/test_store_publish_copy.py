@@ -122,6 +122,26 @@ def test_a_gateway_of_before_that_copies_nothing_is_asked_for_the_bytes(gateway:
     check(source, target, tmp_path)
 
 
+def test_a_copy_whose_answer_is_lost_is_found_and_a_second_one_is_not_refused(
+    gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway copies nothing onto what is there: the copy of the first attempt."""
+    source, target = (BucketDataset(gateway_bucket(gateway.url), address) for address in (OLD, NEW))
+    (tmp_path / "a").mkdir()
+    publish(source, "g1", CONTENT, tmp_path / "a")
+    real, paths = target.bucket.objects.copy, []
+
+    def lose_answer(path: str, to: str, size: int) -> bool:
+        paths.append(path)
+        assert real(path, to, size)
+        return real(path, to, size)  # as the client does when it heard nothing
+
+    monkeypatch.setattr(target.bucket.objects, "copy", lose_answer)
+    copy(source, target, tmp_path)
+    assert len(paths) == 3, "each is asked for once: 412 is no reason to wait"
+    check(source, target, tmp_path)
+
+
 @pytest.mark.parametrize("damage", ["missing", "changed", "shorter"])
 def test_a_damaged_file_is_not_published_where_its_bytes_are_read(damage: str, tmp_path: Path) -> None:
     source, target = (open_store(str(tmp_path / "store")).dataset_at(address) for address in (OLD, NEW))
