@@ -95,11 +95,11 @@ class Writes:
         """Copy a shard file that is the caller's to a path of theirs where nothing is. Claims and manifests, by which
         builders agree, are not copied."""
         length = read_length(request, MAX_COPY_REQUEST_BYTES)
-        async with self._short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            source, target = parse_copy(await Body(request, length, idle_seconds=self._idle_seconds).read())
+        async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            source, target = parse_copy(await Body(request, length, idle_seconds=self._room.idle_seconds).read())
         for path in (source, target):
-            if not owns_object(check_path(path), self._cluster, caller.namespace):
-                detail = f"{path} is not in {self._cluster}/{caller.namespace}/; nothing was copied"
+            if not owns_object(check_path(path), self._room.cluster, caller.namespace):
+                detail = f"{path} is not in {self._room.cluster}/{caller.namespace}/; nothing was copied"
                 raise RequestProblem(ErrorKind.FORBIDDEN, detail)
         size = (await self._objects.head(source))["size"]
         await self._check_absent(target)
