@@ -12,7 +12,7 @@ from e2e.support.story import LDS, Story
 pytestmark = pytest.mark.side_by_side
 
 SPEC: Final = {"shards": 2, "router": {"drainSeconds": 0}, "rollout": {"drainSeconds": 0}}
-SHARDS: Final = "lookupdb.dev/component=shard"
+SHARDS: Final = "app.kubernetes.io/component=shard"
 
 
 def test_a_generation_that_the_store_has_lost_is_built_again(story: Story) -> None:
