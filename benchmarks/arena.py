@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from benchmarks import datasets
 from benchmarks.datasets import Generation, Pairs
-from benchmarks.load import generator
+from benchmarks.load import generator, secrets
 from benchmarks.machine import LOAD_CORE, SERVER_CORE
 from benchmarks.peers import flask, lookupdb, nutcracker, redis, webdis
 from benchmarks.peers.lookupdb import Kernels
@@ -153,6 +153,14 @@ class Arena:
             server, port = self._keep(lookupdb.route(generation, ports, log, SERVER_CORE, kernels))
             self._routers[kernels] = Routed(server, port, tuple(shards), tuple(ports))
         return self._routers[kernels]
+
+    @cached_property
+    def encrypted_router(self) -> Running:
+        """A router over the same shards, to which clients speak TLS and show ``secrets.TOKEN``."""
+        folder = self.run / "secrets"
+        options, ports = secrets.write(folder), self.router().shard_ports
+        log = self.run / "router-encrypted.log"
+        return self._keep(lookupdb.route(self.generation(shards=SHARDS), ports, log, SERVER_CORE, options=options))
 
     def start_webdis(self, name: str) -> Running:
         """webdis on the server's core, a fresh one for each row ``name``: after clients left in the middle of a

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.results import (
+    ENCRYPTED,
     FLASK,
     NUTCRACKER,
     ONE_WORKER,
@@ -92,6 +93,8 @@ NATIVE_TARGETS: Final = (
     Target("routed GET : webdis", 1.4, True, _ratio("routed-get", OURS, WEBDIS)),
     Target("routed GET : Flask", 24, True, _ratio("routed-get", OURS, FLASK)),
     Target("routed batch of 100 : nutcracker", 1.4, True, _ratio("sharded-batch", OURS, NUTCRACKER)),
+    Target("routed GET, TLS and token : plain", 0.7, True, _ratio("encrypted-get", ENCRYPTED, OURS)),
+    Target("routed batch of 100, TLS and token : plain", 0.7, True, _ratio("encrypted-batch", ENCRYPTED, OURS)),
     Target("build : loading Redis", 0.25, False, _ratio("build-time", OURS, REDIS)),
     Target("build's peak memory, 1 GiB limit", 1.0, False, _peak("build-memory"), " GiB"),
     Target("build of persons", 450_000, True, _speed, " records/s"),

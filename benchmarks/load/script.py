@@ -35,15 +35,17 @@ def array(values: Sequence[bytes]) -> bytes:
     return b"*%d\r\n" % len(values) + b"".join(map(bulk, values))
 
 
-def http_get(path: str) -> bytes:
-    """A GET request for ``path``."""
-    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+def http_get(path: str, *fields: str) -> bytes:
+    """A GET request for ``path``, with further header fields."""
+    lines = "".join(f"{field}\r\n" for field in fields)
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n".encode()
 
 
-def http_post(path: str, body: bytes) -> bytes:
-    """A POST request of JSON to ``path``."""
+def http_post(path: str, body: bytes, *fields: str) -> bytes:
+    """A POST request of JSON to ``path``, with further header fields."""
+    lines = "".join(f"{field}\r\n" for field in fields)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n{lines}\r\n"
     )
     return head.encode() + body

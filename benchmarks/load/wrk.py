@@ -23,10 +23,11 @@ def write_requests(path: Path, requests: Sequence[bytes]) -> Path:
     return path
 
 
-def run(port: int, requests: Path, *, connections: int, seconds: float, start: int = 0) -> Sample:
-    """Load 127.0.0.1:``port`` from one thread, beginning at request ``start``. Raises BenchError on any error."""
+def run(port: int, requests: Path, *, connections: int, seconds: float, start: int = 0, scheme: str = "http") -> Sample:
+    """Load 127.0.0.1:``port`` from one thread, beginning at request ``start``. Raises BenchError on any error. With the
+    scheme https no certificate is verified."""
     words = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s", "-s", str(_SCRIPT)]
-    words += [f"http://127.0.0.1:{port}", "--", str(requests), str(start)]
+    words += [f"{scheme}://127.0.0.1:{port}", "--", str(requests), str(start)]
     before = _children_seconds()
     text = processes.output(processes.pinned(words, LOAD_CORE), timeout=seconds + 60)
     busy = _children_seconds() - before

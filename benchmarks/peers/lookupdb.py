@@ -60,12 +60,18 @@ def serve(
 
 
 def route(
-    generation: Generation, shard_ports: Sequence[int], log: Path, core: int, kernels: Kernels = "native"
+    generation: Generation,
+    shard_ports: Sequence[int],
+    log: Path,
+    core: int,
+    kernels: Kernels = "native",
+    options: Sequence[str] = (),
 ) -> tuple[Server, int]:
-    """A router with one worker, over shard servers at ``shard_ports``, and its HTTP port."""
+    """A router with one worker, over shard servers at ``shard_ports``, and its HTTP port. ``options`` are further
+    flags."""
     ready, table = log.with_suffix(".ready"), log.with_suffix(".table.json")
     table.write_text(json.dumps(_table(generation, shard_ports)))
-    words = ["route", "--table", str(table), "--workers", "1"]
+    words = ["route", "--table", str(table), "--workers", "1", *options]
     words += ["--port", "0", "--admin-port", "0", "--ready-file", str(ready)]
     server, members = _start(words, ready, log, core, kernels)
     port: int = members["port"]

@@ -8,7 +8,7 @@ from typing import Final
 
 from benchmarks.arena import Arena
 from benchmarks.results import Result
-from benchmarks.rows import build, cold, memory, routed, shard, workers
+from benchmarks.rows import build, cold, encrypted, memory, routed, shard, workers
 
 _ALWAYS: Final = ("taskset", "setpriv")
 
@@ -40,6 +40,8 @@ ROWS: Final = (
     Row("routed-get", "one key a request over HTTP, against webdis and Flask", routed.get, _HTTP),
     Row("routed-batch", "100 keys a request over HTTP, against webdis and Flask", routed.batch, _HTTP),
     Row("sharded-batch", "100 keys of four shards, against nutcracker", routed.sharded, (*_RESP, "nutcracker")),
+    Row("encrypted-get", "one key a request over HTTPS, with a token, against plain HTTP", encrypted.get, ("wrk",)),
+    Row("encrypted-batch", "100 keys a request over HTTPS, with a token", encrypted.batch, ("wrk",)),
     Row("workers", "one key a request over RESP, of two workers against one", workers.measure, _RESP),
     Row("cold", "100 keys a request over RESP, nothing of the file in memory", cold.measure, (*_RESP, "fincore")),
     Row("memory", "private bytes a worker, page cache; Redis, Flask", memory.measure, (*_RESP, "fincore")),

@@ -92,19 +92,14 @@ class TlsConnection(asyncio.Protocol):
 
     def _read(self) -> None:
         """Hand on all that has come."""
-        read, first, pieces = self._object.read, b"", None
+        tls, incoming, plain = self._object, self._incoming, b""
         try:
-            while True:
-                piece = read(_RECORD_BYTES)
-                if not piece:
-                    self._is_ended = True
-                    break
-                if not first:
-                    first = piece
-                elif pieces is None:
-                    pieces = [first, piece]
-                else:
-                    pieces.append(piece)
+            plain = tls.read(_RECORD_BYTES)
+            # To be told that there is nothing more costs as much as to read: an error.
+            if incoming.pending or tls.pending():
+                plain = self._read_more(plain)
+            elif not plain:
+                self._is_ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError:
@@ -112,10 +107,20 @@ class TlsConnection(asyncio.Protocol):
             return
         if self._outgoing.pending:  # what TLS itself has to say
             self._flush()
-        if first:
-            self._connection.data_received(first if pieces is None else b"".join(pieces))
+        if plain:
+            self._connection.data_received(plain)
         if self._is_ended and not self._transport.is_closing() and not self._connection.eof_received():
             self.close()
+
+    def _read_more(self, first: bytes) -> bytes:
+        """``first``, and what has come behind it."""
+        pieces, piece = [first], first
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while piece:
+                piece = self._object.read(_RECORD_BYTES)
+                pieces.append(piece)
+            self._is_ended = True
+        return b"".join(pieces)
 
     def eof_received(self) -> bool:
         """The client's stream has ended, with close_notify before or without."""
