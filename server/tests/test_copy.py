@@ -128,7 +128,9 @@ def test_one_dataset_and_one_generation_can_be_chosen(stores: Stores) -> None:
     assert stores.copy("--dataset", "team/people", "--generation", "g1").exception is None
     assert (stores.target("people").generations(), stores.target("places").generations()) == (("g1",), ())
     assert isinstance(stores.copy("--generation", "g1").exception, UsageError)
-    assert isinstance(stores.copy("--dataset", "persons").exception, UsageError)
+    unknown = stores.copy("--dataset", "persons").exception
+    assert isinstance(unknown, UsageError)
+    assert f"it has: team/people ({UID}), team/places ({UID});" in str(unknown.hint)
     assert isinstance(stores.copy("--uid", "ffffffff", "--dataset", "people").exception, UsageError)
     missing = stores.copy("--dataset", "people", "--generation", "g9").exception
     assert isinstance(missing, StoreError)

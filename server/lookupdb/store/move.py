@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from lookupdb.errors import GenerationExists, GenerationMissing, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.store.dataset import OnCopied, StoredDataset
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.sweep import retain
+
+_MAX_SHOWN: Final = 10
+"""Datasets in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,14 @@ def find_addresses(
         if not any(_is_named(address, name) for address in fitting):
             raise UsageError(
                 f"the store has no dataset {name}{'' if uid is None else f' with the uid {uid}'}",
-                hint="lookupdb inspect says what it has; --cluster-id names another part of it",
+                hint=f"it has: {_list_names(addresses)}; --cluster-id names another part of it",
             )
     return (address for address in fitting if not names or any(_is_named(address, name) for name in names))
+
+
+def _list_names(addresses: Sequence[StoreAddress]) -> str:
+    shown = ", ".join(f"{address} ({address.uid})" for address in addresses[:_MAX_SHOWN]) or "none"
+    return f"{shown} and {len(addresses) - _MAX_SHOWN} more" if len(addresses) > _MAX_SHOWN else shown
 
 
 def _is_named(address: StoreAddress, name: str) -> bool:
