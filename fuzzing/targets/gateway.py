@@ -9,10 +9,10 @@ from fuzzing.target import Target, in_pieces
 from lookupdb.store import gateway_listing
 from lookupdb.store.gateway_listing import BrokenListing, InvalidListing
 from lookupdb.store.gateway_problem import parse_problem
+from lookupdb.tokens.verification import InvalidToken, find_key_id
 from lookupdb_operator.gateway.access import owns_folder, owns_object
-from lookupdb_operator.gateway.problems import RequestProblem, Unauthenticated
+from lookupdb_operator.gateway.problems import RequestProblem
 from lookupdb_operator.gateway.targets import Operation, parse_target
-from lookupdb_operator.gateway.tokens import find_key_id
 from lookupdb_operator.gateway.writes import parse_mode, parse_paths
 
 _CLUSTER, _NAMESPACE, _FOLDER = "cluster", "team-a", "cluster/team-a"
@@ -57,7 +57,7 @@ def check_key_id(data: bytes) -> None:
     """A token's header names a key, or the token is refused."""
     try:
         key_id = find_key_id(data.decode("latin-1"))
-    except Unauthenticated:
+    except InvalidToken:
         return
     assert 0 < len(key_id) <= 256
 

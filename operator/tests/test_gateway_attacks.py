@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import orjson
 import pytest
 import pytest_asyncio
-from operator_support.gateways import CLUSTER, Standing, ec_signer, head, rsa_signer, standing
+from operator_support.gateways import CLUSTER, Standing, head, standing
 from support.buckets import new_bucket, s3_server
+from support.signers import ec_signer, rsa_signer
 
 from lookupdb.store.bucket import Bucket
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 from click.testing import CliRunner
-from operator_support.gateways import AUDIENCE, CLUSTER, head, jwks, rsa_signer, standing
+from operator_support.gateways import CLUSTER, head, standing
 from operator_support.kube import serving
 from operator_support.running import until
 from support.buckets import create_bucket, new_bucket, s3_server, variables
 from support.ports import free_port
+from support.signers import AUDIENCE, jwks, rsa_signer
 
 from lookupdb.errors import StoreError, UsageError
 from lookupdb_operator.gateway.command import command

@@ -9,9 +9,10 @@ import resource
 from pathlib import Path
 
 import pytest
-from operator_support.gateways import CLUSTER, MIB, Signer, Standing, ec_signer, head, jwks, rsa_signer, standing
+from operator_support.gateways import CLUSTER, MIB, Standing, head, standing
 from operator_support.kube import Refusal
 from operator_support.running import until
+from support.signers import Signer, ec_signer, jwks, rsa_signer
 
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import MODE_HEADER

@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKind
+from lookupdb.tokens.verification import Caller, InvalidToken, TokenCache
 from lookupdb_operator.gateway.access import owns_folder, owns_object
 from lookupdb_operator.gateway.admission import Admission
 from lookupdb_operator.gateway.keys import Keys
@@ -16,7 +17,6 @@ from lookupdb_operator.gateway.metrics import GatewayMetrics
 from lookupdb_operator.gateway.problems import RequestProblem, Unauthenticated, busy, invalid
 from lookupdb_operator.gateway.reads import BrokenOff, Reads
 from lookupdb_operator.gateway.targets import Operation, RequestTarget, parse_target
-from lookupdb_operator.gateway.tokens import Caller, TokenCache
 from lookupdb_operator.gateway.writes import Writes
 
 log = logging.getLogger(__name__)
@@ -88,15 +88,21 @@ class Handlers:
         if header[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthenticated("absent", "expected a service account's token, as Authorization: Bearer …")
         token = header[len(_SCHEME) :].strip()
-        caller = self._tokens.verify(token)
+        caller = self._verify(token)
         if caller is None:
             is_current = await self._keys.look_again()
-            caller = self._tokens.verify(token)
+            caller = self._verify(token)
             if caller is None and not is_current:
                 raise busy("the keys of this cluster's service accounts cannot be read now")
         if caller is None:
             raise Unauthenticated("key", "the token is signed with a key that is none of this cluster's")
         return caller
+
+    def _verify(self, token: str) -> Caller | None:
+        try:
+            return self._tokens.verify(token)
+        except InvalidToken as error:
+            raise Unauthenticated(error.reason, error.detail) from error
 
     def _authorize(self, target: RequestTarget, caller: Caller, request: web.BaseRequest) -> None:
         """Raises RequestProblem unless ``target`` is the caller's; what a body names is looked at later."""

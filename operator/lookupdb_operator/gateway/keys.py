@@ -6,13 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-import orjson
-from jwt import PyJWK
-
+from lookupdb.tokens.keys import are_same, parse_keys
+from lookupdb.tokens.verification import VerificationKey
 from lookupdb_operator.api.client import Answer, Api, ApiError
-from lookupdb_operator.gateway.tokens import VerificationKey
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +21,6 @@ UNKNOWN_KEY_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 10.0
 _SUBJECT: Final = "the keys of service accounts"
-_ALGORITHMS: Final = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
-_MIN_RSA_BITS: Final = 2048
-_MAX_KEYS: Final = 100
 
 
 class Keys:
@@ -93,44 +88,7 @@ class Keys:
             log.warning("cannot read the keys of service accounts: %s", str(error) or "no answer in time")
             return False
         self._read_at = self._clock()
-        if {key_id: _identity(key) for key_id, key in keys.items()} != {
-            key_id: _identity(key) for key_id, key in self.current.items()
-        }:
+        if not are_same(keys, self.current):
             log.info("read the keys of service accounts", extra={"keys": len(keys)})
             self.current = keys
         return True
-
-
-def _identity(key: VerificationKey) -> tuple[str, Any]:
-    return key.algorithm, key.key.public_numbers()
-
-
-def parse_keys(text: bytes) -> dict[str, VerificationKey]:
-    """The keys of a JWKS that verify signatures, by id. Raises ValueError if there are none."""
-    members = orjson.loads(text)
-    entries = members.get("keys") if isinstance(members, dict) else None
-    if not isinstance(entries, list):
-        raise ValueError("expected a JSON object with a list of keys")  # noqa: TRY004 - as what is no JSON
-    keys: dict[str, VerificationKey] = {}
-    for entry in entries[:_MAX_KEYS]:
-        if isinstance(entry, dict) and (key := _parse_key(entry)):
-            keys[entry["kid"]] = key
-    if not keys:
-        raise ValueError("it has no RSA or P-256 key with an id")
-    return keys
-
-
-def _parse_key(entry: Mapping[str, Any]) -> VerificationKey | None:
-    algorithm = _ALGORITHMS.get((str(entry.get("kty")), entry.get("crv")))
-    has_id = isinstance(entry.get("kid"), str) and entry["kid"]
-    if algorithm is None or not has_id or entry.get("use", "sig") != "sig" or entry.get("alg", algorithm) != algorithm:
-        return None
-    public = {name: entry[name] for name in ("kty", "crv", "n", "e", "x", "y") if name in entry}
-    try:
-        key = PyJWK(public, algorithm=algorithm).key
-    except Exception:
-        log.warning("a key of service accounts cannot be read", exc_info=True)
-        return None
-    if algorithm == "RS256" and key.key_size < _MIN_RSA_BITS:
-        return None
-    return VerificationKey(algorithm, key)

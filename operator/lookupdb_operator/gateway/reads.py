@@ -14,12 +14,12 @@ from obstore.exceptions import BaseError
 
 from lookupdb.network import panics_as_errors
 from lookupdb.store.gateway_wire import END, REDIRECTED_SUFFIX, STREAM_HEADER, VERSION_HEADER, ErrorKind
+from lookupdb.tokens.verification import Caller
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES
 from lookupdb_operator.gateway.objects import Objects, object_version
 from lookupdb_operator.gateway.problems import RequestProblem, invalid
 from lookupdb_operator.gateway.room import Room
 from lookupdb_operator.gateway.targets import RequestTarget
-from lookupdb_operator.gateway.tokens import Caller
 
 READ_BYTES: Final = 4 * CHUNK_BYTES
 """Of memory for one read: a chunk that comes, one that goes, and what lies in buffers."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from lookupdb.runtime import listeners
-from lookupdb.store.gateway_wire import MAX_TOKEN_BYTES
+from lookupdb.tokens import MAX_TOKEN_BYTES
 from lookupdb_operator.gateway.problems import invalid
 
 log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.memory import private_bytes
 from lookupdb.runtime.probe_http import ProbeServer
 from lookupdb.store.layout import check_cluster_id
+from lookupdb.tokens.verification import TokenCache
 from lookupdb_operator.api.client import Api, ApiError
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.gateway.admission import Admission
@@ -33,7 +34,6 @@ from lookupdb_operator.gateway.objects import PART_BYTES, Objects
 from lookupdb_operator.gateway.reads import Reads
 from lookupdb_operator.gateway.room import Room
 from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Server
-from lookupdb_operator.gateway.tokens import TokenCache
 from lookupdb_operator.gateway.writes import Writes
 
 log = logging.getLogger(__name__)

@@ -19,13 +19,13 @@ from lookupdb.store.gateway_wire import (
     REDIRECTED_SUFFIX,
     ErrorKind,
 )
+from lookupdb.tokens.verification import Caller
 from lookupdb_operator.gateway.access import owns_object
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES, Body, read_length
 from lookupdb_operator.gateway.objects import PART_BYTES, UPLOADS_AT_ONCE, Objects
 from lookupdb_operator.gateway.problems import RequestProblem, invalid, too_large
 from lookupdb_operator.gateway.room import Room
 from lookupdb_operator.gateway.targets import RequestTarget, check_path
-from lookupdb_operator.gateway.tokens import Caller
 
 MAX_PARTS: Final = 10_000
 """Of one object, in S3."""

@@ -1,23 +1,18 @@
-"""A gateway in the test's event loop, before a real S3 server; and whoever signs tokens."""
+"""A gateway in the test's event loop, before a real S3 server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import io
-import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import jwt
 import orjson
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from support.signers import AUDIENCE, ec_signer, jwks, rsa_signer
 from yarl import URL
 
 from lookupdb_operator.api.client import Api
@@ -26,75 +21,8 @@ from operator_support.kube import Kube, serving
 from operator_support.running import until
 
 MIB = 1 << 20
-AUDIENCE = "lookupdb-store:lookupdb/lookupdb"
 CLUSTER = "cluster-uid"
 """Of the API server in memory."""
-Object = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Signer:
-    """A key of service accounts, and its id."""
-
-    key_id: str
-    algorithm: str
-    key: Any
-
-    def public(self) -> Object:
-        """As the API server tells it."""
-        algorithm = RSAAlgorithm if self.algorithm == "RS256" else ECAlgorithm
-        members = algorithm.to_jwk(self.key.public_key(), as_dict=True)
-        members.pop("key_ops", None)
-        return {**members, "kid": self.key_id, "alg": self.algorithm, "use": "sig"}
-
-    def public_pem(self) -> bytes:
-        return bytes(
-            self.key.public_key().public_bytes(
-                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-            )
-        )
-
-    def sign(self, claims: Mapping[str, Any], headers: Mapping[str, Any] | None = None) -> str:
-        return jwt.encode(dict(claims), self.key, self.algorithm, headers={"kid": self.key_id, **(headers or {})})
-
-    def token(self, namespace: str = "team", **changes: Any) -> str:
-        """A token as the API server makes it, but for ``changes``; None leaves a claim out."""
-        claims = {**claims_of(namespace), **changes}
-        return self.sign({name: value for name, value in claims.items() if value is not None})
-
-
-def claims_of(namespace: str, now: float | None = None) -> Object:
-    """What the API server says about a pod's service account."""
-    began = int(time.time() if now is None else now)
-    return {
-        "aud": [AUDIENCE],
-        "exp": began + 600,
-        "iat": began,
-        "nbf": began,
-        "iss": "https://kubernetes.default.svc",
-        "jti": "7b6ed2a4-0000-4000-8000-000000000000",
-        "kubernetes.io": {
-            "namespace": namespace,
-            "pod": {"name": "people-g1-build", "uid": "u1"},
-            "serviceaccount": {"name": "default", "uid": "u2"},
-        },
-        "sub": f"system:serviceaccount:{namespace}:default",
-    }
-
-
-@cache
-def rsa_signer(key_id: str = "rsa-1", bits: int = 2048) -> Signer:
-    """Made once a process: making RSA keys is slow."""
-    return Signer(key_id, "RS256", rsa.generate_private_key(public_exponent=65537, key_size=bits))
-
-
-@cache
-def ec_signer(key_id: str = "ec-1") -> Signer:
-    return Signer(key_id, "ES256", ec.generate_private_key(ec.SECP256R1()))
-
-
-def jwks(*signers: Signer) -> Object:
-    return {"keys": [signer.public() for signer in signers]}
 
 
 @dataclass(frozen=True)

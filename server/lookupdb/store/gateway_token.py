@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb.errors import StoreDenied, UsageError
-from lookupdb.store.gateway_wire import MAX_TOKEN_BYTES, TOKEN_FILE_VARIABLE
+from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
+from lookupdb.tokens import MAX_TOKEN_BYTES
 
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/=-]+")
 _HINT: Final = f"{TOKEN_FILE_VARIABLE} names the file of a service account's token, which a pod's projected volume has"

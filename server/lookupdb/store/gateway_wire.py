@@ -29,7 +29,6 @@ MODE_HEADER: Final = "Lookupdb-Mode"
 CREATE: Final = "create"
 
 MAX_PATH_BYTES: Final = 1024
-MAX_TOKEN_BYTES: Final = 16 << 10
 MAX_CONDITIONAL_BYTES: Final = 16 << 20
 """Of an object that is put on a condition: manifests and claims."""
 MAX_DELETED_PATHS: Final = 1000

@@ -1,4 +1,4 @@
-"""Whether a token is one of this cluster's service accounts', made for this gateway, and whose it is. No I/O.
+"""Whether a token is one of this cluster's service accounts', made for who asks, and whose it is. No I/O.
 
 Fails closed: a token passes only if everything about it is as the API server makes it.
 """
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import jwt
 
-from lookupdb.store.gateway_wire import MAX_TOKEN_BYTES
-from lookupdb_operator.gateway.problems import Unauthenticated
+from lookupdb.tokens import MAX_TOKEN_BYTES
 
 if TYPE_CHECKING:
     from jwt.types import Options
@@ -38,6 +37,15 @@ _OPTIONS: Final[Options] = {
     "verify_iat": False,
 }
 """Times are compared here, by a clock that is given."""
+
+
+class InvalidToken(Exception):
+    """A token is not accepted. ``reason`` is a word for metrics, ``detail`` a sentence that shows nothing of it."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +74,34 @@ class KeySource(Protocol):
 
 
 def find_key_id(token: str) -> str:
-    """The id of the key that ``token`` says it is signed with; nothing about it is verified. Raises Unauthenticated."""
+    """The id of the key that ``token`` says it is signed with; nothing about it is verified. Raises InvalidToken."""
     if len(token) > MAX_TOKEN_BYTES:
-        raise Unauthenticated("size", f"the token has more than {MAX_TOKEN_BYTES} bytes")
+        raise InvalidToken("size", f"the token has more than {MAX_TOKEN_BYTES} bytes")
     if not _COMPACT.fullmatch(token):
-        raise Unauthenticated("form", "the token is no signed JWT")
+        raise InvalidToken("form", "the token is no signed JWT")
     try:
         header = jwt.get_unverified_header(token)
         key_id = header.get("kid")
     except Exception as error:  # whatever a parser says to what anybody may send
-        raise Unauthenticated("form", "the token's header cannot be read") from error
+        raise InvalidToken("form", "the token's header cannot be read") from error
     if not isinstance(key_id, str) or not 0 < len(key_id) <= _MAX_KID or not header.keys() <= _HEADER_MEMBERS:
-        raise Unauthenticated("form", "the token's header is not as the API server writes it")
+        raise InvalidToken("form", "the token's header is not as the API server writes it")
     return key_id
 
 
 def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now: float) -> tuple[Caller, float]:
-    """Who ``token`` speaks for, and when it expires. Raises Unauthenticated."""
+    """Who ``token`` speaks for, and when it expires. Raises InvalidToken."""
     try:
         claims = jwt.decode(token, key.key, algorithms=[key.algorithm], options=_OPTIONS, audience=list(audiences))
         expires, begins = float(claims["exp"]), float(claims["nbf"])
     except jwt.InvalidAudienceError as error:
-        raise Unauthenticated("audience", f"the token is not for {' or '.join(audiences)}") from error
+        raise InvalidToken("audience", f"the token is not for {' or '.join(audiences)}") from error
     except Exception as error:  # whatever is wrong with it, it is refused
-        raise Unauthenticated("signature", "the token is not signed by this cluster, or lacks a claim") from error
+        raise InvalidToken("signature", "the token is not signed by this cluster, or lacks a claim") from error
     if not now < expires + LEEWAY_SECONDS:
-        raise Unauthenticated("expired", "the token has expired")
+        raise InvalidToken("expired", "the token has expired")
     if not begins - LEEWAY_SECONDS <= now:
-        raise Unauthenticated("early", "the token is not valid yet")
+        raise InvalidToken("early", "the token is not valid yet")
     _check_single_audience(claims["aud"])
     return _find_caller(claims), expires
 
@@ -101,7 +109,7 @@ def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now
 def _check_single_audience(audience: object) -> None:
     """Whoever else a token is for could show it here."""
     if isinstance(audience, list) and len(audience) != 1:
-        raise Unauthenticated("audience", "the token is for others too; expected one audience")
+        raise InvalidToken("audience", "the token is for others too; expected one audience")
 
 
 def _find_caller(claims: Mapping[str, Any]) -> Caller:
@@ -109,9 +117,9 @@ def _find_caller(claims: Mapping[str, Any]) -> Caller:
     namespace = details.get("namespace") if isinstance(details, dict) else None
     subject = _SUBJECT.fullmatch(claims["sub"]) if isinstance(claims["sub"], str) else None
     if not isinstance(namespace, str) or not _LABEL.fullmatch(namespace):
-        raise Unauthenticated("claims", "the token names no namespace")
+        raise InvalidToken("claims", "the token names no namespace")
     if subject is None or subject[1] != namespace:
-        raise Unauthenticated("claims", "the token's subject is no service account of the namespace that it names")
+        raise InvalidToken("claims", "the token's subject is no service account of the namespace that it names")
     return Caller(namespace, subject[2])
 
 
@@ -129,7 +137,12 @@ class TokenCache:
         return len(self._entries)
 
     def verify(self, token: str) -> Caller | None:
-        """Who ``token`` speaks for; None if its key is unknown. Raises Unauthenticated."""
+        """Who ``token`` speaks for; None if its key is unknown. Raises InvalidToken."""
+        verified = self.verify_for_a_while(token)
+        return verified and verified[0]
+
+    def verify_for_a_while(self, token: str) -> tuple[Caller, float] | None:
+        """As ``verify``, and until when that may be taken for granted while the keys are the same."""
         keys, now = self._keys.current, self._now()
         if keys is not self._verified_with:
             self._entries.clear()
@@ -138,12 +151,12 @@ class TokenCache:
         digest = hashlib.sha256(token.encode()).digest()
         entry = self._entries.get(digest)
         if entry and now < entry[1]:
-            return entry[0]
+            return entry
         key = keys.get(key_id)
         if key is None:
             return None
         caller, expires = verify_token(token, key, self._audiences, now)
-        self._entries[digest] = caller, min(expires, now + CACHE_SECONDS)
+        verified = self._entries[digest] = caller, min(expires, now + CACHE_SECONDS)
         while len(self._entries) > CACHE_ENTRIES:
             self._entries.popitem(last=False)
-        return caller
+        return verified

@@ -11,11 +11,10 @@ from typing import Any
 
 import jwt
 import pytest
-from operator_support.gateways import AUDIENCE, Signer, claims_of, ec_signer, jwks, rsa_signer
+from support.signers import AUDIENCE, Signer, claims_of, ec_signer, jwks, rsa_signer
 
-from lookupdb_operator.gateway.keys import parse_keys
-from lookupdb_operator.gateway.problems import Unauthenticated
-from lookupdb_operator.gateway.tokens import CACHE_ENTRIES, Caller, TokenCache, VerificationKey
+from lookupdb.tokens.keys import parse_keys
+from lookupdb.tokens.verification import CACHE_ENTRIES, Caller, InvalidToken, TokenCache, VerificationKey
 
 NOW = 1_800_000_000.0
 
@@ -48,7 +47,7 @@ def claims(**changes: Any) -> dict[str, Any]:
 
 
 def refusal(token: str, cache: TokenCache | None = None) -> str:
-    with pytest.raises(Unauthenticated) as caught:
+    with pytest.raises(InvalidToken) as caught:
         (cache or make_cache()).verify(token)
     assert token not in caught.value.detail
     return caught.value.reason
@@ -180,7 +179,7 @@ def test_the_id_of_a_key_is_looked_up_and_nothing_else(key_id: str) -> None:
 
 @pytest.mark.parametrize("token", ["", "x", "a.b", "a.b.c.d", "..", "a..c", "a.b.", "é.b.c", "a b.c.d", "a.b.c\n"])
 def test_what_is_no_token_is_refused(token: str) -> None:
-    with pytest.raises(Unauthenticated) as caught:
+    with pytest.raises(InvalidToken) as caught:
         make_cache().verify(token)
     assert caught.value.reason == "form"
 
@@ -235,7 +234,7 @@ def test_a_key_that_is_gone_takes_its_tokens_with_it() -> None:
 
 
 def test_not_more_than_a_number_of_tokens_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lookupdb_operator.gateway.tokens.CACHE_ENTRIES", 8)
+    monkeypatch.setattr("lookupdb.tokens.verification.CACHE_ENTRIES", 8)
     cache = make_cache()
     for number in range(20):
         cache.verify(ec_signer().sign(claims(jti=str(number))))

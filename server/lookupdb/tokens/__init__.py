@@ -1,0 +1,12 @@
+"""The tokens of a cluster's service accounts: whether one is good, and whose it is. The gateway and routers ask.
+
+``verification`` judges a token by a key, ``keys`` reads the keys. No I/O. Who imports them imports PyJWT and
+cryptography, some 20 MB, so router workers do so only when their dataset asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_TOKEN_BYTES: Final = 16 << 10
+"""A longer token is refused unread."""
